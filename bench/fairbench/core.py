@@ -1,0 +1,109 @@
+"""The nouns every other module speaks: segments, prompts, requests, service.
+
+Units are in the names. Simulated time is an integer number of picoseconds (``PS_PER_S``), so that
+sums of iteration times are exact; everything handed to a scheduler or a user is in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+PS_PER_S = 10**12
+
+
+class Segment(NamedTuple):
+    """A run of ``length`` tokens with one identity.
+
+    Two segments with the same key carry the same token stream, the shorter being a prefix of the
+    longer; segments with different keys differ from their first token on. A 21k-token document is
+    therefore one object, not 21k integers.
+    """
+
+    key: str
+    length: int
+
+
+Prompt = tuple[Segment, ...]
+
+
+def prompt_tokens(prompt: Prompt) -> int:
+    """Number of tokens in a prompt."""
+    return sum(segment.length for segment in prompt)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One LLM call as routers, engines and schedulers see it. Identity, never the true length.
+
+    ``max_new_tokens`` is what the client allows, not what will be produced. ``depth`` is the
+    number of earlier calls of the same program that this one waited for.
+    """
+
+    request_id: int
+    client: str
+    program_id: int
+    depth: int
+    prompt: Prompt
+    input_tokens: int
+    max_new_tokens: int
+
+
+class LLM(Protocol):
+    """What a program may do: call the model, wait, and run branches side by side.
+
+    The same program runs in virtual time and over HTTP, so it must not use any other awaitable.
+    """
+
+    def generate(
+        self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
+    ) -> Awaitable[Segment]:
+        """Run one call; returns the produced tokens as a segment to build later prompts from.
+
+        ``name`` is unique within the program and names the output, whatever order the calls are
+        made in. ``output_tokens`` is the true length, which only the engine may use.
+        Raises ProgramFailed if the cluster refuses the request.
+        """
+        ...
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Resume after ``seconds`` of the cluster's time."""
+        ...
+
+    def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> Awaitable[list[Any]]:
+        """Run branches side by side; returns their results in the order given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Everything a program will ask for, known when it is created.
+
+    A starved client stops generating its deeper requests and would otherwise look satisfied.
+    """
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceWeights:
+    """Price of an extend (or input) token and of an output token (000:L116, 001 section 3.1)."""
+
+    extend: int = 1
+    output: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBound:
+    """The plain numbers from which metrics compute a scheduler's theorem bound.
+
+    ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output): a bound holds
+    for one of them only. ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
+    """
+
+    view: str
+    quantum_tokens: int
+    source: str

@@ -1,0 +1,41 @@
+"""Everything fairbench raises on purpose.
+
+FairbenchError
+├── UsageError         the user asked for something impossible (exit code 2)
+│   └── DataError      a file that the user named cannot be used (exit code 2)
+├── ProgramFailed      the cluster refused a request, so its program cannot go on
+└── RunFailed          a run or a gate failed (exit code 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FairbenchError(Exception):
+    """Base class: catch this to catch everything below."""
+
+
+class UsageError(FairbenchError):
+    """A wrong name, value or combination. The message is one line and names the field."""
+
+
+class DataError(UsageError):
+    """An unreadable or wrong-schema file. The message names file, line and field."""
+
+
+class ProgramFailed(FairbenchError):
+    """A request of the program was refused (it can never fit the KV pool)."""
+
+
+class RunFailed(FairbenchError):
+    """The run started and could not be completed."""
+
+
+def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
+    """The one wording for an unknown name: what it was, what is allowed, the nearest match."""
+    names = sorted(allowed)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return UsageError(f"unknown {what} {name!r}: choose from {', '.join(names)}.{hint}")
