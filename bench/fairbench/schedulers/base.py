@@ -122,6 +122,8 @@ class Router(ABC):
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
+    # The theorem by which the workers' own bounds, added up, bound the cluster; "" if there is none.
+    cluster_theorem: ClassVar[str] = ""
     Params: ClassVar[Any]
 
     @abstractmethod

@@ -1,0 +1,98 @@
+"""``fairbench list``: what can be named on the command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+
+class Kind(StrEnum):
+    """What to list."""
+
+    SCHEDULERS = "schedulers"
+    ROUTERS = "routers"
+    WORKLOADS = "workloads"
+    PROFILES = "profiles"
+
+
+def list_names(
+    kind: Annotated[
+        Kind | None, typer.Argument(help="What to list; everything if left out.")
+    ] = None,
+) -> None:
+    """List schedulers and their parameters, routers, workloads or timing profiles."""
+    sections = {
+        Kind.SCHEDULERS: _schedulers,
+        Kind.ROUTERS: _routers,
+        Kind.WORKLOADS: _workloads,
+        Kind.PROFILES: _profiles,
+    }
+    wanted = [kind] if kind else list(sections)
+    typer.echo("\n\n".join("\n".join(sections[one]()) for one in wanted))
+
+
+def _schedulers() -> Iterator[str]:
+    from fairbench.schedulers.registry import PAIRS, local_class, locals_by_name
+    from fairbench.sim.engine_params import EngineParams
+
+    yield "Schedulers (--scheduler): a router and a local scheduler"
+    for name, (router, local) in PAIRS.items():
+        yield f"  {name:<20} {router} + {local}"
+    yield ""
+    yield "Local schedulers (--local), parameters for --set"
+    for name in locals_by_name():
+        yield from _part(name, local_class(name), local_class(name).Params)
+    yield ""
+    yield "Engine, parameters for --set"
+    yield from _part("engine", EngineParams, EngineParams)
+
+
+def _routers() -> Iterator[str]:
+    from fairbench.schedulers.registry import router_class, routers_by_name
+
+    yield "Routers (--router), parameters for --set"
+    for name in routers_by_name():
+        yield from _part(name, router_class(name), router_class(name).Params)
+
+
+def _part(name: str, described: type, params_class: type) -> Iterator[str]:
+    from fairbench.schedulers.params import as_settings
+
+    yield _entry(name, described.__doc__ or "")
+    yield from _settings(as_settings(name, params_class()))
+
+
+def _entry(name: str, description: str) -> str:
+    """A name and what it is: the first line of a docstring or description."""
+    return f"  {name:<20} {description.strip().splitlines()[0]}"
+
+
+def _settings(settings: Mapping[str, Any]) -> Iterator[str]:
+    from fairbench.config.toml import toml_value
+
+    for key, value in settings.items():
+        yield f"    {key} = {toml_value(value)}"
+
+
+def _workloads() -> Iterator[str]:
+    from fairbench.workloads.spec import load_workload, workload_names
+
+    yield "Workloads (--workload), parameters for --set"
+    for name in workload_names():
+        spec = load_workload(name)
+        yield _entry(name, spec.description)
+        yield from _settings({f"{name}.{param}": value for param, value in spec.params.items()})
+
+
+def _profiles() -> Iterator[str]:
+    from fairbench.sim.timing import load_profile, profile_ids
+
+    yield "Timing profiles (--gpu, any unique prefix) and how well each is checked"
+    for profile_id in profile_ids():
+        yield f"  {profile_id:<50} {load_profile(profile_id).grade}"

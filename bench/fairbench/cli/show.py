@@ -1,0 +1,25 @@
+"""``fairbench show``: the summary of a stored run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object, nothing else.")
+    ] = False,
+) -> None:
+    """Print the summary of a stored run again, from its files."""
+    from fairbench.cli.output import print_json, print_summary
+    from fairbench.report.store import read_run
+
+    stored = read_run(run_dir)
+    if as_json:
+        print_json(stored.summary)
+    else:
+        print_summary(stored.summary, run_dir, complete=bool(stored.manifest.get("complete")))

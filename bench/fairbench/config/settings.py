@@ -1,0 +1,75 @@
+"""``NAME.PARAM=VALUE``: every parameter of every scheduler, of the engine and of the workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
+from fairbench.schedulers.registry import PAIRS, params_classes
+from fairbench.sim.engine_params import EngineParams
+from fairbench.workloads.spec import WorkloadSpec, load_workload, with_settings, workload_names
+
+ENGINE = "engine"
+
+
+def parts() -> dict[str, type]:
+    """Everything but a workload that has parameters: schedulers, routers and the engine."""
+    return params_classes() | {ENGINE: EngineParams}
+
+
+def resolve_settings(
+    workload: WorkloadSpec, scenario: str, router: str, local: str, given: Mapping[str, Any]
+) -> tuple[WorkloadSpec, dict[str, Any]]:
+    """The workload with its own settings applied, and every setting of the parts in use.
+
+    A parameter is its class's default, overridden by the workload's, overridden by ``given``. All
+    of ``given`` is checked, in use or not. Raises UsageError naming the key and what is allowed.
+    """
+    known = parts()
+    if workload.name in known:
+        raise UsageError(f"workload {workload.name!r}: a scheduler has this name, choose another")
+    names = _owners(given)
+    for owner in names:
+        if owner in known:
+            make_params(owner, known[owner], given)
+        elif owner == workload.name:
+            workload = with_settings(workload, own_settings(owner, given))
+        elif owner in workload_names():
+            with_settings(load_workload(owner), own_settings(owner, given))
+        else:
+            raise _unknown_owner(owner, workload, known)
+    merged = _checked_defaults(workload, scenario, known) | dict(given)
+    resolved: dict[str, Any] = {}
+    for owner in (router, local, ENGINE):
+        resolved |= as_settings(owner, make_params(owner, known[owner], merged))
+    return workload, resolved
+
+
+def _owners(settings: Mapping[str, Any]) -> list[str]:
+    """The names before the dots, each once. Raises UsageError for a key without one."""
+    for key in settings:
+        if "." not in key:
+            known = {f"{name}.{key}": name for name in parts()}
+            raise unknown_name("setting", key, known)
+    return list(dict.fromkeys(key.split(".", 1)[0] for key in settings))
+
+
+def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]) -> UsageError:
+    if owner in PAIRS:
+        router, local = PAIRS[owner]
+        return UsageError(f"{owner} is a pair: set the parameters of {router} or of {local}")
+    return unknown_name("part in a setting", owner, {*known, workload.name, *workload_names()})
+
+
+def _checked_defaults(
+    workload: WorkloadSpec, scenario: str, known: Mapping[str, type]
+) -> dict[str, Any]:
+    """The workload file's scheduler parameters, every key checked."""
+    defaults = dict(workload.scheduler_settings(scenario))
+    for owner in _owners(defaults):
+        if owner not in known:
+            raise unknown_name(f"part in the settings of workload {workload.name}", owner, known)
+        check_names(owner, known[owner], own_settings(owner, defaults))
+    return defaults

@@ -1,0 +1,90 @@
+"""The frozen spec of one experiment: everything that decides its records, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fairbench.config.toml import dumps
+from fairbench.workloads.spec import WorkloadSpec
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]  # infinity allowed: everything at once
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ExperimentSpec(BaseModel):
+    """A fully resolved experiment. Saved with every result, and running it again repeats it.
+
+    ``scheduler`` is a pair's name or ``router+local``. ``gpu`` is a full timing profile id.
+    ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
+    workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
+    every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
+    parameter of the router, the local scheduler and the engine as ``NAME.PARAM -> value``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    scheduler: str
+    router: str
+    local: str
+    dp: Count
+    scenario: str
+    gpu: str
+    model: str
+    seed: Annotated[int, Field(ge=0)]
+    clients: Count
+    num_programs: Count | None = None
+    request_rate: Rate | None = None
+    burstiness: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    warmup_s: Seconds
+    max_drain_s: Seconds
+    dataset_path: str | None = None
+    tokenizer: str | None = None
+    tag: str | None = None
+    settings: dict[str, Any]
+    workload: WorkloadSpec
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        return flat_settings(value) if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.duration_s is not None and self.warmup_s >= self.duration_s:
+            raise ValueError(f"warmup_s = {self.warmup_s}: must be below duration_s")
+        if self.tokenizer is not None and self.dataset_path is None:
+            raise ValueError("tokenizer: counts the tokens of real input, so give dataset_path")
+        return self
+
+
+def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``NAME.PARAM -> value`` from the tables ``[settings.NAME]`` of a file, or from itself."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if "." not in key and isinstance(value, Mapping):
+            flat.update({f"{key}.{param}": inner for param, inner in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def to_toml(spec: ExperimentSpec) -> str:
+    """The spec as a TOML file from which ``fairbench run`` makes the identical spec."""
+    data = spec.model_dump(mode="json", exclude_none=True)
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in data["settings"].items():
+        name, _, param = key.partition(".")
+        tables.setdefault(name, {})[param] = value
+    return dumps(data | {"settings": tables})
+
+
+def identity(spec: ExperimentSpec) -> str:
+    """A hash that two runs share exactly if their specs are the same, whatever their tags."""
+    text = to_toml(spec.model_copy(update={"tag": None}))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""TOML: read with errors that name file and line, write what the standard library cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises DataError naming the file, and the line if malformed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise DataError(f"{path}: cannot be read: {reason}") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path}: {_place(str(error), text)}") from None
+
+
+def _place(message: str, text: str) -> str:
+    """``line 3: Invalid value: dp = = 4`` from the parser's message."""
+    found = re.search(r" \(at line (\d+), column \d+\)", message)
+    if not found:
+        return message
+    number = int(found[1])
+    line = text.split("\n")[number - 1].strip()
+    return f"line {number}: {message.replace(found[0], '')}: {line}"
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """``NAME.PARAM=VALUE`` as a pair; VALUE is a TOML value, or else the text itself.
+
+    Raises UsageError unless the text has that shape.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not re.fullmatch(r"[^.\s]+\.[^\s]+", key):
+        raise UsageError(f"--set {text}: write NAME.PARAM=VALUE, such as dlpm.quantum=5000")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return key, value
+    # A line break in VALUE would start another key.
+    return key, parsed["value"] if len(parsed) == 1 else value
+
+
+def dumps(data: Mapping[str, Any]) -> str:
+    """TOML text of nested mappings, strings, numbers, booleans and arrays, in the given order.
+
+    Precondition: no None inside. Reading the text gives the same data back.
+    """
+    return "\n".join(_lines(data, ())).lstrip("\n") + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    if path and (len(inner) < len(table) or not table):
+        yield ""
+        yield f"[{'.'.join(_key(part) for part in path)}]"
+    for key, value in table.items():
+        if key not in inner:
+            yield f"{_key(key)} = {toml_value(value)}"
+    for key, value in inner.items():
+        yield from _lines(value, (*path, key))
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
+
+
+def toml_value(value: Any) -> str:
+    """One value as TOML, on one line; also how a value is written after ``--set NAME.PARAM=``."""
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)  # the shortest form that reads back as the same number
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
+    assert isinstance(value, list | tuple), f"no TOML for {value!r}"
+    return "[" + ", ".join(toml_value(item) for item in value) + "]"
+
+
+def _string(text: str) -> str:
+    # JSON escapes what TOML does, except DEL.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

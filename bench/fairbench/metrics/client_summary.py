@@ -1,0 +1,136 @@
+"""One row per client, and the latency of the well-behaved; field names are the JSON keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from fairbench.metrics.fairness import Shares
+from fairbench.metrics.latency import Sample, client_sample, mean_percentile, percentile
+from fairbench.metrics.notes import EMPTY_WINDOW, Notes
+from fairbench.metrics.records import Facts, Programs, Requests
+from fairbench.metrics.totals import cache_hit_rate, ratio
+
+PERCENTS = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSummary:
+    """``programs``, ``requests`` and the cache hit rate are of the whole run, rates of the window.
+
+    ``demand_tok_s`` and ``entitlement_tok_s`` are client-view service rates. Latencies are of the
+    cohort, programs that arrived in the window: ``latency_n`` of them (requests where the metric
+    is TTFT), of which so many were unfinished at the end or refused. A P99 needs about 300.
+    """
+
+    client: str
+    misbehaving: bool
+    programs: int
+    requests: int
+    service_rate_tok_s: float
+    actual_service_tok_s: float
+    demand_tok_s: float
+    entitlement_tok_s: float
+    entitlement_ratio: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    latency_n: int
+    latency_unfinished: int
+    latency_refused: int
+    cache_hit_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Mean over the well-behaved clients of their percentiles, in seconds (000:L347).
+
+    ``victim_n`` is the smallest of their cohorts: that of the least certain percentile.
+    """
+
+    victim_p50_s: float
+    victim_p95_s: float
+    victim_p99_s: float
+    victim_n: int
+
+
+def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
+    """The latency sample of each client."""
+    indices = range(len(facts.clients))
+    return [client_sample(requests, programs, facts, facts.window, index) for index in indices]
+
+
+def client_summary(
+    requests: Requests,
+    programs: Programs,
+    facts: Facts,
+    got: Shares,
+    sample: Sample,
+    index: int,
+    notes: Notes,
+) -> ClientSummary:
+    """The row of one client."""
+    client = facts.clients[index]
+    own = requests.take(requests.client == index)
+    length = got.window.length_s
+    key = f"clients.{client.name}."
+
+    def rate(name: str, amount: float) -> float:
+        return notes.value(key + name, ratio(amount, length), EMPTY_WINDOW)
+
+    p50, p95, p99 = (
+        notes.latency(f"{key}p{p}_s", percentile(sample, p), _undefined(sample)) for p in PERCENTS
+    )
+    return ClientSummary(
+        client=client.name,
+        misbehaving=client.misbehaving,
+        programs=int(np.count_nonzero(programs.client == index)),
+        requests=len(own),
+        service_rate_tok_s=rate("service_rate_tok_s", float(got.service[index])),
+        actual_service_tok_s=rate("actual_service_tok_s", float(got.actual[index])),
+        demand_tok_s=rate("demand_tok_s", float(got.demand[index])),
+        entitlement_tok_s=rate("entitlement_tok_s", float(got.entitlement[index])),
+        entitlement_ratio=notes.value(
+            key + "entitlement_ratio", float(got.ratio[index]), "it was entitled to no service"
+        ),
+        p50_s=p50,
+        p95_s=p95,
+        p99_s=p99,
+        latency_n=sample.n,
+        latency_unfinished=len(sample.more_than_s),
+        latency_refused=sample.refused,
+        cache_hit_rate=notes.value(
+            key + "cache_hit_rate", cache_hit_rate(own), "no request was admitted"
+        ),
+    )
+
+
+def victims(cohorts: list[Sample], facts: Facts, notes: Notes) -> Victims:
+    """Latency of the well-behaved clients, undefined as soon as it is for one of them."""
+    good = [
+        (client.name, sample)
+        for client, sample in zip(facts.clients, cohorts, strict=True)
+        if not client.misbehaving
+    ]
+
+    def mean(percent: int) -> float:
+        each = [percentile(sample, percent) for _, sample in good]
+        reasons = (
+            f"client {name}: {_undefined(sample)}"
+            for (name, sample), one in zip(good, each, strict=True)
+            if not isfinite(one.value_s)
+        )
+        why = next(reasons, "there is no well-behaved client")
+        return notes.latency(f"victim_p{percent}_s", mean_percentile(each), why)
+
+    smallest = min((sample.n for _, sample in good), default=0)
+    return Victims(mean(50), mean(95), mean(99), smallest)
+
+
+def _undefined(sample: Sample) -> str:
+    """Why a percentile of this sample may have no value."""
+    if sample.n == 0:
+        return "nothing of it arrived in the window"
+    return f"it falls among the {sample.refused} refused of {sample.n}, which count as infinite"

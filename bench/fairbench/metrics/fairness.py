@@ -1,0 +1,132 @@
+"""Jain's index, max-min entitlement, and how they apply to the clients of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.records import (
+    FINISHED,
+    UNFINISHED,
+    Facts,
+    Floats,
+    Programs,
+    ServiceLog,
+    Window,
+)
+from fairbench.metrics.service import View, cumulative, window_service
+
+
+def jain(allocations: ArrayLike) -> float:
+    """Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 (000:L341-345).
+
+    NaN where it is undefined: no clients, or no service at all.
+    """
+    x = np.asarray(allocations, dtype=np.float64)
+    assert np.all(x >= 0)
+    if x.size == 0 or x.max() == 0:
+        return float("nan")
+    x = x / x.max()  # squares of very small or large numbers must not under- or overflow
+    return float(x.sum() ** 2 / (x.size * (x**2).sum()))
+
+
+def max_min(capacity: float, demands: ArrayLike) -> Floats:
+    """The max-min fair allocation: nobody gets more than its demand, and no one could get more
+    except at the cost of someone who has no more. Sums to min(capacity, total demand).
+    """
+    wanted = np.asarray(demands, dtype=np.float64)
+    assert capacity >= 0
+    assert np.all(wanted >= 0)
+    allocation = np.zeros(len(wanted))
+    left = float(capacity)
+    order = np.argsort(wanted, kind="stable")
+    for rank, client in enumerate(order):
+        share = left / (len(order) - rank)
+        if wanted[client] >= share:
+            allocation[order[rank:]] = share
+            break
+        allocation[client] = wanted[client]
+        left -= wanted[client]
+    return allocation
+
+
+def open_demand(
+    programs: Programs, served_before: Floats, window: Window, weights: ServiceWeights
+) -> Floats:
+    """What each client could have received in the window: client-view tokens, weighted.
+
+    The whole demand of its programs that arrived before the window's end, less what it had
+    received when the window began. A refused program counts too: its demand was not met.
+    """
+    known = programs.take(programs.arrival_s < window.end_s)
+    demand = (
+        weights.extend * known.demand_input_tokens + weights.output * known.demand_output_tokens
+    )
+    total = np.bincount(known.client, weights=demand, minlength=len(served_before))
+    unserved: Floats = np.maximum(0.0, total - served_before)
+    return unserved
+
+
+def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
+    """Service over entitlement; NaN for a client entitled to nothing."""
+    ratios = np.full(len(service), np.nan)
+    np.divide(service, entitlement, out=ratios, where=entitlement > 0)
+    return ratios
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """Per client over one window: service in both views, and what fairness would have given.
+
+    Weighted tokens; ``entitlement`` is the max-min allocation of all the service delivered over
+    ``demand``. To judge against another total, call ``max_min`` with that total.
+    """
+
+    window: Window
+    service: Floats
+    actual: Floats
+    demand: Floats
+    entitlement: Floats
+    ratio: Floats
+
+    @property
+    def entitled_ratios(self) -> Floats:
+        """The ratios of the clients that were entitled to something."""
+        kept: Floats = self.ratio[self.entitlement > 0]
+        return kept
+
+
+def shares(programs: Programs, log: ServiceLog, facts: Facts, window: Window) -> Shares:
+    """Who got what in the window, beside its entitlement."""
+    clients, weights = len(facts.clients), facts.weights
+    start = np.array([window.start_s])
+    before = cumulative(log, View.CLIENT, start, clients, weights)[:, 0]
+    service = window_service(log, View.CLIENT, window, clients, weights)
+    actual = window_service(log, View.ACTUAL, window, clients, weights)
+    demand = open_demand(programs, before, window, weights)
+    entitlement = max_min(float(service.sum()), demand)
+    ratio = entitlement_ratios(service, entitlement)
+    return Shares(window, service, actual, demand, entitlement, ratio)
+
+
+def all_active_window(programs: Programs, facts: Facts) -> Window | None:
+    """The paper's window: "the interval during which all clients are active" (000:L345).
+
+    From the latest first arrival to the earliest last completion of a client, where unfinished
+    work keeps a client active to the horizon. None if a client has no work or the window is empty.
+    """
+    starts, ends = [], []
+    for client in range(len(facts.clients)):
+        own = programs.take(programs.client == client)
+        done = own.finish_s[own.status == FINISHED]
+        pending = np.any(own.status == UNFINISHED)
+        if not pending and done.size == 0:
+            return None
+        starts.append(own.arrival_s.min())
+        ends.append(facts.horizon_s if pending else done.max())
+    if not starts or max(starts) >= min(ends):
+        return None
+    return Window(float(max(starts)), float(min(ends)))

@@ -1,0 +1,115 @@
+"""The fairness part of a run's summary; field names are the JSON keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.metrics.bounds import largest_input, theorem_bound
+from fairbench.metrics.fairness import Shares, all_active_window, jain
+from fairbench.metrics.gap import NO_PAIR, max_service_gap
+from fairbench.metrics.notes import EMPTY_WINDOW, Notes
+from fairbench.metrics.records import Facts, Floats, Programs, Requests, ServiceLog, Window
+from fairbench.metrics.service import View, window_service
+from fairbench.metrics.totals import ratio
+from fairbench.metrics.waiting import queued_throughout
+
+NO_SERVICE = "no client was served in the window"
+NO_DEMAND = "no client was entitled to any service in the window"
+NOT_ALL_ACTIVE = "at no time were all clients active"
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """Rates are over the window, in (weighted) tokens per second of the whole cluster.
+
+    ``demand_limited``: at some instant of the window nothing was queued, so that rates compare
+    loads rather than schedulers. ``jain_index_maxmin`` is what a perfect scheduler would have
+    scored. The gap and its bound are in weighted tokens, ``service_gap_bound_s`` in seconds of
+    cluster service; they are not confined to the window. The paper's window is 000:L345's.
+    """
+
+    service_rate_tok_s: float
+    actual_service_tok_s: float
+    output_rate_tok_s: float
+    extend_rate_tok_s: float
+    demand_limited: bool
+    jain_index: float
+    jain_index_actual: float
+    jain_index_maxmin: float
+    jain_index_entitlement: float
+    min_entitlement_ratio: float
+    max_service_gap: float
+    service_gap_bound: float
+    service_gap_bound_s: float
+    jain_index_paper_window: float
+    paper_window_start_s: float
+    paper_window_end_s: float
+
+
+def fairness(
+    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
+) -> Fairness:
+    """Everything about fairness, given the shares over the window."""
+    gap = max_service_gap(requests, log, facts)
+    bound, bound_s = _bound(requests, log, facts, got, notes)
+    entitled = got.entitled_ratios
+    window = all_active_window(programs, facts)
+    paper = _service(View.CLIENT, log, facts, window) if window else ()
+    start, end = window or (float("nan"), float("nan"))
+    value = notes.value
+    return Fairness(
+        service_rate_tok_s=_rate("service_rate_tok_s", float(got.service.sum()), got, notes),
+        actual_service_tok_s=_rate("actual_service_tok_s", float(got.actual.sum()), got, notes),
+        output_rate_tok_s=_log_rate("output_rate_tok_s", View.OUTPUT, log, facts, got, notes),
+        extend_rate_tok_s=_log_rate("extend_rate_tok_s", View.EXTEND, log, facts, got, notes),
+        demand_limited=not queued_throughout(requests, facts.horizon_s, got.window),
+        jain_index=value("jain_index", jain(got.service), NO_SERVICE),
+        jain_index_actual=value("jain_index_actual", jain(got.actual), NO_SERVICE),
+        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement), NO_DEMAND),
+        jain_index_entitlement=value("jain_index_entitlement", jain(entitled), NO_DEMAND),
+        min_entitlement_ratio=value(
+            "min_entitlement_ratio",
+            float(entitled.min()) if len(entitled) else float("nan"),
+            NO_DEMAND,
+        ),
+        max_service_gap=value("max_service_gap", gap.tokens if gap else float("nan"), NO_PAIR),
+        service_gap_bound=bound,
+        service_gap_bound_s=bound_s,
+        jain_index_paper_window=value(
+            "jain_index_paper_window", jain(paper), NO_SERVICE if window else NOT_ALL_ACTIVE
+        ),
+        paper_window_start_s=value("paper_window_start_s", start, NOT_ALL_ACTIVE),
+        paper_window_end_s=value("paper_window_end_s", end, NOT_ALL_ACTIVE),
+    )
+
+
+def _service(view: View, log: ServiceLog, facts: Facts, window: Window) -> Floats:
+    return window_service(log, view, window, len(facts.clients), facts.weights)
+
+
+def _rate(key: str, amount: float, got: Shares, notes: Notes) -> float:
+    return notes.value(key, ratio(amount, got.window.length_s), EMPTY_WINDOW)
+
+
+def _log_rate(
+    key: str, view: View, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
+) -> float:
+    """Tokens of a raw view per second of the window."""
+    amount = _service(view, log, facts, got.window)
+    return _rate(key, float(amount.sum()), got, notes)
+
+
+def _bound(
+    requests: Requests, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
+) -> tuple[float, float]:
+    """The theorem's bound in weighted tokens, and in seconds of the window's service rate."""
+    if facts.bound is None:
+        undefined, why = float("nan"), facts.bound_unavailable
+        notes.value("service_gap_bound", undefined, why)
+        return undefined, notes.value("service_gap_bound_s", undefined, why)
+    longest, pool = largest_input(requests), facts.pool_tokens
+    bound = theorem_bound(facts.bound, longest, pool, facts.weights, facts.bound_workers)
+    view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
+    service = _service(view, log, facts, got.window)
+    seconds = ratio(bound * got.window.length_s, float(service.sum()))
+    return float(bound), notes.value("service_gap_bound_s", seconds, NO_SERVICE)

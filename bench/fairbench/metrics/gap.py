@@ -1,0 +1,117 @@
+"""The largest difference in service between two clients that were backlogged together.
+
+It is what 000 Theorems 4.1 and 5.1 and 001 Theorem 4.4 bound. Service is as charged at admission,
+recomputation left out.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.records import Facts, Floats, Requests, ServiceLog
+from fairbench.metrics.service import View, cumulative, step_ends
+from fairbench.metrics.waiting import Intervals, backlogs, intersection
+
+NO_PAIR = "no two clients were backlogged together"
+
+
+class Gap(NamedTuple):
+    """``tokens`` of weighted service between two clients (indices), and the backlog it is from."""
+
+    tokens: float
+    first: int
+    second: int
+    start_s: float
+    end_s: float
+
+
+class _Pair(NamedTuple):
+    first: int
+    second: int
+    together: Intervals
+
+
+def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | None:
+    """The range of W_f - W_g, at its largest over pairs and maximal joint backlogs.
+
+    The range over an interval is the largest |W_f(t1, t2) - W_g(t1, t2)| inside it. A backlog
+    [a, e) sees what iterations book by ending in (a, e] and by starting in [a, e), since at one
+    instant an iteration ends, then requests arrive, then a pass admits. The view is the bound's
+    (``client`` or, also without a bound, as charged). None if no two clients (see ``NO_PAIR``) had
+    a waiting request on every worker, at every instant of some interval.
+    """
+    pairs = _pairs(backlogs(requests, facts))
+    if not pairs:
+        return None
+    times = _instants(log, pairs, facts.workers)
+    states = _states(log, times, facts)
+    return max(
+        (_largest(states, times, pair) for pair in pairs),
+        key=lambda gap: (gap.tokens, -gap.first, -gap.second),
+    )
+
+
+def _pairs(backlog: list[Intervals]) -> list[_Pair]:
+    """The pairs of clients that were backlogged together."""
+    pairs = []
+    for first, second in combinations(range(len(backlog)), 2):
+        together = intersection(backlog[first], backlog[second])
+        if len(together.start):
+            pairs.append(_Pair(first, second, together))
+    return pairs
+
+
+def _instants(log: ServiceLog, pairs: list[_Pair], workers: int) -> Floats:
+    """The instants at which the difference between two clients can be at an extreme.
+
+    On one worker a stretch moves the difference one way only, so that its two ends are enough;
+    the steps of several workers interleave.
+    """
+    starts = np.sort(np.concatenate([pair.together.start for pair in pairs]))
+    ends = np.sort(np.concatenate([pair.together.end for pair in pairs]))
+    times = [starts, ends, log.start_s, log.end_s]
+    if workers > 1:
+        _, rows = np.unique(log.worker + 1j * log.start_s, return_index=True)
+        times.append(step_ends(log, rows)[1])
+    every = np.unique(np.concatenate(times))
+    within = np.searchsorted(starts, every, "right") > np.searchsorted(ends, every, "left")
+    chosen: Floats = every[within]
+    return chosen
+
+
+def _states(log: ServiceLog, times: Floats, facts: Facts) -> Floats:
+    """Service of each client, twice per instant: after the steps' ends, then after the starts."""
+    view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
+    states = np.empty((len(facts.clients), 2 * len(times)))
+    for half, with_starts in enumerate((False, True)):
+        states[:, half::2] = cumulative(
+            log,
+            view,
+            times,
+            len(facts.clients),
+            facts.weights,
+            with_starts=with_starts,
+            with_ends=True,
+        )
+    return states
+
+
+def _largest(states: Floats, times: Floats, pair: _Pair) -> Gap:
+    """The largest range of one pair's difference over its intervals."""
+    difference = states[pair.first] - states[pair.second]
+    bounds = np.empty(2 * len(pair.together.start), dtype=np.int64)
+    bounds[0::2] = 2 * np.searchsorted(times, pair.together.start)
+    bounds[1::2] = 2 * np.searchsorted(times, pair.together.end) + 1  # exclusive
+    high = np.maximum.reduceat(difference, bounds)[::2]
+    low = np.minimum.reduceat(difference, bounds)[::2]
+    at = int(np.argmax(high - low))
+    return Gap(
+        float(high[at] - low[at]),
+        pair.first,
+        pair.second,
+        float(pair.together.start[at]),
+        float(pair.together.end[at]),
+    )

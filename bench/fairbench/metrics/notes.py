@@ -1,0 +1,33 @@
+"""Why a metric has no value, and which values are only lower bounds."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from fairbench.metrics.latency import Percentile
+
+EMPTY_WINDOW = "the run ended before its window began"
+
+
+class Notes:
+    """Collected while a summary is built; keys are those of the JSON, ``clients.NAME.key`` inside.
+
+    ``reasons`` has one entry for every value that is undefined, ``censored`` the keys of latencies
+    that print as "> x s".
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+        self.censored: list[str] = []
+
+    def value(self, key: str, value: float, reason: str) -> float:
+        """The value; ``reason`` is kept if it is not a finite number."""
+        if not isfinite(value):
+            self.reasons[key] = reason
+        return value
+
+    def latency(self, key: str, percentile: Percentile, reason: str) -> float:
+        """The same for a percentile, which may be a lower bound."""
+        if percentile.censored and isfinite(percentile.value_s):
+            self.censored.append(key)
+        return self.value(key, percentile.value_s, reason)

@@ -1,0 +1,173 @@
+"""The input contract: tables of numpy columns, and the facts of a run.
+
+Times are float seconds since the start of the run and NaN means never. Clients are indices into
+``Facts.clients``, workers are numbered from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.core import ServiceBound, ServiceWeights
+from fairbench.errors import DataError
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Codes: TypeAlias = NDArray[np.int8]
+Flags: TypeAlias = NDArray[np.bool_]
+
+FINISHED, REFUSED, UNFINISHED = 0, 1, 2
+
+_DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.int8}
+
+
+class Table:
+    """Equally long columns; the subclasses are dataclasses whose fields are the columns."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any]) -> Self:
+        """A table from any array-likes, cast to the right types; other columns are ignored.
+
+        Raises DataError if a column is missing or the columns differ in length.
+        """
+        made: dict[str, NDArray[Any]] = {}
+        for column in fields(cls):  # type: ignore[arg-type]
+            if column.name not in columns:
+                raise DataError(f"{cls.__name__}: column {column.name!r} is missing")
+            dtype = _DTYPES[str(column.type)]
+            made[column.name] = np.asarray(columns[column.name], dtype=dtype)
+        lengths = {name: len(column) for name, column in made.items()}
+        for name, length in lengths.items():
+            if length != next(iter(lengths.values())):
+                raise DataError(f"{cls.__name__}: column {name!r} has {length} rows, unlike others")
+        return cls(**made)
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in the order of the fields."""
+        return {column.name: getattr(self, column.name) for column in fields(self)}  # type: ignore[arg-type]
+
+    def take(self, rows: Flags | Ints) -> Self:
+        """The table of the rows that a mask or an index array selects."""
+        return type(self)(**{name: column[rows] for name, column in self.to_columns().items()})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.to_columns().values())))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requests(Table):
+    """One row per request made.
+
+    ``worker`` is -1 before dispatch. ``admitted_s`` is the first admission; ``retracted_s`` and
+    ``readmitted_s`` are the last retraction and the admission after it. ``input_tokens`` is
+    ``cached_tokens + extend_tokens`` once admitted (first admission); ``output_tokens`` is what was
+    produced so far; ``recompute_tokens`` were computed again after retractions.
+    """
+
+    request_id: Ints
+    program_id: Ints
+    client: Ints
+    depth: Ints
+    worker: Ints
+    arrival_s: Floats
+    admitted_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    retracted_s: Floats
+    readmitted_s: Floats
+    input_tokens: Ints
+    cached_tokens: Ints
+    extend_tokens: Ints
+    output_tokens: Ints
+    max_new_tokens: Ints
+    retractions: Ints
+    recompute_tokens: Ints
+    status: Codes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Programs(Table):
+    """One row per program: ``requests`` were made, ``demand_*`` is all it will ever ask for."""
+
+    program_id: Ints
+    client: Ints
+    arrival_s: Floats
+    finish_s: Floats
+    requests: Ints
+    demand_requests: Ints
+    demand_input_tokens: Ints
+    demand_output_tokens: Ints
+    status: Codes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServiceLog(Table):
+    """One row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
+
+    Each step lasts ``step_growth_s`` longer than the one before. ``input_tokens`` and
+    ``extend_charged_tokens`` are booked at ``start_s`` (admission), ``extend_tokens`` (computed by
+    this iteration) at ``end_s``, and ``output_tokens / steps`` at the end of every step. A prefill
+    iteration is a row of one step. ``recompute_tokens`` are in none of the other columns. The rows
+    of one worker either share their stretch or do not overlap in time.
+    """
+
+    worker: Ints
+    client: Ints
+    start_s: Floats
+    end_s: Floats
+    steps: Ints
+    step_growth_s: Floats
+    batch_size: Ints
+    context_tokens: Ints
+    input_tokens: Ints
+    extend_charged_tokens: Ints
+    extend_tokens: Ints
+    recompute_tokens: Ints
+    output_tokens: Ints
+
+
+class Client(NamedTuple):
+    """A registered client, whether or not it ever sent anything."""
+
+    name: str
+    misbehaving: bool
+
+
+class Window(NamedTuple):
+    """The half-open interval ``[start_s, end_s)``."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Its length, 0 if it is empty."""
+        return max(0.0, self.end_s - self.start_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the tables do not say about a run.
+
+    ``window`` is [end of warm-up, end of arrivals), ``horizon_s`` when the run ended,
+    ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem of the local scheduler with
+    ``bound_workers`` = |W|, by which it is multiplied, or None with ``bound_unavailable`` = why.
+    """
+
+    clients: tuple[Client, ...]
+    window: Window
+    horizon_s: float
+    workers: int
+    pool_tokens: int
+    weights: ServiceWeights = field(default_factory=ServiceWeights)
+    latency: Literal["program", "ttft"] = "program"
+    bound: ServiceBound | None = None
+    bound_workers: int = 1
+    bound_unavailable: str = "this scheduler has no bound"

@@ -1,0 +1,120 @@
+"""A run's records as one summary, and the summary as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from fairbench.metrics.client_summary import (
+    ClientSummary,
+    Victims,
+    client_summary,
+    samples,
+    victims,
+)
+from fairbench.metrics.fairness import shares
+from fairbench.metrics.fairness_summary import Fairness, fairness
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.records import Facts, Programs, Requests, ServiceLog, Window
+from fairbench.metrics.totals import (
+    ITL_REASON,
+    Totals,
+    request_latency_ms,
+    time_to_finish,
+    totals,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All metrics of one run. Undefined numbers are NaN or infinite here and null in the JSON.
+
+    ``window`` is where rates and shares were measured. ``request_latency`` has keys such as
+    ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on. ``notes`` gives for each null of
+    the JSON the reason, by key (``clients.NAME.key`` inside ``clients``); ``censored`` lists the
+    latencies that are lower bounds, to be printed as "> x s" (and never rounded up).
+    """
+
+    window: Window
+    totals: Totals
+    request_latency: Mapping[str, float]
+    pace: Mapping[str, float]
+    fairness: Fairness
+    victims: Victims
+    clients: tuple[ClientSummary, ...]
+    notes: Mapping[str, str]
+    censored: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat object of JSON types, ``clients``, ``notes`` and ``censored`` aside."""
+        flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
+        flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
+        flat |= asdict(self.fairness) | asdict(self.victims)
+        return _without_nan(flat) | {
+            "clients": [_without_nan(asdict(client)) for client in self.clients],
+            "censored": list(self.censored),
+            "notes": dict(self.notes),
+        }
+
+
+def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
+    """Every metric of a run. The window is cut at the horizon if the run was stopped inside it."""
+    notes = Notes()
+    window = Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
+    got = shares(programs, log, facts, window)
+    cohorts = samples(requests, programs, facts)
+    return Summary(
+        window=window,
+        totals=_totals(requests, programs, log, facts, notes),
+        request_latency=_request_latency(requests, notes),
+        pace=_pace(programs, facts, notes),
+        fairness=fairness(requests, programs, log, facts, got, notes),
+        victims=victims(cohorts, facts, notes),
+        clients=tuple(
+            client_summary(requests, programs, facts, got, cohort, index, notes)
+            for index, cohort in enumerate(cohorts)
+        ),
+        notes=notes.reasons,
+        censored=tuple(notes.censored),
+    )
+
+
+def _totals(
+    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, notes: Notes
+) -> Totals:
+    result = totals(requests, programs, log, facts.horizon_s)
+    for key in ("request_throughput", "output_throughput", "extend_throughput"):
+        notes.value(key, getattr(result, key), "the run lasted no time")
+    notes.value("cache_hit_rate", result.cache_hit_rate, "no request was admitted")
+    return result
+
+
+def _request_latency(requests: Requests, notes: Notes) -> dict[str, float]:
+    result = request_latency_ms(requests)
+    for key, value in result.items():
+        nothing = "no completed request has two tokens" if "tpot" in key else "no request completed"
+        if "itl" in key:
+            nothing = ITL_REASON if key != "mean_itl_ms" else "no completed request has two tokens"
+        notes.value(key, value, nothing)
+    return result
+
+
+def _pace(programs: Programs, facts: Facts, notes: Notes) -> dict[str, float]:
+    """Time until half, nine tenths and all of the programs had finished."""
+    result = {}
+    for percent in (50, 90, 100):
+        key = f"time_to_{percent}pct_s"
+        seconds = time_to_finish(programs, facts.window, percent)
+        reason = f"fewer than {percent}% of the programs that arrived by the window's end finished"
+        result[key] = notes.value(key, seconds, reason)
+    return result
+
+
+def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with null for every number that JSON cannot hold."""
+    return {
+        key: None if isinstance(value, float) and not isfinite(value) else value
+        for key, value in values.items()
+    }

@@ -1,0 +1,125 @@
+"""Totals and per-request latencies of a whole run, under the names vLLM and SGLang give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from fairbench.metrics.records import (
+    FINISHED,
+    REFUSED,
+    UNFINISHED,
+    Floats,
+    Programs,
+    Requests,
+    ServiceLog,
+    Window,
+)
+
+ITL_REASON = "the records hold each request's first and last token, not the ones between"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Whole-run counts and rates (tokens and requests per second of ``duration`` seconds).
+
+    As in vLLM and SGLang the token totals are those of completed requests. ``failed`` requests
+    were unfinished at the end; num_requests = completed + failed + refused. ``extend_throughput``
+    counts computed extend tokens, recomputation left out.
+    """
+
+    duration: float
+    num_programs: int
+    num_requests: int
+    completed: int
+    failed: int
+    refused: int
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float
+    output_throughput: float
+    extend_throughput: float
+    cache_hit_rate: float
+
+
+def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
+    """The totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
+    done = requests.take(requests.status == FINISHED)
+    output = int(done.output_tokens.sum())
+    return Totals(
+        duration=horizon_s,
+        num_programs=len(programs),
+        num_requests=len(requests),
+        completed=len(done),
+        failed=int(np.count_nonzero(requests.status == UNFINISHED)),
+        refused=int(np.count_nonzero(requests.status == REFUSED)),
+        total_input_tokens=int(done.input_tokens.sum()),
+        total_output_tokens=output,
+        request_throughput=ratio(len(done), horizon_s),
+        output_throughput=ratio(output, horizon_s),
+        extend_throughput=ratio(float(log.extend_tokens.sum()), horizon_s),
+        cache_hit_rate=cache_hit_rate(requests),
+    )
+
+
+def ratio(amount: float, of: float) -> float:
+    """``amount / of``, NaN if ``of`` is 0."""
+    return amount / of if of else float("nan")
+
+
+def cache_hit_rate(requests: Requests) -> float:
+    """Cached over all input tokens of the admitted requests; NaN if none was admitted."""
+    admitted = requests.take(~np.isnan(requests.admitted_s))
+    cached = float(admitted.cached_tokens.sum())
+    return ratio(cached, cached + float(admitted.extend_tokens.sum()))
+
+
+def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
+    """Seconds from the start of the run until ``percent`` of the programs had finished.
+
+    The programs are those that arrived before the window's end, the same set under every
+    scheduler. NaN if there are none, or if so many never finished.
+    """
+    fixed = programs.take(programs.arrival_s < window.end_s)
+    finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])
+    needed = ceil(len(fixed) * percent / 100)
+    return float(finishes[needed - 1]) if 0 < needed <= len(finishes) else float("nan")
+
+
+def request_latency_ms(requests: Requests) -> dict[str, float]:
+    """``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
+
+    TPOT is the mean gap between tokens of a request with two or more. Of ITL, which is over single
+    gaps, only the mean follows from the records; the rest is NaN (``ITL_REASON``).
+    """
+    done = requests.take(requests.status == FINISHED)
+    first, gaps = done.first_token_s - done.arrival_s, done.output_tokens - 1
+    decode = (done.finish_s - done.first_token_s)[gaps > 0]
+    gaps = gaps[gaps > 0]
+    statistics: dict[str, float] = {}
+    for name, seconds in (
+        ("ttft", first),
+        ("tpot", decode / gaps),
+        ("e2el", done.finish_s - done.arrival_s),
+    ):
+        statistics |= _distribution(name, seconds)
+    statistics |= _distribution("itl", np.array([]))
+    statistics["mean_itl_ms"] = 1000 * ratio(float(decode.sum()), float(gaps.sum()))
+    return statistics
+
+
+def _distribution(name: str, seconds: Floats) -> dict[str, float]:
+    """Mean, median, population standard deviation and percentiles in ms; NaN of nothing."""
+    ms = seconds * 1000
+    if len(ms) == 0:
+        ms = np.array([np.nan])
+    p50, p99 = np.percentile(ms, [50, 99])
+    return {
+        f"mean_{name}_ms": float(ms.mean()),
+        f"median_{name}_ms": float(p50),
+        f"std_{name}_ms": float(ms.std()),
+        f"p50_{name}_ms": float(p50),
+        f"p99_{name}_ms": float(p99),
+    }

@@ -1,0 +1,97 @@
+"""When clients had requests waiting: the backlog that the fairness theorems presuppose."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.records import REFUSED, Facts, Floats, Ints, Requests, Window
+
+
+class Intervals(NamedTuple):
+    """Disjoint intervals ``[start, end)`` in ascending order, in seconds."""
+
+    start: Floats
+    end: Floats
+
+
+class Waits(NamedTuple):
+    """One row per wait of a request in a worker's queue."""
+
+    worker: Ints
+    client: Ints
+    start: Floats
+    end: Floats
+
+
+def waits(requests: Requests, horizon_s: float) -> Waits:
+    """Every wait: from arrival to admission, and from the last retraction to readmission.
+
+    A request that was not (re)admitted waits until the horizon; a refused one never waits.
+    """
+    queued = requests.take((requests.status != REFUSED) & (requests.worker >= 0))
+    again = queued.take(~np.isnan(queued.retracted_s))
+    start = np.concatenate([queued.arrival_s, again.retracted_s])
+    end = np.concatenate([queued.admitted_s, again.readmitted_s])
+    end = np.where(np.isnan(end), horizon_s, end)
+    worker = np.concatenate([queued.worker, again.worker])
+    client = np.concatenate([queued.client, again.client])
+    real = start < end
+    return Waits(worker[real], client[real], start[real], end[real])
+
+
+def merged(start: Floats, end: Floats) -> Intervals:
+    """The union of intervals, joining two only if they strictly overlap.
+
+    If one wait ends when the next begins, then the queue was empty inside an admission pass, and
+    the client was not backlogged there (algorithms.md section 7).
+    """
+    if len(start) == 0:
+        return Intervals(start, end)
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    first = np.concatenate([[True], start[1:] >= reach[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    return Intervals(start[first], reach[last])
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """The instants that lie in both."""
+    low = np.searchsorted(b.end, a.start, "right")  # the first of b that ends after a starts
+    high = np.searchsorted(b.start, a.end, "left")
+    count = np.maximum(0, high - low)
+    mine = np.repeat(np.arange(len(a.start)), count)
+    other = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count) + low[mine]
+    return Intervals(
+        np.maximum(a.start[mine], b.start[other]), np.minimum(a.end[mine], b.end[other])
+    )
+
+
+def backlogs(requests: Requests, facts: Facts) -> list[Intervals]:
+    """Per client, when it had a waiting request on every worker at every instant.
+
+    On every worker because the proof of 000 Theorem 5.1 takes it for granted: it is not implied.
+    """
+    table = waits(requests, facts.horizon_s)
+    result = []
+    for client in range(len(facts.clients)):
+        own = table.client == client
+        common: Intervals | None = None
+        for worker in range(facts.workers):
+            here = own & (table.worker == worker)
+            queue = merged(table.start[here], table.end[here])
+            common = queue if common is None else intersection(common, queue)
+        assert common is not None
+        result.append(common)
+    return result
+
+
+def queued_throughout(requests: Requests, horizon_s: float, window: Window) -> bool:
+    """Whether some request was waiting on some worker during the whole window."""
+    table = waits(requests, horizon_s)
+    inside = (table.start < window.end_s) & (table.end > window.start_s)
+    order = np.argsort(table.start[inside], kind="stable")
+    start, end = table.start[inside][order], table.end[inside][order]
+    reach = np.maximum.accumulate(np.concatenate([[window.start_s], end]))
+    return bool(np.all(start <= reach[:-1]) and reach[-1] >= window.end_s)

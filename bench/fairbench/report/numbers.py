@@ -1,0 +1,36 @@
+"""Numbers as text; None, which is undefined, is a dash."""
+
+from __future__ import annotations
+
+from math import floor
+
+UNDEFINED = "-"
+
+
+def number(value: float | None) -> str:
+    """An amount: thousands separated, three digits at least unless it is a count."""
+    if value is None:
+        return UNDEFINED
+    return f"{value:,.{_decimals(value)}f}"
+
+
+def more_than(value: float) -> str:
+    """``> x`` for a lower bound; rounded down, so that it stays true."""
+    scale = 10 ** _decimals(value)
+    return f"> {floor(value * scale) / scale:,.{_decimals(value)}f}"
+
+
+def index(value: float | None) -> str:
+    """An index between 0 and 1."""
+    return UNDEFINED if value is None else f"{value:.3f}"
+
+
+def percent(value: float | None) -> str:
+    """A share, of which 1 is 100%."""
+    return UNDEFINED if value is None else f"{value:.1%}"
+
+
+def _decimals(value: float) -> int:
+    if isinstance(value, int) or abs(value) >= 100:
+        return 0
+    return 1 if abs(value) >= 10 else 2

@@ -1,0 +1,175 @@
+"""A run directory: raw tables, summary, spec and manifest. Written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairbench.config import ExperimentSpec, to_toml
+from fairbench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# History of the schema. A reader refuses a version that it does not know.
+#   1  requests, programs and service tables; summary; spec; manifest
+SCHEMA_VERSION = 1
+
+TABLES = ("requests", "programs", "service")
+ROWS_PER_GROUP = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run read back: where it is, its summary and its manifest (both as in their JSON files)."""
+
+    path: Path
+    summary: dict[str, Any]
+    manifest: dict[str, Any]
+
+    def table(self, name: str) -> pa.Table:
+        """One of ``TABLES``. Raises DataError if its file cannot be read."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.path / f"{name}.parquet"
+        try:
+            return pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
+
+
+def check_writable(parent: Path) -> None:
+    """Raise UsageError unless run directories can be made in ``parent``. Leaves nothing behind."""
+    try:
+        with _made(parent), tempfile.TemporaryDirectory(dir=parent, prefix=".check-"):
+            pass
+    except OSError as error:
+        raise UsageError(f"result dir {parent}: cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _made(parent: Path) -> Iterator[None]:
+    """The directory with its parents; those that were missing are taken away again."""
+    missing = [path for path in (parent, *parent.parents) if not path.exists()]
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for path in missing:
+            if path.is_dir():
+                path.rmdir()
+
+
+def save_run(
+    parent: Path,
+    spec: ExperimentSpec,
+    tables: Mapping[str, Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+) -> Path:
+    """Write one run into a fresh directory in ``parent``; returns the directory.
+
+    It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
+    written.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        hidden = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
+        try:
+            _write(hidden, spec, tables, summary, manifest)
+            hidden.chmod(0o777 & ~_umask())
+            return _rename_to_fresh(hidden, parent / run_name(spec))
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"result dir {parent}: cannot be written: {error.strerror}") from None
+
+
+def run_name(spec: ExperimentSpec) -> str:
+    """What a run's directory is called, but for the number of a repeat."""
+    parts = [spec.tag] if spec.tag else []
+    parts += [spec.scheduler, spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")
+
+
+def _rename_to_fresh(hidden: Path, wanted: Path) -> Path:
+    number, target = 1, wanted
+    while True:
+        try:
+            # Only our own directories are ever met here, and those are not empty: rename fails.
+            if not target.exists():
+                return hidden.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+        number += 1
+        target = wanted.with_name(f"{wanted.name}.{number}")
+
+
+def _write(
+    path: Path,
+    spec: ExperimentSpec,
+    tables: Mapping[str, Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in TABLES:
+        pq.write_table(
+            pa.table(dict(tables[name])),
+            path / f"{name}.parquet",
+            compression="zstd",
+            row_group_size=ROWS_PER_GROUP,
+        )
+    (path / "experiment.toml").write_text(to_toml(spec), encoding="utf-8")
+    for name, content in (("summary", summary), ("manifest", manifest)):
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        (path / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+def read_run(path: Path) -> StoredRun:
+    """Read a run directory. Raises DataError if it is none, or of another schema version."""
+    manifest = _read_json(path / "manifest.json")
+    version = manifest.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path / 'manifest.json'}: schema_version = {version!r}: this fairbench reads "
+            f"{SCHEMA_VERSION}"
+        )
+    return StoredRun(path, _read_json(path / "summary.json"), manifest)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file, so {path.parent} is not a run directory")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: line {error.lineno}: {error.msg}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: must hold a JSON object")
+    return content
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

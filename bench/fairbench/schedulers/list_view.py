@@ -1,0 +1,110 @@
+"""A waiting queue that is just a list: the plain reading of SGLang's ``calc_priority``.
+
+Slow and obviously correct. It is what a live server offers (a list to sort in place) and the
+oracle for the simulator's incremental queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from fairbench.core import Prompt, Request, prompt_tokens
+from fairbench.schedulers.prefix_tree import truncate
+
+IN_BATCH_TOKENS = 32  # SGLang's in-batch check and deprioritize thresholds
+
+
+class ListScan:
+    """A frozen order over the requests that are still waiting."""
+
+    def __init__(self, order: list[Request], waiting: list[Request]) -> None:
+        self._order = iter(order)
+        self._waiting = waiting
+        self._skipped: set[str] = set()
+
+    def __iter__(self) -> Iterator[Request]:
+        return self
+
+    def __next__(self) -> Request:
+        for request in self._order:
+            if request.client not in self._skipped and request in self._waiting:
+                return request
+        raise StopIteration
+
+    def skip(self, client: str) -> None:
+        self._skipped.add(client)
+
+    def unskip_all(self) -> None:
+        self._skipped.clear()
+
+
+class ListView:
+    """``requests`` is the queue itself (shared with the home, sorted in place).
+
+    ``matched(request)`` returns cached tokens of the request now, at most its length - 1.
+    ``prompt(request)`` is what would be prefilled (a retracted request keeps its outputs).
+    """
+
+    def __init__(
+        self,
+        requests: list[Request],
+        matched: Callable[[Request], int],
+        prompt: Callable[[Request], Prompt] = lambda request: request.prompt,
+    ) -> None:
+        self._requests = requests
+        self._matched = matched
+        self._prompt = prompt
+        self._arrival = {request: number for number, request in enumerate(requests)}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def enter(self, request: Request) -> None:
+        """Append an arrival or a retracted request."""
+        self._arrival[request] = max(self._arrival.values(), default=-1) + 1
+        self._requests.append(request)
+
+    def leave(self, request: Request) -> None:
+        """Take an admitted request out."""
+        self._requests.remove(request)
+
+    def clients(self) -> Collection[str]:
+        return dict.fromkeys(r.client for r in self._by_arrival())
+
+    def oldest(self, client: str) -> Request:
+        return next(r for r in self._by_arrival() if r.client == client)
+
+    def queue_order(self) -> ListScan:
+        return ListScan(self._by_arrival(), self._requests)
+
+    def match_order(self, *, refresh: bool = True) -> ListScan:
+        if refresh:
+            last = self._deprioritized()
+            self._requests.sort(key=lambda r: 1 if r in last else -self._matched(r))
+        return ListScan(list(self._requests), self._requests)
+
+    def matched_tokens(self, request: Request) -> int:
+        return self._matched(request)
+
+    def _by_arrival(self) -> list[Request]:
+        return sorted(self._requests, key=self._arrival.__getitem__)
+
+    def _deprioritized(self) -> set[Request]:
+        """Cold requests whose first 32 tokens an earlier cold request shares."""
+        heads: set[Prompt] = set()
+        last: set[Request] = set()
+        for request in self._requests:
+            head = head_of(self._prompt(request))
+            if head is None or self._matched(request) > IN_BATCH_TOKENS:
+                continue
+            if head in heads:
+                last.add(request)
+            heads.add(head)
+        return last
+
+
+def head_of(prompt: Prompt) -> Prompt | None:
+    """The first 32 tokens of a prompt, or None if it is shorter."""
+    if prompt_tokens(prompt) < IN_BATCH_TOKENS:
+        return None
+    return truncate(prompt, IN_BATCH_TOKENS)

@@ -1,0 +1,126 @@
+"""Deficit Longest Prefix Match (000 Algorithm 1), with its gaps closed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import Request, ServiceBound
+from fairbench.schedulers.base import LocalScheduler, Scan, Selection, WaitingView
+
+
+class DLPM(LocalScheduler):
+    """LPM order, but only clients in credit; when no waiting client is, all get a quantum.
+
+    Where Algorithm 1 is silent or never ends: a full pass without progress ends the selection
+    (line 17), refills that leave everybody in debt are summed in closed form (line 7), and a
+    client leaves the list (lines 4-7, 12) only when it is idle and in credit, so that going away
+    neither erases a debt nor saves up credit.
+    """
+
+    name = "dlpm"
+    cache_aware = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``quantum`` is Q^u in service units (tokens; an output token counts ``output_weight``).
+
+        ``no_room``: ``stop`` ends the pass as SGLang does, ``skip`` tries the next request as
+        Algorithm 1 reads. ``refill``: ``relaxed`` does not let a client whose request did not fit
+        hold up the refill (only with ``skip``; it breaks Theorem 4.1). ``rejoin``: ``keep`` as
+        above; ``min0`` lets every idle client go and keeps its debt frozen; ``paper_zero`` resets
+        to 0 as the proof of Theorem A.2 does, which erases debt. ``charge_recompute``: charge the
+        second prefill of a retracted request too.
+        """
+
+        quantum: Annotated[int, Gt(0)] = 10_000
+        refill: Literal["strict", "relaxed"] = "strict"
+        no_room: Literal["stop", "skip"] = "stop"
+        rejoin: Literal["keep", "min0", "paper_zero"] = "keep"
+        charge_recompute: bool = False
+        extend_weight: Annotated[int, Gt(0)] = 1
+        output_weight: Annotated[int, Gt(0)] = 2
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.credit: dict[str, int] = {}  # q_i; its keys are the client list l
+        self._frozen: dict[str, int] = {}  # debts of clients that left, under rejoin=min0
+        self._outstanding: Counter[str] = Counter()
+
+    def on_arrival(self, request: Request, view: WaitingView) -> None:
+        client = request.client
+        self._outstanding[client] += 1
+        if client not in self.credit:
+            self.credit[client] = self._frozen.pop(client, 0)
+
+    def on_finish(self, request: Request) -> None:
+        self._outstanding[request.client] -= 1
+        self._let_go(request.client)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        if not recompute or self.params.charge_recompute:
+            self.credit[request.client] -= self.params.extend_weight * extend_tokens
+
+    def on_tokens(self, client: str, tokens: int) -> None:
+        self.credit[client] -= self.params.output_weight * tokens
+
+    def select(self, view: WaitingView) -> Selection:
+        blocked: set[str] = set()  # clients whose request did not fit, under refill=relaxed
+        progressed, refresh = True, True
+        while progressed and len(view):
+            progressed = False
+            scan = view.match_order(refresh=refresh)
+            refresh = False
+            for request in scan:
+                if self.credit[request.client] <= 0:
+                    if self._someone_in_credit(view, blocked):
+                        scan.skip(request.client)
+                        continue
+                    progressed = self._refill(view, blocked, scan) or progressed
+                    if self.credit[request.client] <= 0:
+                        continue
+                if (yield request):
+                    progressed = True
+                elif self.params.no_room == "stop":
+                    return
+                elif self.params.refill == "relaxed":
+                    blocked.add(request.client)
+                if not self._someone_in_credit(view, blocked):
+                    scan.unskip_all()
+
+    def _someone_in_credit(self, view: WaitingView, blocked: set[str]) -> bool:
+        return any(self.credit[c] > 0 and c not in blocked for c in view.clients())
+
+    def _refill(self, view: WaitingView, blocked: set[str], scan: Scan) -> bool:
+        """Repeat lines 6-7 until a waiting client is in credit, in closed form."""
+        quantum = self.params.quantum
+        debts = [self.credit[c] for c in view.clients() if c not in blocked]
+        if not debts:
+            return False
+        rounds = min(-debt // quantum + 1 for debt in debts)
+        for client, credit in list(self.credit.items()):
+            if credit <= 0:
+                self.credit[client] += min(rounds, -credit // quantum + 1) * quantum
+                self._let_go(client)
+        scan.unskip_all()
+        return True
+
+    def _let_go(self, client: str) -> None:
+        """Take an idle client off the list, by the rule of ``rejoin``."""
+        if self._outstanding[client]:
+            return
+        credit = self.credit[client]
+        if self.params.rejoin == "keep" and credit <= 0:
+            return
+        del self.credit[client]
+        if self.params.rejoin == "min0" and credit < 0:
+            self._frozen[client] = credit
+
+    def service_bound(self) -> ServiceBound | None:
+        params = self.params
+        if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
+            return None
+        return ServiceBound("actual", params.quantum, "DLPM Theorem 4.1")

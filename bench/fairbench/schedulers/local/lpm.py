@@ -1,0 +1,36 @@
+"""Longest prefix match: SGLang's cache-aware policy (000:L129)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+
+class LPM(LocalScheduler):
+    """Longest cached prefix first; stops at the first request that does not fit."""
+
+    name = "lpm"
+    cache_aware = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``queue_limit``: above so many waiting requests nothing is matched or sorted.
+
+        SGLang's own limit is 128 (since PR #1896), which makes LPM near FCFS under load. 0 means
+        no limit, which is the LPM of the papers.
+        """
+
+        queue_limit: Annotated[int, Ge(0)] = 0
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def select(self, view: WaitingView) -> Selection:
+        limit = self.params.queue_limit
+        for request in view.match_order(refresh=not limit or len(view) <= limit):
+            if not (yield request):
+                return

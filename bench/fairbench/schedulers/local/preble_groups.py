@@ -1,0 +1,78 @@
+"""Preble's priority groups (004 section 3.3, the form of the paper)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+
+class PrebleGroups(LocalScheduler):
+    """Groups by the cached share of the prompt; each batch draws from all, in proportion.
+
+    With P = 10 a request with 63 of 100 tokens cached is in group 6 (004:L113). Group g may send
+    g + 1 requests each round, so that a hit of 0 is not starved; inside a group the order is
+    arrival. A request is grouped once, in the first pass after it arrived. The round goes on from
+    one pass to the next, since a pass often admits a single request.
+    """
+
+    name = "preble-groups"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``groups`` is P. ``no_room``: ``stop`` as SGLang does, ``skip`` as Preble's code does."""
+
+        groups: Annotated[int, Gt(0)] = 10
+        no_room: Literal["stop", "skip"] = "stop"
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._new: list[Request] = []
+        self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
+        self._group = params.groups - 1
+        self._drawn = 0
+        self._admitted: set[Request] = set()  # in the current pass
+
+    def on_arrival(self, request: Request, view: WaitingView) -> None:
+        self._new.append(request)
+
+    on_retract = on_arrival
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._admitted.add(request)
+        self._drawn += 1
+
+    def select(self, view: WaitingView) -> Selection:
+        self._sort_in(view)
+        tried: list[tuple[deque[Request], Request]] = []
+        try:
+            while any(self._groups):
+                group = self._groups[self._group]
+                if not group or self._drawn > self._group:
+                    self._next_group()
+                    continue
+                request = group.popleft()
+                tried.append((group, request))
+                if not (yield request) and self.params.no_room == "stop":
+                    return
+        finally:
+            for group, request in reversed(tried):
+                if request not in self._admitted:
+                    group.appendleft(request)
+            self._admitted.clear()
+
+    def _sort_in(self, view: WaitingView) -> None:
+        top = self.params.groups - 1
+        for request in self._new:
+            share = view.matched_tokens(request) / request.input_tokens
+            self._groups[min(int(share * self.params.groups), top)].append(request)
+        self._new.clear()
+
+    def _next_group(self) -> None:
+        self._group = (self._group or self.params.groups) - 1
+        self._drawn = 0

@@ -1,0 +1,84 @@
+"""Virtual Token Counter (001 Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import Request, ServiceBound
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+
+class VTC(LocalScheduler):
+    """Serves the waiting client with the least service counted; requests of a client in order.
+
+    A client that comes back is lifted: to the counter of the client that left the queue last if
+    nobody waits (lines 8-10), else to the least counter among those waiting (lines 11-13).
+    """
+
+    name = "vtc"
+
+    @dataclass(frozen=True)
+    class Params:
+        """What a counter counts.
+
+        ``charge``: ``extend`` books uncached input tokens (000:L398 needs it), ``input`` the whole
+        input (001). ``lift``: ``none`` is the naive form without lines 6-13, for comparison only.
+        ``weights``: a client of weight 2 is entitled to twice the service (001 section 4.3).
+        """
+
+        charge: Literal["extend", "input"] = "extend"
+        lift: Literal["paper", "none"] = "paper"
+        weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
+        input_weight: Annotated[int, Gt(0)] = 1
+        output_weight: Annotated[int, Gt(0)] = 2
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.counters: dict[str, float] = {}
+        self._last_left: str | None = None
+        self._turn: dict[str, int] = {}  # when a client was last picked: ties rotate
+        self._picks = 0
+
+    def on_arrival(self, request: Request, view: WaitingView) -> None:
+        client = request.client
+        own = self.counters.setdefault(client, 0)
+        waiting = view.clients()
+        if self.params.lift == "none" or client in waiting:
+            return
+        if waiting:
+            self.counters[client] = max(own, min(self.counters[other] for other in waiting))
+        elif self._last_left is not None:
+            self.counters[client] = max(own, self.counters[self._last_left])
+
+    on_retract = on_arrival
+
+    def select(self, view: WaitingView) -> Selection:
+        while waiting := view.clients():
+            client = min(waiting, key=lambda c: (self.counters[c], self._turn.get(c, -1)))
+            if not (yield view.oldest(client)):
+                return
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        client = request.client
+        self._last_left = client
+        self._turn[client] = self._picks
+        self._picks += 1
+        if not recompute:
+            tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
+            self._charge(client, self.params.input_weight * tokens)
+
+    def on_tokens(self, client: str, tokens: int) -> None:
+        self._charge(client, self.params.output_weight * tokens)
+
+    def _charge(self, client: str, service: int) -> None:
+        weight = self.params.weights.get(client, 1)
+        self.counters[client] += service if weight == 1 else service / weight
+
+    def service_bound(self) -> ServiceBound | None:
+        if self.params.lift == "none" or self.params.weights:
+            return None
+        view = "actual" if self.params.charge == "extend" else "client"
+        return ServiceBound(view, 0, "VTC Theorem 4.4")

@@ -1,0 +1,130 @@
+"""Which workers hold, or will hold, which prefixes: the routers' view of every cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
+
+from fairbench.core import Prompt, prompt_tokens
+from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice
+
+
+class LocationNode(Node):
+    """A stretch of tokens and, as bits of ``workers``, who holds it."""
+
+    __slots__ = ("workers",)
+
+    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
+        super().__init__(parent, edge, length)
+        self.workers = 0
+
+
+class Holders(NamedTuple):
+    """The ``workers`` (bits) that hold a prefix of so many ``tokens``."""
+
+    tokens: int
+    workers: int
+
+
+L = TypeVar("L", bound=LocationNode)
+
+
+class LocationTree(PrefixTree[L]):
+    """A prefix tree whose nodes know their workers. Workers are numbered from 0.
+
+    A request marks its whole prompt when it is dispatched, before any cache holds it (000 Algorithm
+    2 line 18), so a node may be marked below one that is not: the request there will recompute
+    what was evicted above. The deepest mark is therefore what counts.
+    """
+
+    def find(self, prompt: Prompt) -> tuple[L, Place]:
+        """Where the walk along a prompt ends, for the calls below.
+
+        An edge that matches in part is split there, as SGLang does: the prompt is about to be
+        added in any case.
+        """
+        return self.match(prompt, prompt_tokens(prompt))
+
+    def upward(self, node: L) -> Iterator[L]:
+        """The node and everything above it but the root."""
+        while node.parent is not None:
+            yield node
+            node = node.parent  # type: ignore[assignment]
+
+    def holders(self, node: L) -> Holders:
+        """Who holds the deepest stretch at or above ``node`` that anybody holds."""
+        for at in self.upward(node):
+            if at.workers:
+                return Holders(at.depth, at.workers)
+        return Holders(0, 0)
+
+    def cached_tokens(self, node: L) -> dict[int, int]:
+        """Worker -> depth of its deepest mark at or above ``node``; workers without are absent."""
+        found: dict[int, int] = {}
+        seen = 0
+        for at in self.upward(node):
+            fresh = at.workers & ~seen
+            seen |= fresh
+            while fresh:
+                lowest = fresh & -fresh
+                found[lowest.bit_length() - 1] = at.depth
+                fresh ^= lowest
+        return found
+
+    def insert(self, prompt: Prompt, worker: int) -> L:
+        """Mark a whole prompt as held by ``worker``; returns the node at its end."""
+        return self.add(self.find(prompt), prompt, worker)
+
+    def add(self, found: tuple[L, Place], prompt: Prompt, worker: int) -> L:
+        """``insert`` that goes on from what ``find`` returned for this prompt just before."""
+        node, place = found
+        tokens = prompt_tokens(prompt)
+        if node.depth < tokens:
+            node = self.extend(node, prompt, place, tokens)
+        for at in self.upward(node):
+            self.mark(at, worker)
+        return node
+
+    def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
+        """The last ``evicted_tokens`` of ``prefix`` have left the worker's cache.
+
+        What hangs below keeps its marks: requests on their way there will recompute the rest.
+        Tokens of the prefix that the tree does not know (outputs) are passed over.
+        """
+        end = prompt_tokens(prefix)
+        start = end - evicted_tokens
+        node, place = self.match(prefix, start)
+        node, _ = self.descend(node, prefix, place, end)
+        for at in self.upward(node):
+            if at.depth <= start:
+                break
+            self.unmark(at, worker)
+        self.prune(node)
+
+    def purge(self, worker: int) -> None:
+        """The worker is gone with its whole cache. Visits every node."""
+        parents_first = list(self.nodes())
+        for node in reversed(parents_first):
+            self.unmark(node, worker)
+            if self.vacant(node):
+                self.remove(node)
+
+    def prune(self, node: L) -> None:
+        """Remove ``node`` and then whatever becomes childless above it, while nobody needs it."""
+        while node.parent is not None and self.vacant(node):
+            node = self.remove(node)
+
+    def vacant(self, node: L) -> bool:
+        """Whether the node may go: no children, no worker. Subclasses may have more reasons."""
+        return not node.children and not node.workers
+
+    def mark(self, node: L, worker: int) -> None:
+        """The worker now holds this one node."""
+        node.workers |= 1 << worker
+
+    def unmark(self, node: L, worker: int) -> None:
+        """The worker no longer holds this one node (nor need it have before)."""
+        node.workers &= ~(1 << worker)
+
+    def on_split(self, upper: L, lower: L) -> None:
+        upper.workers = lower.workers

@@ -1,0 +1,65 @@
+"""Parameters of named parts: ``NAME.PARAM=VALUE`` settings to a part's ``Params`` and back.
+
+A part is anything with a frozen dataclass of parameters: a local scheduler, a router, the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.validation import explain
+
+P = TypeVar("P")
+
+
+def param_names(params_class: type) -> list[str]:
+    """The parameters of a part, in the order of its file."""
+    return [field.name for field in fields(params_class)]
+
+
+def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``PARAM -> value`` of one part, out of ``NAME.PARAM -> value`` for all of them."""
+    split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
+    return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
+
+
+def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
+    """The part's parameters: its defaults, overridden by its own keys among ``settings``.
+
+    Nothing is converted but an integer to a float: a text is never a number.
+    Raises UsageError with one line that names the key, the value and what is allowed.
+    """
+    values = own_settings(owner, settings)
+    check_names(owner, params_class, values)
+    try:
+        # By way of JSON, where strict still takes an array for a tuple.
+        return TypeAdapter(params_class).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise UsageError(explain(error, owner)) from None
+    except TypeError:
+        raise UsageError(f"settings of {owner}: dates and times are not allowed") from None
+
+
+def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
+    """Raise UsageError unless every key of ``values`` is a parameter of the part."""
+    names = param_names(params_class)
+    for name in values:
+        if not names:
+            raise UsageError(f"{owner} has no parameters, so {owner}.{name} cannot be set")
+        if name not in names:
+            raise unknown_name(f"parameter of {owner}", name, names)
+
+
+def as_settings(owner: str, params: Any) -> dict[str, Any]:
+    """The inverse of ``make_params``: every parameter but those that are None.
+
+    TOML has no null, so None is only ever a default.
+    """
+    plain = TypeAdapter(type(params)).dump_python(params, mode="json")
+    return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}

@@ -1,0 +1,191 @@
+"""One radix tree over prompts, for the simulated KV cache and for the routers.
+
+Edges hold slices ``(key, start, length)`` of segments, so the tree splits wherever two prompts
+part, inside a segment too, without ever listing tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from fairbench.core import Prompt, Segment
+
+Slice = tuple[str, int, int]
+Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, offset in the segment
+
+
+class Node:
+    """A tree node: the slices on the edge above it, and ``depth`` tokens from the root to its end."""
+
+    __slots__ = ("children", "depth", "edge", "length", "parent")
+
+    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
+        self.parent = parent
+        self.edge = edge
+        self.length = length
+        self.depth: int = length if parent is None else parent.depth + length
+        self.children: dict[tuple[str, int], Node] = {}
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The key under which the parent holds this node."""
+        name, start, _ = self.edge[0]
+        return name, start
+
+
+N = TypeVar("N", bound=Node)
+
+
+class PrefixTree(Generic[N]):
+    """A radix tree of nodes of one type. Subclass to react to splits."""
+
+    def __init__(self, node_type: type[N]) -> None:
+        self._node_type = node_type
+        self.root: N = node_type(None, (), 0)
+
+    def descend(
+        self, node: N, prompt: Prompt, place: Place, limit: int, *, split: bool = True
+    ) -> tuple[N, Place]:
+        """Walk down from ``node``, which ends at ``place`` of the prompt, at most to depth ``limit``.
+
+        Returns the deepest node whose whole path is a prefix of the prompt, and where it ends.
+        A node that matches in part is split there (or, with ``split=False``, not entered).
+        """
+        index, offset = place
+        count = len(prompt)
+        remaining = limit - node.depth
+        while index < count and remaining > 0:
+            child: N | None = node.children.get((prompt[index][0], offset))  # type: ignore[assignment]
+            if child is None:
+                break
+            taken, end = _common(child.edge, prompt, index, offset, remaining)
+            if taken < child.length:
+                if split:
+                    node, (index, offset) = self.split(child, taken), end
+                break
+            node, (index, offset) = child, end
+            remaining -= taken
+        return node, (index, offset)
+
+    def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
+        """``descend`` from the root: the longest stored prefix, at most ``limit`` tokens."""
+        return self.descend(self.root, prompt, (0, 0), limit)
+
+    def extend(self, node: N, prompt: Prompt, place: Place, depth: int) -> N:
+        """Add the prompt from ``place`` to ``depth`` tokens as one new child of ``node``.
+
+        Precondition: a walk along this prompt stopped at ``node`` and ``place``.
+        """
+        edge = tuple(_slices(prompt, place, depth - node.depth))
+        child = self._node_type(node, edge, depth - node.depth)
+        node.children[child.key] = child
+        return child
+
+    def split(self, node: N, tokens: int) -> N:
+        """Cut the edge above ``node`` after ``tokens``; returns the new upper node.
+
+        ``node`` stays the lower part, so whoever holds it still holds the same prefix.
+        """
+        upper_edge, lower_edge = _cut(node.edge, tokens)
+        parent = node.parent
+        assert parent is not None
+        upper = self._node_type(parent, upper_edge, tokens)
+        parent.children[upper.key] = upper
+        node.parent, node.edge, node.length = upper, lower_edge, node.length - tokens
+        upper.children[node.key] = node
+        self.on_split(upper, node)
+        return upper
+
+    def on_split(self, upper: N, lower: N) -> None:
+        """Copy to ``upper`` what holds for the part of ``lower`` that it took over."""
+
+    def remove(self, leaf: N) -> N:
+        """Take a childless node out; returns its parent."""
+        parent: N = leaf.parent  # type: ignore[assignment]
+        assert parent is not None
+        assert not leaf.children
+        del parent.children[leaf.key]
+        return parent
+
+    def nodes(self) -> Iterator[N]:
+        """Every node but the root, parents first."""
+        stack: list[N] = list(self.root.children.values())  # type: ignore[arg-type]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())  # type: ignore[arg-type]
+
+
+def path(node: Node) -> Prompt:
+    """The prefix that ends at ``node``, as a prompt."""
+    chain: list[Node] = []
+    at: Node | None = node
+    while at is not None:
+        chain.append(at)
+        at = at.parent
+    segments: list[Segment] = []
+    for part in reversed(chain):
+        for key, start, length in part.edge:
+            if start:
+                segments[-1] = Segment(key, start + length)
+            else:
+                segments.append(Segment(key, length))
+    return tuple(segments)
+
+
+def place_at(prompt: Prompt, depth: int) -> Place:
+    """Where a prefix of ``depth`` tokens ends in the prompt."""
+    for index, (_, length) in enumerate(prompt):
+        if depth < length:
+            return index, depth
+        depth -= length
+    return len(prompt), 0
+
+
+def truncate(prompt: Prompt, tokens: int) -> Prompt:
+    """The first ``tokens`` tokens of a prompt."""
+    return tuple(Segment(key, length) for key, _, length in _slices(prompt, (0, 0), tokens))
+
+
+def _common(
+    edge: tuple[Slice, ...], prompt: Prompt, index: int, offset: int, limit: int
+) -> tuple[int, Place]:
+    """Tokens that an edge and a prompt share from ``index, offset`` on, and where that ends."""
+    taken = 0
+    count = len(prompt)
+    for key, start, length in edge:
+        if index == count:
+            break
+        segment_key, segment_length = prompt[index]
+        if key != segment_key or start != offset:
+            break
+        step = min(length, segment_length - offset, limit - taken)
+        taken += step
+        offset += step
+        if offset == segment_length:
+            index, offset = index + 1, 0
+        if step < length:
+            break
+    return taken, (index, offset)
+
+
+def _slices(prompt: Prompt, place: Place, tokens: int) -> Iterator[Slice]:
+    """``tokens`` tokens of a prompt from ``place`` on."""
+    index, offset = place
+    while tokens > 0:
+        key, length = prompt[index]
+        step = min(length - offset, tokens)
+        yield key, offset, step
+        tokens -= step
+        index, offset = index + 1, 0
+
+
+def _cut(edge: tuple[Slice, ...], tokens: int) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
+    """An edge as its first ``tokens`` tokens and the rest."""
+    for position, (key, start, length) in enumerate(edge):
+        if tokens < length:
+            head = (*edge[:position], (key, start, tokens)) if tokens else edge[:position]
+            return head, ((key, start + tokens, length - tokens), *edge[position + 1 :])
+        tokens -= length
+    raise AssertionError("a cut lies inside its edge")

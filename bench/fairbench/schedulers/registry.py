@@ -1,0 +1,134 @@
+"""Every scheduler by name. To add one: write its file, add its line here.
+
+A scheduler of your own needs no change here: install it with an entry point in the group
+``fairbench.local_schedulers`` or ``fairbench.routers`` whose name is the scheduler's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.schedulers.base import LocalScheduler, Router
+from fairbench.schedulers.params import make_params
+
+# Paths, not classes, so that a command imports only what it runs.
+LOCALS = {
+    "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
+    "lpm": "fairbench.schedulers.local.lpm:LPM",
+    "vtc": "fairbench.schedulers.local.vtc:VTC",
+    "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
+    "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
+}
+
+ROUTERS = {
+    "round-robin": "fairbench.schedulers.routing.round_robin:RoundRobin",
+    "client-round-robin": "fairbench.schedulers.routing.client_round_robin:ClientRoundRobin",
+    "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
+    "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
+    "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
+}
+
+# What `--scheduler` takes: (router, local).
+PAIRS = {
+    "fcfs": ("round-robin", "fcfs"),
+    "lpm": ("round-robin", "lpm"),
+    "vtc": ("client-round-robin", "vtc"),
+    "preble": ("preble-e2", "preble-groups"),
+    "dlpm": ("round-robin", "dlpm"),
+    "d2lpm": ("d2lpm", "dlpm"),
+}
+
+LOCAL_GROUP = "fairbench.local_schedulers"
+ROUTER_GROUP = "fairbench.routers"
+
+
+def locals_by_name() -> Mapping[str, str]:
+    """Local schedulers, name -> ``module:class``, the user's own included."""
+    return _with_plugins(LOCAL_GROUP)
+
+
+def routers_by_name() -> Mapping[str, str]:
+    """Routers, name -> ``module:class``, the user's own included."""
+    return _with_plugins(ROUTER_GROUP)
+
+
+@cache
+def _with_plugins(group: str) -> Mapping[str, str]:
+    found = dict(LOCALS if group == LOCAL_GROUP else ROUTERS)
+    for point in entry_points(group=group):
+        # One namespace for both kinds, since `--set NAME.PARAM` does not say which is meant.
+        if point.name in found or point.name in LOCALS or point.name in ROUTERS:
+            raise UsageError(f"two schedulers are called {point.name!r}: {point.value} is one")
+        found[point.name] = point.value
+    return found
+
+
+def split_pair(scheduler: str) -> tuple[str, str]:
+    """(router, local) of a pair's name, or of ``router+local``. Raises UsageError if unknown."""
+    if scheduler in PAIRS:
+        return PAIRS[scheduler]
+    router, plus, local = scheduler.partition("+")
+    if not plus:
+        raise unknown_name("scheduler", scheduler, PAIRS)
+    return router, local
+
+
+def pair_name(router: str, local: str) -> str:
+    """The name of a pair that has one, else ``router+local``."""
+    for name, pair in PAIRS.items():
+        if pair == (router, local):
+            return name
+    return f"{router}+{local}"
+
+
+def local_class(name: str) -> type[LocalScheduler]:
+    """The class of a local scheduler. Raises UsageError if there is none of this name."""
+    found: type[LocalScheduler] = _load("local scheduler", name, locals_by_name(), LocalScheduler)
+    return found
+
+
+def router_class(name: str) -> type[Router]:
+    """The class of a router. Raises UsageError if there is none of this name."""
+    found: type[Router] = _load("router", name, routers_by_name(), Router)
+    return found
+
+
+def _load(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
+    if name not in known:
+        raise unknown_name(what, name, known)
+    module, _, attribute = known[name].partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{what} {name!r} cannot be loaded from {known[name]}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise UsageError(f"{what} {name!r}: {known[name]} is not a {base.__name__}")
+    return found
+
+
+def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
+    """A fresh local scheduler, its ``Params`` taken from the ``name.*`` keys of ``settings``.
+
+    Raises UsageError for an unknown name, an unknown parameter or a value that is not allowed.
+    """
+    scheduler: Any = local_class(name)
+    built: LocalScheduler = scheduler(make_params(name, scheduler.Params, settings))
+    return built
+
+
+def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
+    """A fresh router for ``workers`` workers; settings and errors as in ``build_local``."""
+    router: Any = router_class(name)
+    built: Router = router(make_params(name, router.Params, settings), workers)
+    return built
+
+
+def params_classes() -> dict[str, type]:
+    """The ``Params`` of every local scheduler and router, by name (imports them all)."""
+    found: dict[str, type] = {name: local_class(name).Params for name in locals_by_name()}
+    return found | {name: router_class(name).Params for name in routers_by_name()}

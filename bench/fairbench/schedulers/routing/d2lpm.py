@@ -1,0 +1,117 @@
+"""Double Deficit LPM: locality until a client's credit at a worker is used up (000 Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Prompt, Request
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.routing.fleet import Fleet
+
+
+class D2LPM(Router):
+    """Each client has a credit at each worker; a request follows its longest prefix while it lasts.
+
+    Of the workers where the client is in credit, those that hold the longest match are preferred,
+    then the shortest queue wins, ties in rotation. Out of credit everywhere, the client gets
+    quanta until it is in credit somewhere. Where Algorithm 2 as printed never ends (lines 4-6),
+    the set of workers in credit is computed again after the refill, which is summed in closed form.
+    A credit never exceeds the quantum, and a debt never exceeds one prompt plus the outputs of the
+    requests under way there.
+    """
+
+    name = "d2lpm"
+    cluster_theorem = "D2LPM Theorem 5.1"
+    wants_evictions = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``worker_quantum`` is Q^w in service units (an output token counts ``output_weight``).
+
+        It has to be many mean request costs, or clients leave their prefix at every request.
+        ``charge``: ``input`` deducts the full prompt (line 16), ``uncached`` only what the chosen
+        worker does not hold. Matches below ``min_match_tokens`` are ignored, so that a system
+        prompt shared by all need not make a worker the favourite. ``insert_on_finish`` marks the
+        prompt once more when the request ends, against an eviction reported while it was running.
+        Outputs are never inserted: a router learns their number, not their identity.
+        """
+
+        worker_quantum: Annotated[int, Gt(0)] = 40_000
+        charge: Literal["input", "uncached"] = "input"
+        min_match_tokens: Annotated[int, Ge(0)] = 0
+        insert_on_finish: bool = False
+        extend_weight: Annotated[int, Gt(0)] = 1
+        output_weight: Annotated[int, Gt(0)] = 2
+
+    def __init__(self, params: Params, workers: int) -> None:
+        self.params = params
+        self.credit: dict[str, dict[int, int]] = {}  # q_{i,w}: client -> live worker -> credit
+        self._fleet = Fleet(workers)
+        self._tree = LocationTree(LocationNode)
+
+    def route(self, request: Request, now_s: float) -> int:
+        credit = self.credit.setdefault(request.client, dict.fromkeys(self._fleet.workers, 0))
+        found = self._tree.find(request.prompt)
+        worker = self._select(credit, self._preferred(found[0]))
+        credit[worker] -= self.params.extend_weight * self._charged(request, found[0], worker)
+        self._tree.add(found, request.prompt, worker)
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _preferred(self, node: LocationNode) -> int:
+        """G of line 13 as bits: the workers with the longest match."""
+        tokens, workers = self._tree.holders(node)
+        return workers if tokens >= self.params.min_match_tokens else 0
+
+    def _select(self, credit: dict[int, int], preferred: int) -> int:
+        """SELECTWORKER (lines 3-8)."""
+        available = [worker for worker, left in credit.items() if left > 0]
+        if not available:
+            refill(credit, self.params.worker_quantum)
+            available = [worker for worker, left in credit.items() if left > 0]
+        candidates = [worker for worker in available if preferred >> worker & 1]
+        return self._fleet.least_loaded(candidates or available)
+
+    def _charged(self, request: Request, node: LocationNode, worker: int) -> int:
+        """Tokens to pay for at dispatch; the engine computes at least one, even on a full match."""
+        if self.params.charge == "input":
+            return request.input_tokens
+        return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
+
+    def on_finish(self, request: Request, worker: int, output_tokens: int, now_s: float) -> None:
+        if self._fleet.finish(request, worker):
+            self.credit[request.client][worker] -= self.params.output_weight * output_tokens
+            if self.params.insert_on_finish:
+                self._tree.insert(request.prompt, worker)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        if worker in self._fleet:
+            self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.on_worker_leave(worker, now_s)
+        self._fleet.join(worker)
+        for client, credit in self.credit.items():
+            # Rebuilt in worker order, in which ties are broken.
+            self.credit[client] = {w: credit.get(w, 0) for w in self._fleet.workers}
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        if worker in self._fleet:
+            self._fleet.leave(worker)
+            self._tree.purge(worker)
+            for credit in self.credit.values():
+                del credit[worker]
+
+
+def refill(credit: dict[int, int], quantum: int) -> None:
+    """Lines 5-6: add ``quantum`` to every worker until one is positive, in one go.
+
+    Precondition: there is a worker, and none is positive.
+    """
+    rounds = min(-left // quantum for left in credit.values()) + 1
+    for worker in credit:
+        credit[worker] += rounds * quantum

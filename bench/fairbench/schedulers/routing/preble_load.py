@@ -1,0 +1,82 @@
+"""Preble's estimate of a GPU's load: GPU time of its requests in a recent window (004 s3.2)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from fairbench.schedulers.routing.preble_tree import PrebleNode
+
+# Below this the fit of Preble's A100 prefill times has a second constant.
+TINY_PREFILL_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TimeModel:
+    """Regressions from token counts to GPU time. Times are whole microseconds.
+
+    Whole, because running sums of floats drift, and idle GPUs would no longer tie.
+    """
+
+    prefill_ms_per_token: float
+    prefill_base_ms: float
+    prefill_linear_from_tokens: int
+    prefill_short_ms: float
+    prefill_tiny_ms: float
+    decode_ms_per_token: float
+
+    def prefill_us(self, tokens: int) -> int:
+        """Time to compute so many prompt tokens; at least one always is."""
+        if tokens >= self.prefill_linear_from_tokens:
+            return round(1000 * (self.prefill_ms_per_token * tokens + self.prefill_base_ms))
+        if tokens >= TINY_PREFILL_TOKENS:
+            return round(1000 * self.prefill_short_ms)
+        return round(1000 * self.prefill_tiny_ms)
+
+    def decode_us(self, tokens: float) -> int:
+        """Time to generate so many output tokens."""
+        return round(1000 * self.decode_ms_per_token * tokens)
+
+
+class GpuWindow:
+    """Requests assigned to, and finished on, one GPU within the last ``window_s`` seconds."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
+        self._finished: deque[tuple[float, int]] = deque()
+        self._prefill_us = 0
+        self._output_tokens = 0
+
+    @property
+    def requests(self) -> int:
+        """Requests assigned within the window."""
+        return len(self._assigned)
+
+    def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
+        """A request comes here, with the prefill time of what is missing now."""
+        self._assigned.append((now_s, prefill_us, end))
+        self._prefill_us += prefill_us
+
+    def finish(self, now_s: float, output_tokens: int) -> None:
+        """A request has finished here."""
+        self._finished.append((now_s, output_tokens))
+        self._output_tokens += output_tokens
+
+    def expire(self, now_s: float) -> list[PrebleNode]:
+        """Drop what is ``window_s`` old or older; returns the ends of the requests dropped."""
+        start_s = now_s - self._window_s
+        while self._finished and self._finished[0][0] <= start_s:
+            self._output_tokens -= self._finished.popleft()[1]
+        dropped: list[PrebleNode] = []
+        while self._assigned and self._assigned[0][0] <= start_s:
+            _, prefill_us, end = self._assigned.popleft()
+            self._prefill_us -= prefill_us
+            dropped.append(end)
+        return dropped
+
+    def load_us(self, times: TimeModel, default_output_tokens: float) -> int:
+        """L: prefill times, plus for each request the time of an average output seen here."""
+        seen = len(self._finished)
+        average = self._output_tokens / seen if seen else default_output_tokens
+        return self._prefill_us + self.requests * times.decode_us(average)

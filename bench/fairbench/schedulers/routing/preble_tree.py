@@ -1,0 +1,117 @@
+"""Preble's global prefix tree: holders, hits in the window, and each GPU's LRU order (004 s3.2)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterator
+
+from fairbench.core import Prompt
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.prefix_tree import Node, Place, Slice
+
+
+class PrebleNode(LocationNode):
+    """``hits``: worker -> its requests of the window that share this node.
+
+    ``touched``: worker -> number of the last dispatch through here; its keys are the holders.
+    """
+
+    __slots__ = ("hits", "touched")
+
+    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
+        super().__init__(parent, edge, length)
+        self.hits: dict[int, int] = {}
+        self.touched: dict[int, int] = {}
+
+
+class PrebleTree(LocationTree[PrebleNode]):
+    """A location tree that also knows what each worker would evict next.
+
+    Dispatches are numbered, and a dispatch touches its whole path. So the nodes whose last touch
+    was dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists those
+    in order of n, and following them upwards in turn gives the LRU order, leaves first, at no cost
+    beyond the walk that a dispatch takes anyway.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PrebleNode)
+        self.held_tokens: defaultdict[int, int] = defaultdict(int)  # worker -> prompt tokens held
+        self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
+        self._dispatches = 0
+
+    def add(self, found: tuple[PrebleNode, Place], prompt: Prompt, worker: int) -> PrebleNode:
+        """Mark the prompt, count one hit along it; the caller must ``forget`` the hit one day."""
+        self._dispatches += 1
+        end = super().add(found, prompt, worker)
+        if end is not self.root:
+            self._ends[worker][self._dispatches] = end
+        return end
+
+    def forget(self, end: PrebleNode, worker: int) -> None:
+        """A dispatch that ended at ``end`` has left the window."""
+        for node in self.upward(end):
+            node.hits[worker] -= 1
+            if not node.hits[worker]:
+                del node.hits[worker]
+        self.prune(end)
+
+    def victims(
+        self, worker: int, tokens: int, keep: Collection[PrebleNode]
+    ) -> Iterator[tuple[PrebleNode, int]]:
+        """What the worker would evict to free ``tokens``: nodes and how many tokens of each.
+
+        Least recently used first, leaves before their parents, the last node only in part. Nodes
+        in ``keep`` stay: it is the path of the new request, closed upwards. Ends early if there
+        is nothing left. The tree must not change meanwhile.
+        """
+        for number, end in self._ends[worker].items():
+            for node in self.upward(end):
+                last = node.touched.get(worker, number)  # evicted already: look further up
+                if last != number or node in keep:
+                    break
+                if worker in node.touched:
+                    taken = min(node.length, tokens)
+                    yield node, taken
+                    tokens -= taken
+                if not tokens:
+                    return
+
+    def purge(self, worker: int) -> None:
+        """Forget the worker: its marks, its hits and its order."""
+        for node in self.nodes():
+            node.hits.pop(worker, None)
+        super().purge(worker)
+
+    def vacant(self, node: PrebleNode) -> bool:
+        """A node stays while a request of the window shares it, held or not (004:L81)."""
+        return not node.hits and super().vacant(node)
+
+    def mark(self, node: PrebleNode, worker: int) -> None:
+        before = node.touched.get(worker)
+        if before is None:
+            self.held_tokens[worker] += node.length
+        elif self._ends[worker].get(before) is node:
+            # The earlier dispatch ended here: all of its path is being touched anew.
+            del self._ends[worker][before]
+        node.touched[worker] = self._dispatches
+        node.hits[worker] = node.hits.get(worker, 0) + 1
+        super().mark(node, worker)
+
+    def unmark(self, node: PrebleNode, worker: int) -> None:
+        number = node.touched.pop(worker, None)
+        if number is None:
+            return
+        self.held_tokens[worker] -= node.length
+        super().unmark(node, worker)
+        ends = self._ends[worker]
+        if ends.get(number) is node:
+            above = next((n for n in self.upward(node) if worker in n.touched), None)
+            if above is not None and above.touched[worker] == number:
+                ends[number] = above  # keeps its place in the order
+            else:
+                del ends[number]
+
+    def on_split(self, upper: PrebleNode, lower: PrebleNode) -> None:
+        super().on_split(upper, lower)
+        upper.hits = dict(lower.hits)
+        upper.touched = dict(lower.touched)

@@ -1,0 +1,35 @@
+"""Round-robin over the workers, whoever sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.core import Request
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.routing.fleet import Fleet
+
+
+class RoundRobin(Router):
+    """The n-th request goes to worker n mod D (SGLang's default for data parallelism)."""
+
+    name = "round-robin"
+
+    @dataclass(frozen=True)
+    class Params:
+        """None."""
+
+    def __init__(self, params: Params, workers: int) -> None:
+        self._fleet = Fleet(workers)
+        self._requests = 0
+
+    def route(self, request: Request, now_s: float) -> int:
+        workers = self._fleet.workers
+        worker = workers[self._requests % len(workers)]
+        self._requests += 1
+        return worker
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self._fleet.join(worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        self._fleet.leave(worker)

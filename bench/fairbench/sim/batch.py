@@ -1,0 +1,110 @@
+"""The running (decode) batch of a worker, with sums that need no walk over it."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from fairbench.sim.sequence import Sequence
+
+CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
+
+
+class RunningBatch:
+    """Sequences that decode together. One decode step gives each of them one token.
+
+    ``steps`` counts decode steps; what a sequence has produced is its ``produced`` at joining
+    plus the steps since. Sums over the batch are kept as (sum at step 0, size) pairs.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.sequences: dict[Sequence, None] = {}
+        self.per_client: dict[str, int] = {}
+        self._context_base = 0
+        self._reserve_base = 0
+        self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
+        self._due: list[tuple[int, int, Sequence]] = []
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def context_tokens(self) -> int:
+        """Sum of the context lengths in the next decode step."""
+        return self._context_base + len(self.sequences) * self.steps
+
+    def reserved_tokens(self) -> int:
+        """Sum over the batch of min(max_new - produced, 4096)."""
+        total = self._reserve_base - len(self.sequences) * self.steps
+        for sequence in list(self._long):
+            excess = sequence.request.max_new_tokens - self.produced(sequence) - CLIP_MAX_NEW_TOKENS
+            if excess > 0:
+                total -= excess
+            else:
+                del self._long[sequence]
+        return total
+
+    def produced(self, sequence: Sequence) -> int:
+        """Output tokens of a running sequence so far."""
+        return sequence.produced + self.steps - sequence.joined_step
+
+    def private(self, sequence: Sequence) -> int:
+        """KV tokens it has decoded since it joined (not in the tree)."""
+        return self.steps - sequence.joined_step
+
+    def join(self, sequence: Sequence) -> None:
+        """Add a sequence whose prefill is complete."""
+        request = sequence.request
+        sequence.joined_step = self.steps
+        self.sequences[sequence] = None
+        self.per_client[request.client] = self.per_client.get(request.client, 0) + 1
+        self._context_base += request.input_tokens + sequence.produced - self.steps
+        to_go = request.max_new_tokens - sequence.produced
+        self._reserve_base += to_go + self.steps
+        if to_go > CLIP_MAX_NEW_TOKENS:
+            self._long[sequence] = None
+        due = self.steps + sequence.output.length - sequence.produced
+        heappush(self._due, (due, request.request_id, sequence))
+
+    def leave(self, sequence: Sequence) -> int:
+        """Take a sequence out and settle ``produced``; returns its private tokens."""
+        request = sequence.request
+        joined, private = sequence.joined_step, self.private(sequence)
+        self._context_base -= request.input_tokens + sequence.produced - joined
+        self._reserve_base -= request.max_new_tokens - sequence.produced + joined
+        sequence.produced += private
+        del self.sequences[sequence]
+        self._long.pop(sequence, None)
+        self.per_client[request.client] -= 1
+        if not self.per_client[request.client]:
+            del self.per_client[request.client]
+        return private
+
+    def steps_to_finish(self) -> int:
+        """Decode steps until the first sequence is done. Precondition: not empty."""
+        while not self._is_due(*self._due[0]):
+            heappop(self._due)
+        return self._due[0][0] - self.steps
+
+    def finished(self) -> list[Sequence]:
+        """Sequences that produced their last token in the step just done (still in the batch)."""
+        done: list[Sequence] = []
+        while self._due and (self._due[0][0] <= self.steps or not self._is_due(*self._due[0])):
+            entry = heappop(self._due)
+            if self._is_due(*entry):
+                done.append(entry[2])
+        return done
+
+    def _is_due(self, due: int, _: int, sequence: Sequence) -> bool:
+        """Whether a heap entry is still valid (a retracted sequence leaves one behind)."""
+        if sequence not in self.sequences:
+            return False
+        return due == sequence.joined_step + sequence.output.length - sequence.produced
+
+    def retraction_order(self) -> list[Sequence]:
+        """Who loses its memory first comes last: fewest outputs, then longest input."""
+        return sorted(
+            self.sequences,
+            key=lambda s: (self.produced(s), -s.request.input_tokens),
+            reverse=True,
+        )

@@ -1,0 +1,33 @@
+"""The event heap of the simulation. Time is integer picoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+# At one instant: requests arrive, then iterations end (worker by worker), then workers decide.
+ARRIVE, END, DECIDE = 0, 1, 2
+
+
+class Clock:
+    """Runs callbacks in order of (time, priority, key, insertion)."""
+
+    def __init__(self) -> None:
+        self.now_ps = 0
+        self._events: list[tuple[int, int, int, int, Callable[[], None]]] = []
+        self._sequence = count()
+
+    def at(self, time_ps: int, priority: int, key: int, action: Callable[[], None]) -> None:
+        """Run ``action`` at ``time_ps``, which must not lie in the past."""
+        assert time_ps >= self.now_ps, "the clock only moves forward"
+        heappush(self._events, (time_ps, priority, key, next(self._sequence), action))
+
+    def next_ps(self) -> int | None:
+        """Time of the next event, None if there is none."""
+        return self._events[0][0] if self._events else None
+
+    def step(self) -> None:
+        """Run the next event."""
+        self.now_ps, _, _, _, action = heappop(self._events)
+        action()

@@ -1,0 +1,160 @@
+"""Programs, router and workers on one clock."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from fairbench.core import PS_PER_S, Demand, Prompt, Request
+from fairbench.errors import ProgramFailed
+from fairbench.schedulers.base import Router
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine import Worker
+from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
+from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
+from fairbench.sim.service_log import Columns, RequestLog
+from fairbench.workloads.programs import Program
+
+PROGRAM_COLUMNS = (
+    "program_id",
+    "client",
+    "arrival_ps",
+    "finish_ps",
+    "requests",
+    "demand_requests",
+    "demand_input_tokens",
+    "demand_output_tokens",
+    "status",
+)
+
+
+@dataclass(slots=True)
+class _Started:
+    """A program under way."""
+
+    program_id: int
+    client: str
+    arrival_ps: int
+    demand: Demand
+    requests: int = 0
+
+
+class Cluster:
+    """Runs client streams of ``(arrival_s, program)`` on workers behind a router."""
+
+    def __init__(self, clock: Clock, router: Router, workers: list[Worker], clients: list[str]):
+        self.clock = clock
+        self.router = router
+        self.workers = workers
+        self.clients = clients
+        self.request_log = RequestLog(clients)
+        self.program_log = Columns(PROGRAM_COLUMNS)
+        self.running: dict[int, _Started] = {}
+        self.arrivals_open = 0
+        self.last_arrival_ps = 0
+        self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
+        self._request_ids = count()
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds since the start."""
+        return self.clock.now_ps / PS_PER_S
+
+    def add_client(self, number: int, programs: Iterator[tuple[float, Program]]) -> None:
+        """Start one client's stream."""
+        self.arrivals_open += 1
+        self._await_next(number, programs)
+
+    def _await_next(self, number: int, programs: Iterator[tuple[float, Program]]) -> None:
+        following = next(programs, None)
+        if following is None:
+            self.arrivals_open -= 1
+            return
+        arrival_s, program = following
+
+        def arrive() -> None:
+            self.last_arrival_ps = self.clock.now_ps
+            self._start(program)
+            self._await_next(number, programs)
+
+        self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, number, arrive)
+
+    # Programs.
+
+    def _start(self, program: Program) -> None:
+        started = _Started(
+            program.program_id, program.client, self.clock.now_ps, program.demand
+        )
+        self.running[program.program_id] = started
+
+        def submit(
+            prompt: Prompt, name: str, output: int, max_new: int, depth: int, done: Callback
+        ) -> None:
+            started.requests += 1
+            request = Request(
+                next(self._request_ids),
+                program.client,
+                program.program_id,
+                depth,
+                prompt,
+                sum(length for _, length in prompt),
+                max_new,
+            )
+            segment = output_segment(program.program_id, name, min(output, max_new))
+            self._dispatch(Sequence(request, segment, self.clock.now_ps, self._finisher(done)))
+
+        def ended(_: Any, error: ProgramFailed | None) -> None:
+            del self.running[started.program_id]
+            self._record(started, REFUSED if error else FINISHED, self.clock.now_ps)
+
+        run(program.run(SimLLM(self.clock, submit)), ended)
+
+    def _record(self, started: _Started, status: int, finish_ps: int) -> None:
+        demand = started.demand
+        self.program_log.append(
+            started.program_id,
+            self.request_log.index[started.client],
+            started.arrival_ps,
+            finish_ps if status == FINISHED else NEVER,
+            started.requests,
+            demand.requests,
+            demand.input_tokens,
+            demand.output_tokens,
+            status,
+        )
+
+    # Requests.
+
+    def _dispatch(self, sequence: Sequence) -> None:
+        worker = self.router.route(sequence.request, self.now_s)
+        self.workers[worker].submit(sequence)
+
+    def _finisher(self, done: Callback) -> Any:
+        def finished(sequence: Sequence) -> None:
+            request = sequence.request
+            self.request_log.record(sequence)
+            self.router.on_finish(request, sequence.worker, sequence.produced, self.now_s)
+            if sequence.status == REFUSED:
+                done(None, ProgramFailed(f"request {request.request_id} can never fit the pool"))
+                return
+            index = self.request_log.index[request.client]
+            self.service[index] += request.input_tokens + 2 * sequence.produced
+            done(sequence.output, None)
+
+        return finished
+
+    # The end.
+
+    def settle(self) -> None:
+        """Record what is still under way. Nothing may be simulated afterwards."""
+        for worker in self.workers:
+            worker.sync()
+            for sequence in worker.in_flight():
+                if sequence in worker.batch.sequences:
+                    sequence.produced = worker.batch.produced(sequence)
+                self.request_log.record(sequence)
+        for started in self.running.values():
+            self._record(started, UNFINISHED, NEVER)

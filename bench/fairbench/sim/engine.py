@@ -1,0 +1,310 @@
+"""A simulated worker: SGLang's scheduling loop, advanced from event to event.
+
+Between two boundaries at which something can change, k decode steps are one event. Overlap
+scheduling is off. Rules: algorithms.md 1.1 and 10 ("Engine contract", "Exact multi-step decode").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.core import Segment
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.prefix_tree import place_at
+from fairbench.sim.admission import Prefill, PrefillPass, run_selection
+from fairbench.sim.batch import RunningBatch
+from fairbench.sim.clock import DECIDE, END, Clock
+from fairbench.sim.decode_run import DecodeRun
+from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
+from fairbench.sim.service_log import ServiceLog
+from fairbench.sim.timing import TimingProfile
+from fairbench.sim.token_ratio import NewTokenRatio
+from fairbench.sim.waiting import WaitingQueue
+
+TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the queue's head under other policies
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """What an engine was started with, defaults resolved. Tokens, except the request count."""
+
+    pool_tokens: int
+    chunked_prefill_size: int
+    max_prefill_tokens: int
+    max_running_requests: int
+    schedule_conservativeness: float = 1.0
+    full_reservation: bool = False
+    step_by_step: bool = False
+
+
+class Worker:
+    """One replica. ``submit`` requests; their ``on_done`` is called when they are over."""
+
+    def __init__(
+        self,
+        index: int,
+        clock: Clock,
+        scheduler: LocalScheduler,
+        profile: TimingProfile,
+        limits: EngineLimits,
+        log: ServiceLog,
+        cache: KVCache,
+    ) -> None:
+        self.index = index
+        self.scheduler = scheduler
+        self.limits = limits
+        self.cache = cache
+        self.batch = RunningBatch()
+        self.waiting = WaitingQueue(cache, scheduler.cache_aware)
+        self._clock = clock
+        self._profile = profile
+        self._log = log
+        self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
+        self._batch_is_full = False
+        self._finished_in_batch = False  # SGLang drops finished requests at its next decode step
+        self._chunked: Sequence | None = None
+        self._passes = 0
+        self._run: DecodeRun | None = None
+        self._prefills: list[Prefill] = []
+        self._prefill_start_ps = 0
+        self._event = 0  # number of the pending event; older ones are void
+        self._idle = True
+        self._rows: range | None = None  # log rows of the current stretch
+
+    # Arrivals.
+
+    def submit(self, sequence: Sequence) -> None:
+        """A request arrives. One that can never fit the pool is refused at once."""
+        request = sequence.request
+        sequence.worker = self.index
+        if request.input_tokens + request.max_new_tokens + 1 >= self.limits.pool_tokens:
+            sequence.status = REFUSED
+            sequence.on_done(sequence)
+            return
+        self.sync()
+        self.scheduler.on_arrival(request, self.waiting)
+        self.waiting.enter(sequence)
+        if self._run is not None and not self._batch_is_full and self._run.steps > 1:
+            self._run.steps = 1
+            self._schedule(self._run.end_ps(1), END)
+        elif self._idle:
+            self._idle = False
+            self._schedule(self._clock.now_ps, DECIDE)
+
+    def sync(self) -> None:
+        """Bring counters up to the last boundary strictly before now."""
+        run = self._run
+        if run is not None and (steps := run.steps_before(self._clock.now_ps)):
+            self._book_decode(run, steps)
+
+    def in_flight(self) -> list[Sequence]:
+        """Everything that is waiting, prefilling or running, in order of arrival."""
+        waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
+        prefilling = [p.sequence for p in self._prefills]
+        chunked = [self._chunked] if self._chunked and self._chunked not in prefilling else []
+        return [*self.batch.sequences, *prefilling, *chunked, *waiting]
+
+    # The loop.
+
+    def _schedule(self, time_ps: int, priority: int) -> None:
+        self._event += 1
+        number = self._event
+
+        def fire() -> None:
+            if number == self._event:
+                if priority == END:
+                    self._end_iteration()
+                else:
+                    self._decide()
+
+        self._clock.at(time_ps, priority, self.index, fire)
+
+    def _end_iteration(self) -> None:
+        self._event += 1
+        if self._run is not None:
+            run, self._run = self._run, None
+            self._book_decode(run, run.steps)
+            done = self.batch.finished()
+            self._finished_in_batch = self._finished_in_batch or bool(done)
+        else:
+            self._end_prefill()
+            done = self.batch.finished()
+            if done:
+                self._batch_is_full = False
+        for sequence in done:
+            self._finish(sequence)
+        self._schedule(self._clock.now_ps, DECIDE)
+        for sequence in done:
+            sequence.on_done(sequence)
+
+    def _decide(self) -> None:
+        if not len(self.batch):
+            self._batch_is_full = False
+        if self._start_prefill() or self._start_decode():
+            return
+        if not len(self.waiting):
+            self._ratio.reset(self.batch.steps)
+        self._idle = True
+
+    # Prefill.
+
+    def _start_prefill(self) -> bool:
+        if self._chunked is None:
+            if self._batch_is_full or not len(self.waiting):
+                return False
+            if len(self.batch) >= self.limits.max_running_requests:
+                self._batch_is_full = True
+                return False
+        self._touch_head()
+        attempt = self._fill_pass()
+        if not attempt.admitted:
+            return False
+        self._prefills = attempt.admitted
+        self._prefill_start_ps = self._clock.now_ps
+        self.cache.allocate(sum(p.tokens for p in attempt.admitted))
+        for prefill in attempt.admitted:
+            prefill.sequence.private += prefill.tokens
+        duration = self._profile.prefill_ps([(p.cached, p.tokens) for p in attempt.admitted])
+        self._rows = None
+        self._schedule(self._clock.now_ps + duration, END)
+        return True
+
+    def _fill_pass(self) -> PrefillPass:
+        limits = self.limits
+        reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
+        attempt = PrefillPass(
+            self.cache, reserved, limits.max_prefill_tokens, limits.chunked_prefill_size
+        )
+        if self._chunked is not None:
+            attempt.continue_chunk(self._chunked)
+        slots = limits.max_running_requests - len(self.batch) - len(attempt.admitted)
+        now_ps = self._clock.now_ps
+        no_slots = run_selection(attempt, self.scheduler, self.waiting, slots, now_ps)
+        if no_slots or (attempt.out_of_memory and (attempt.admitted or len(self.batch))):
+            self._batch_is_full = True
+        self._chunked = attempt.chunked
+        return attempt
+
+    def _touch_head(self) -> None:
+        if not self.scheduler.cache_aware:
+            if self._passes % TOUCH_EVERY == 0:
+                self.waiting.touch_head(TOUCH_COUNT)
+            self._passes += 1
+
+    def _end_prefill(self) -> None:
+        """Book the iteration, put prompts into the tree, join the batch."""
+        now_ps = self._clock.now_ps
+        prefills, self._prefills = self._prefills, []
+        shares: dict[str, list[int]] = {}
+        for prefill in prefills:
+            sequence = prefill.sequence
+            self._store_prompt(sequence, prefill.tokens)
+            _add_share(shares, prefill)
+            if not prefill.last:
+                continue
+            if sequence.first_token_ps == NEVER:
+                sequence.first_token_ps = now_ps
+            sequence.produced += 1
+            self.scheduler.on_tokens(sequence.request.client, 1)
+            self.batch.join(sequence)
+        self._log.prefill(self.index, self._prefill_start_ps, now_ps, len(prefills), shares)
+
+    def _store_prompt(self, sequence: Sequence, tokens: int) -> None:
+        cache, node = self.cache, sequence.node
+        assert node is not None
+        sequence.filled += tokens
+        end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled)
+        cache.release(cached)
+        cache.lock(end)
+        cache.unlock(node)
+        sequence.node, sequence.private = end, 0
+        sequence.place = place_at(sequence.prompt, sequence.filled)
+
+    # Decode.
+
+    def _start_decode(self) -> bool:
+        batch, cache = self.batch, self.cache
+        if not len(batch):
+            return False
+        if self._finished_in_batch:
+            self._finished_in_batch = self._batch_is_full = False
+        if len(batch) > cache.free + cache.evictable:
+            self._retract()
+        size = len(batch)
+        if size > cache.free:
+            cache.evict(size - cache.free)
+        steps = min(batch.steps_to_finish(), cache.free // size)
+        if self.limits.step_by_step or (len(self.waiting) and not self._batch_is_full):
+            steps = 1
+        first_ps = self._profile.decode_ps(size, batch.context_tokens)
+        growth_ps = self._profile.context_ps * size
+        self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
+        self._schedule(self._run.end_ps(steps), END)
+        return True
+
+    def _book_decode(self, run: DecodeRun, steps: int) -> None:
+        """``steps`` steps of the run are done."""
+        batch = self.batch
+        start_ps, end_ps = run.start_ps, run.end_ps(steps)
+        if self._rows is None:
+            span = start_ps, end_ps
+            context = batch.context_tokens
+            self._rows = self._log.decode(
+                self.index, span, steps, run.growth_ps, context, batch.per_client
+            )
+        else:
+            self._log.prolong(self._rows, end_ps, steps, batch.per_client)
+        self.cache.allocate(steps * len(batch))
+        batch.steps += steps
+        run.advance(steps)
+        for client, count in batch.per_client.items():
+            self.scheduler.on_tokens(client, steps * count)
+
+    def _retract(self) -> None:
+        """Take memory back until the next decode step fits (SGLang's retract_decode)."""
+        batch, cache = self.batch, self.cache
+        order = batch.retraction_order()
+        self._rows = None
+        while len(batch) > cache.free + cache.evictable and len(order) > 1:
+            sequence = order.pop()
+            node = sequence.node
+            assert node is not None
+            cache.release(batch.leave(sequence))
+            cache.unlock(node)
+            sequence.retract(self._clock.now_ps)
+            self.scheduler.on_retract(sequence.request, self.waiting)
+            self.waiting.enter(sequence)
+        self._ratio.after_retraction(batch)
+        self._batch_is_full = False
+
+    def _finish(self, sequence: Sequence) -> None:
+        """Store prompt and outputs (but the last token, which has no KV), free the rest."""
+        cache, request, node = self.cache, sequence.request, sequence.node
+        assert node is not None
+        self.batch.leave(sequence)
+        self._rows = None
+        sequence.finish_ps = self._clock.now_ps
+        sequence.status = FINISHED
+        if kept := sequence.produced - 1:
+            prompt = (*request.prompt, Segment(sequence.output.key, kept))
+            place = place_at(prompt, node.depth)
+            _, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
+            cache.release(cached)
+        cache.unlock(node)
+        sequence.node = None
+        self.scheduler.on_finish(request)
+
+
+def _add_share(shares: dict[str, list[int]], prefill: Prefill) -> None:
+    """Add to [input, charged, extend, recompute, output] tokens of the client."""
+    sequence = prefill.sequence
+    share = shares.setdefault(sequence.request.client, [0, 0, 0, 0, 0])
+    if sequence.retractions:
+        share[3] += prefill.tokens
+    else:
+        share[2] += prefill.tokens
+        if prefill.first:
+            share[0] += sequence.request.input_tokens
+            share[1] += sequence.extend_tokens
+    share[4] += prefill.last

@@ -1,0 +1,32 @@
+"""Parameters of the simulated engine, by SGLang's own names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+
+@dataclass(frozen=True)
+class EngineParams:
+    """Settings of every simulated worker (``--set engine.NAME=VALUE``). 0 means: the default.
+
+    ``chunked_prefill_size``, ``mem_fraction_static``, ``max_total_tokens`` default to what SGLang
+    0.5.23 chooses for the GPU and model (for the A10G the fraction is 0.88, as in the papers' time).
+    ``max_running_requests``: 0.5.23 clamps its estimate to 2,048-4,096, so that memory is the
+    limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does):
+    admission reserves every output token, nothing is ever retracted. ``step_by_step`` advances
+    one decode step at a time instead of in closed form; the records are the same.
+    ``eviction_delay_s``: how late routers hear of an eviction.
+    """
+
+    chunked_prefill_size: Annotated[int, Ge(0)] = 0
+    max_prefill_tokens: Annotated[int, Gt(0)] = 16_384
+    max_running_requests: Annotated[int, Gt(0)] = 2_048
+    schedule_conservativeness: Annotated[float, Gt(0)] = 1.0
+    mem_fraction_static: Annotated[float, Ge(0), Le(1)] = 0.0
+    max_total_tokens: Annotated[int, Ge(0)] = 0
+    full_reservation: bool = False
+    step_by_step: bool = False
+    eviction_delay_s: Annotated[float, Ge(0)] = 0.1

@@ -1,0 +1,242 @@
+"""A worker's KV memory: a radix tree with locks and LRU eviction, and the tokens outside it.
+
+Accounting: capacity = free + tree (evictable + locked) + private. Private tokens belong to a
+running request and are not in the tree yet: a prefill under way, and decoded tokens.
+Rules as in SGLang 0.5.23's RadixCache (algorithms.md 1.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Protocol
+
+from fairbench.core import Prompt
+from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, path, place_at
+
+
+class KVNode(Node):
+    """A cached stretch of some prompt."""
+
+    __slots__ = ("last_access", "listed", "locks", "number", "waiters", "waiting_below")
+
+    def __init__(self, parent: Node | None, edge: tuple[tuple[str, int, int], ...], length: int):
+        super().__init__(parent, edge, length)
+        self.locks = 0
+        self.last_access = 0
+        self.number = 0  # creation order, breaks LRU ties
+        self.listed = False  # has an entry in the eviction heap
+        self.waiting_below = 0  # waiting requests whose match goes through or ends here
+        self.waiters: dict[tuple[str, int] | None, dict[Waiter, None]] | None = None
+
+
+class Waiter(Protocol):
+    """A waiting request attached to the node where its match ends."""
+
+    prompt: Prompt
+    total: int
+    node: KVNode | None
+    place: Place
+
+
+class KVCache(PrefixTree[KVNode]):
+    """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` hears of every eviction."""
+
+    def __init__(
+        self, capacity: int, on_evict: Callable[[Prompt, int], None] | None = None
+    ) -> None:
+        super().__init__(KVNode)
+        self.capacity = capacity
+        self.free = capacity
+        self.evictable = 0
+        self.locked = 0
+        self.on_evict = on_evict
+        self.on_moved: Callable[[Waiter], None] | None = None  # a waiter's match changed
+        self.refresh_stamp = 0  # when waiting requests last touched their prefixes
+        self._stamp = 0
+        self._created = 0
+        self._leaves: list[tuple[int, int, KVNode]] = []
+
+    # Memory.
+
+    def allocate(self, tokens: int) -> None:
+        """Take ``tokens`` for a request, evicting the shortfall. Precondition: they can be freed."""
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
+
+    def release(self, tokens: int) -> None:
+        """Give private tokens back."""
+        self.free += tokens
+
+    def evict(self, tokens: int) -> None:
+        """Drop least recently used unlocked leaves, whole ones, until ``tokens`` are freed."""
+        freed = 0
+        while freed < tokens and (leaf := self._oldest_leaf()) is not None:
+            freed += leaf.length
+            self._drop(leaf)
+
+    def _oldest_leaf(self) -> KVNode | None:
+        while self._leaves:
+            stamp, _, node = heappop(self._leaves)
+            node.listed = False
+            if node.locks or node.children:
+                continue  # listed again when it is unlocked or loses its children
+            if stamp == (access := self._access_of(node)):
+                return node
+            self._list(node, access)
+        return None
+
+    def _access_of(self, node: KVNode) -> int:
+        """Last access, counting the touch that every waiting request gives its prefix."""
+        if node.waiting_below:
+            return max(node.last_access, self.refresh_stamp)
+        return node.last_access
+
+    def _list(self, node: KVNode, access: int) -> None:
+        node.listed = True
+        heappush(self._leaves, (access, node.number, node))
+
+    def _list_if_leaf(self, node: KVNode) -> None:
+        if not (node.listed or node.locks or node.children or node is self.root):
+            self._list(node, self._access_of(node))
+
+    def _drop(self, leaf: KVNode) -> None:
+        if self.on_evict is not None:
+            self.on_evict(path(leaf), leaf.length)
+        key = leaf.key
+        parent = self.remove(leaf)
+        self.free += leaf.length
+        self.evictable -= leaf.length
+        self._retreat(leaf, parent, key)
+        self._list_if_leaf(parent)
+
+    # Locks and recency.
+
+    def next_stamp(self) -> int:
+        """A new, latest access stamp."""
+        self._stamp += 1
+        return self._stamp
+
+    def touch(self, node: KVNode) -> None:
+        """Mark the whole path to ``node`` as used now."""
+        stamp = self.next_stamp()
+        at: KVNode | None = node
+        while at is not None:
+            at.last_access = stamp
+            at = at.parent  # type: ignore[assignment]
+
+    def lock(self, node: KVNode) -> None:
+        """Keep the path to ``node`` from eviction (counted)."""
+        while node is not self.root:
+            if not node.locks:
+                self.evictable -= node.length
+                self.locked += node.length
+            node.locks += 1
+            node = node.parent  # type: ignore[assignment]
+
+    def unlock(self, node: KVNode) -> None:
+        """Undo one ``lock``."""
+        while node is not self.root:
+            node.locks -= 1
+            if not node.locks:
+                self.evictable += node.length
+                self.locked -= node.length
+                self._list_if_leaf(node)
+            node = node.parent  # type: ignore[assignment]
+
+    # The tree.
+
+    def insert(self, node: KVNode, prompt: Prompt, place: Place, depth: int) -> tuple[KVNode, int]:
+        """Store a prompt up to ``depth``, from ``node`` on, which ends at ``place``.
+
+        The caller owns private tokens for the stretch below ``node``; the new part becomes the
+        tree's. Returns the end node and how many of those tokens were cached already (the caller
+        releases them).
+        """
+        end, place = self.descend(node, prompt, place, depth)
+        cached = end.depth - node.depth
+        if end.depth < depth:
+            parent, end = end, self.extend(end, prompt, place, depth)
+            self._created += 1
+            end.number = self._created
+            self.evictable += end.length
+            self._advance(parent, end)
+        self.touch(end)
+        self._list_if_leaf(end)
+        return end, cached
+
+    def on_split(self, upper: KVNode, lower: KVNode) -> None:
+        self._created += 1
+        upper.number = self._created
+        upper.locks = lower.locks
+        upper.last_access = lower.last_access
+        upper.waiting_below = lower.waiting_below
+
+    # Waiting requests, attached where their match ends (see match_index.py).
+
+    def attach(self, waiter: Waiter, node: KVNode, place: Place) -> None:
+        """Match a waiting request from ``node`` on and keep its match up to date from now on."""
+        end, place = self.descend(node, waiter.prompt, place, waiter.total)
+        waiter.node, waiter.place = end, place
+        self._file(waiter, end)
+        at: KVNode | None = end
+        while at is not None:
+            at.waiting_below += 1
+            at = at.parent  # type: ignore[assignment]
+
+    def detach(self, waiter: Waiter) -> None:
+        """Forget a waiting request; its last touch stays on its path."""
+        node = waiter.node
+        assert node is not None
+        assert node.waiters is not None
+        del node.waiters[_next_key(waiter)][waiter]
+        waiter.node = None
+        at: KVNode | None = node
+        while at is not None:
+            at.last_access = max(at.last_access, self.refresh_stamp)
+            at.waiting_below -= 1
+            at = at.parent  # type: ignore[assignment]
+
+    def _file(self, waiter: Waiter, node: KVNode) -> None:
+        if node.waiters is None:
+            node.waiters = {}
+        node.waiters.setdefault(_next_key(waiter), {})[waiter] = None
+
+    def _advance(self, parent: KVNode, child: KVNode) -> None:
+        """A new child: waiters of the parent that go on with its key match further."""
+        if not parent.waiters or not (moving := parent.waiters.pop(child.key, None)):
+            return
+        for waiter in moving:
+            end, waiter.place = self.descend(parent, waiter.prompt, waiter.place, waiter.total)
+            waiter.node = end
+            self._file(waiter, end)
+            at = end
+            while at is not parent:
+                at.waiting_below += 1
+                at = at.parent  # type: ignore[assignment]
+            self._moved(waiter)
+
+    def _retreat(self, leaf: KVNode, parent: KVNode, key: tuple[str, int]) -> None:
+        """A leaf is gone: its waiters fall back to the parent."""
+        for group in (leaf.waiters or {}).values():
+            for waiter in group:
+                waiter.node = parent
+                waiter.place = place_at(waiter.prompt, parent.depth)
+                assert _next_key(waiter) == key
+                self._file(waiter, parent)
+                self._moved(waiter)
+
+    def _moved(self, waiter: Waiter) -> None:
+        if self.on_moved is not None:
+            self.on_moved(waiter)
+
+
+def _next_key(waiter: Waiter) -> tuple[str, int] | None:
+    """What a child must be called to extend the waiter's match; None if all of it is matched."""
+    index, offset = waiter.place
+    if index == len(waiter.prompt):
+        return None
+    return waiter.prompt[index].key, offset
+

@@ -1,0 +1,97 @@
+"""Runs program coroutines in virtual time: the simulator's ``LLM``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import Any
+
+from fairbench.core import PS_PER_S, Prompt, Segment
+from fairbench.errors import ProgramFailed
+from fairbench.sim.clock import ARRIVE, Clock
+
+# Starts something and later calls back with (result, error), exactly one of them set.
+Callback = Callable[[Any, ProgramFailed | None], None]
+# (prompt, name, output tokens, max new tokens, depth, callback)
+Submit = Callable[[Prompt, str, int, int, int, Callback], None]
+
+
+class _Pending:
+    """What a program awaits: ``start`` is called once the program is suspended on it."""
+
+    def __init__(self, start: Callable[[Callback], None]) -> None:
+        self.start = start
+
+    def __await__(self) -> Generator[_Pending, Any, Any]:
+        return (yield self)
+
+
+class SimLLM:
+    """``core.LLM`` in virtual time. ``submit`` hands a call to the cluster."""
+
+    def __init__(self, clock: Clock, submit: Submit) -> None:
+        self._clock = clock
+        self._submit = submit
+
+    def generate(
+        self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
+    ) -> _Pending:
+        call = prompt, name, output_tokens, max_new_tokens, depth
+        return _Pending(lambda done: self._submit(*call, done))
+
+    def sleep(self, seconds: float) -> _Pending:
+        def start(done: Callback) -> None:
+            at_ps = self._clock.now_ps + round(seconds * PS_PER_S)
+            self._clock.at(at_ps, ARRIVE, 0, lambda: done(None, None))
+
+        return _Pending(start)
+
+    def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> _Pending:
+        return _Pending(lambda done: _Join(list(branches), done).start())
+
+
+class _Join:
+    """Waits for all branches; if some failed, reports the first failure after the last end."""
+
+    def __init__(self, branches: list[Coroutine[Any, Any, Any]], done: Callback) -> None:
+        self._branches = branches
+        self._done = done
+        self._results: list[Any] = [None] * len(branches)
+        self._left = len(branches)
+        self._error: ProgramFailed | None = None
+
+    def start(self) -> None:
+        if not self._branches:
+            self._done([], None)
+        for number, branch in enumerate(self._branches):
+            run(branch, self._ended(number))
+
+    def _ended(self, number: int) -> Callback:
+        def ended(result: Any, error: ProgramFailed | None) -> None:
+            self._results[number] = result
+            self._error = self._error or error
+            self._left -= 1
+            if not self._left:
+                self._done(None if self._error else self._results, self._error)
+
+        return ended
+
+
+def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
+    """Run a coroutine until it ends; ``done`` gets its result or the ProgramFailed it raised."""
+
+    def resume(value: Any, error: ProgramFailed | None) -> None:
+        try:
+            pending: _Pending = program.send(value) if error is None else program.throw(error)
+        except StopIteration as end:
+            done(end.value, None)
+        except ProgramFailed as failed:
+            done(None, failed)
+        else:
+            pending.start(resume)
+
+    resume(None, None)
+
+
+def output_segment(program_id: int, name: str, tokens: int) -> Segment:
+    """What a call produces: its key is unique and independent of the order of calls."""
+    return Segment(f"{program_id}/{name}", tokens)

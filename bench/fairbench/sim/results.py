@@ -1,0 +1,147 @@
+"""From the logs of a simulation to the tables and the summary that are saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbench.core import PS_PER_S, ServiceBound
+from fairbench.metrics.records import Client, Facts, Programs, Requests, ServiceLog, Window
+from fairbench.metrics.summary import summarize
+from fairbench.schedulers.base import LocalScheduler, Router
+from fairbench.sim.cluster import Cluster
+from fairbench.sim.sequence import NEVER, REFUSED
+from fairbench.sim.service_log import Columns
+
+if TYPE_CHECKING:
+    from fairbench.sim.run import Simulation
+    from fairbench.workloads.datasets import Source
+
+STATUS_NAMES = ("finished", "refused", "unfinished")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The three tables of a run; clients are indices into ``clients``."""
+
+    clients: list[str]
+    requests: Requests
+    programs: Programs
+    service: ServiceLog
+
+    def all_refused(self) -> bool:
+        """Whether there were requests and every one was refused."""
+        status = self.requests.status
+        return len(status) > 0 and bool((status == REFUSED).all())
+
+    def columns(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Requests, programs and service as columns to save: clients and states by name."""
+        import pyarrow as pa
+
+        def named(codes: Any, names: list[str]) -> Any:
+            return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), names)
+
+        saved = []
+        for table in (self.requests, self.programs, self.service):
+            columns: dict[str, Any] = dict(table.to_columns())
+            columns["client"] = named(columns["client"], self.clients)
+            if "status" in columns:
+                columns["status"] = named(columns["status"], list(STATUS_NAMES))
+            saved.append(columns)
+        return saved[0], saved[1], saved[2]
+
+
+def tables_of(cluster: Cluster, log: Columns) -> Tables:
+    """The tables of a settled cluster, requests and programs in order of their ids."""
+    requests = _arrays(cluster.request_log)
+    programs = _arrays(cluster.program_log)
+    return Tables(
+        cluster.clients,
+        Requests.from_columns(requests).take(np.argsort(requests["request_id"])),
+        Programs.from_columns(programs).take(np.argsort(programs["program_id"])),
+        ServiceLog.from_columns(_arrays(log)),
+    )
+
+
+def _arrays(log: Columns) -> dict[str, Any]:
+    """Integer columns as arrays, ``*_ps`` as ``*_s`` with NaN for never."""
+    arrays: dict[str, Any] = {}
+    for name, column in log.columns.items():
+        values = np.array(column, dtype=np.int64)
+        if name.endswith("_ps"):
+            seconds = values / PS_PER_S
+            seconds[values == NEVER] = np.nan
+            arrays[name.removesuffix("_ps") + "_s"] = seconds
+        else:
+            arrays[name] = values
+    return arrays
+
+
+def facts_of(simulation: Simulation) -> Facts:
+    """What the metrics need to know beside the tables."""
+    spec, cluster = simulation.spec, simulation.cluster
+    bound, reason = cluster_bound(simulation.router, cluster.workers[0].scheduler, spec.dp)
+    return Facts(
+        clients=tuple(Client(plan.client, plan.misbehaving) for plan in simulation.plans),
+        window=_window(simulation),
+        horizon_s=cluster.now_s,
+        workers=spec.dp,
+        pool_tokens=simulation.limits.pool_tokens,
+        latency=spec.workload.latency,
+        bound=bound,
+        bound_workers=spec.dp,
+        bound_unavailable=reason,
+    )
+
+
+def _window(simulation: Simulation) -> Window:
+    """[end of warm-up, end of arrivals), from 0 where fixed counts end within the warm-up."""
+    spec, cluster = simulation.spec, simulation.cluster
+    if spec.duration_s is not None:
+        return Window(spec.warmup_s, spec.duration_s)
+    end_s = cluster.last_arrival_ps / PS_PER_S
+    if end_s <= 2 * spec.warmup_s:
+        return Window(0.0, cluster.now_s)
+    return Window(spec.warmup_s, end_s)
+
+
+def cluster_bound(
+    router: Router, local: LocalScheduler, workers: int
+) -> tuple[ServiceBound | None, str]:
+    """The theorem that holds for router and local scheduler together, or None and why."""
+    bound = local.service_bound()
+    if bound is None:
+        return None, f"{local.name} bounds no service difference"
+    if workers == 1:
+        return bound, ""
+    if not router.cluster_theorem:
+        return None, f"no theorem covers {local.name} behind {router.name} on several workers"
+    return ServiceBound(bound.view, bound.quantum_tokens, router.cluster_theorem), ""
+
+
+def summary_of(
+    simulation: Simulation, tables: Tables, facts: Facts, source: Source | None, complete: bool
+) -> dict[str, Any]:
+    """The summary as JSON types: metrics, and what was run."""
+    spec = simulation.spec
+    metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    return {
+        "simulated": True,
+        "complete": complete,
+        "timing_profile": spec.gpu,
+        "timing_grade": simulation.profile.grade,
+        "scheduler": spec.scheduler,
+        "router": spec.router,
+        "local": spec.local,
+        "workload": spec.workload.name,
+        "scenario": spec.scenario,
+        "dp": spec.dp,
+        "seed": spec.seed,
+        "pool_tokens": simulation.limits.pool_tokens,
+        "chunked_prefill_size": simulation.limits.chunked_prefill_size,
+        "token_count_method": source.token_count_method if source else None,
+        "bound_source": facts.bound.source if facts.bound else None,
+        **metrics,
+    }

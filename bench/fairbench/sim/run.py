@@ -1,0 +1,184 @@
+"""One experiment on the simulated cluster: spec in, tables and summary out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.core import PS_PER_S
+from fairbench.errors import UsageError
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.registry import build_local, build_router
+from fairbench.sim.clock import Clock
+from fairbench.sim.cluster import Cluster
+from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.engine_params import EngineParams
+from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.news import eviction_news
+from fairbench.sim.results import Tables, facts_of, summary_of, tables_of
+from fairbench.sim.service_log import ServiceLog
+from fairbench.sim.timing import TimingProfile, load_profile
+from fairbench.workloads.datasets import Source, load_source
+from fairbench.workloads.plan import ClientPlan, plan_clients, program_stream
+
+PROGRESS_EVERY_PS = PS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a simulation is. ``shares``: each client's part of the service finished so far."""
+
+    sim_time_s: float
+    end_s: float | None
+    programs_done: int
+    programs_started: int
+    shares: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Raw tables (column name -> values), the summary, and whether the run came to its end."""
+
+    requests: dict[str, Any]
+    programs: dict[str, Any]
+    service: dict[str, Any]
+    summary: dict[str, Any]
+    complete: bool
+
+
+def simulate(
+    spec: ExperimentSpec, *, on_progress: Callable[[Progress], None] | None = None
+) -> RunResult:
+    """Run an experiment. On Ctrl-C the result holds what had finished, with ``complete`` False.
+
+    Raises UsageError if no request of the workload can ever fit the KV pool.
+    """
+    plans = _plans(spec)
+    source = _source(spec)
+    simulation = Simulation(spec, plans, source)
+    complete = True
+    try:
+        simulation.run(on_progress)
+    except KeyboardInterrupt:
+        complete = False
+    return simulation.result(complete, source)
+
+
+class Simulation:
+    """The cluster of one experiment. ``run`` once, then ``result``."""
+
+    def __init__(
+        self, spec: ExperimentSpec, plans: tuple[ClientPlan, ...], source: Source | None
+    ) -> None:
+        self.spec = spec
+        self.plans = plans
+        self.profile = load_profile(spec.gpu)
+        params = make_params("engine", EngineParams, spec.settings)
+        self.limits = engine_limits(params, self.profile)
+        self.clock = Clock()
+        clients = [plan.client for plan in plans]
+        self.log = ServiceLog(clients)
+        self.router = build_router(spec.router, spec.settings, spec.dp)
+        workers = [self._worker(index, params) for index in range(spec.dp)]
+        self.cluster = Cluster(self.clock, self.router, workers, clients)
+        for number, plan in enumerate(plans):
+            programs = program_stream(
+                plan, kind=spec.workload.program, seed=spec.seed, source=source
+            )
+            self.cluster.add_client(number, programs)
+
+    def _worker(self, index: int, params: EngineParams) -> Worker:
+        cache = KVCache(self.limits.pool_tokens)
+        if self.router.wants_evictions:
+            delay_ps = round(params.eviction_delay_s * PS_PER_S)
+            cache.on_evict = eviction_news(self.clock, self.router, index, delay_ps)
+        local = build_local(self.spec.local, self.spec.settings)
+        return Worker(index, self.clock, local, self.profile, self.limits, self.log, cache)
+
+    def run(self, on_progress: Callable[[Progress], None] | None = None) -> None:
+        """Simulate until every program has ended, or to the hard limit."""
+        clock, cluster = self.clock, self.cluster
+        report_at_ps = 0
+        while (next_ps := clock.next_ps()) is not None:
+            if not cluster.arrivals_open:
+                limit_ps = self._hard_limit_ps()
+                if not cluster.running:
+                    return
+                if next_ps > limit_ps:
+                    clock.now_ps = limit_ps
+                    return
+            clock.step()
+            if on_progress is not None and clock.now_ps >= report_at_ps:
+                report_at_ps = clock.now_ps + PROGRESS_EVERY_PS
+                on_progress(self._progress())
+
+    def _hard_limit_ps(self) -> int:
+        end_ps = self.cluster.last_arrival_ps
+        if self.spec.duration_s is not None:
+            end_ps = max(end_ps, round(self.spec.duration_s * PS_PER_S))
+        return end_ps + round(self.spec.max_drain_s * PS_PER_S)
+
+    def _progress(self) -> Progress:
+        cluster = self.cluster
+        total = sum(cluster.service) or 1
+        done = len(cluster.program_log)
+        return Progress(
+            sim_time_s=cluster.now_s,
+            end_s=self.spec.duration_s,
+            programs_done=done,
+            programs_started=done + len(cluster.running),
+            shares={
+                client: part / total
+                for client, part in zip(cluster.clients, cluster.service, strict=True)
+            },
+        )
+
+    def result(self, complete: bool, source: Source | None) -> RunResult:
+        """Tables and summary of what was simulated."""
+        self.cluster.settle()
+        tables: Tables = tables_of(self.cluster, self.log)
+        if complete and tables.all_refused():
+            raise UsageError(
+                f"workload {self.spec.workload.name}: no request fits the KV pool of "
+                f"{self.limits.pool_tokens:,} tokens"
+            )
+        facts = facts_of(self)
+        summary = summary_of(self, tables, facts, source, complete)
+        requests, programs, service = tables.columns()
+        return RunResult(requests, programs, service, summary, complete)
+
+
+def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
+    """Engine parameters with the defaults of the GPU and model filled in."""
+    pool = profile.pool
+    fraction = params.mem_fraction_static or pool.mem_fraction_static
+    return EngineLimits(
+        pool_tokens=params.max_total_tokens or pool.tokens(fraction),
+        chunked_prefill_size=params.chunked_prefill_size or pool.chunked_prefill_size,
+        max_prefill_tokens=params.max_prefill_tokens,
+        max_running_requests=params.max_running_requests,
+        schedule_conservativeness=params.schedule_conservativeness,
+        full_reservation=params.full_reservation,
+        step_by_step=params.step_by_step,
+    )
+
+
+def _plans(spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
+    return plan_clients(
+        spec.workload,
+        spec.scenario,
+        dp=spec.dp,
+        clients=spec.clients,
+        request_rate=spec.request_rate,
+        num_programs=spec.num_programs,
+        burstiness=spec.burstiness,
+        duration_s=spec.duration_s,
+    )
+
+
+def _source(spec: ExperimentSpec) -> Source | None:
+    if spec.dataset_path is None:
+        return None
+    return load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)

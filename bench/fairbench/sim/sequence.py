@@ -1,0 +1,81 @@
+"""A request on its way through a simulated worker: all that changes about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.sim.kv_cache import KVNode
+
+FINISHED, REFUSED, UNFINISHED = 0, 1, 2
+NEVER = -1
+
+
+class Sequence:
+    """State of one request. Times are picoseconds, NEVER if it has not happened.
+
+    ``prompt`` and ``total`` are what a prefill has to cover: the request's prompt, and after a
+    retraction the outputs so far as well. ``output`` is the segment that the request produces,
+    ``output.length`` its true length.
+    """
+
+    __slots__ = (
+        "admitted_ps",
+        "arrival_ps",
+        "cached_tokens",
+        "extend_tokens",
+        "filled",
+        "finish_ps",
+        "first_token_ps",
+        "joined_step",
+        "node",
+        "on_done",
+        "output",
+        "place",
+        "private",
+        "produced",
+        "prompt",
+        "readmitted_ps",
+        "recompute_tokens",
+        "request",
+        "retracted_ps",
+        "retractions",
+        "status",
+        "total",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        output: Segment,
+        arrival_ps: int,
+        on_done: Callable[[Sequence], None],
+    ) -> None:
+        self.request = request
+        self.output = output
+        self.on_done = on_done
+        self.arrival_ps = arrival_ps
+        self.admitted_ps = self.first_token_ps = self.finish_ps = NEVER
+        self.retracted_ps = self.readmitted_ps = NEVER
+        self.prompt: Prompt = request.prompt
+        self.total = request.input_tokens
+        self.produced = 0
+        self.worker = -1
+        self.status = UNFINISHED
+        self.node: KVNode | None = None  # end of the locked prefix while running
+        self.place: Place = (0, 0)  # where that prefix ends in the prompt
+        self.filled = 0  # tokens with KV: cached at admission, then computed
+        self.private = 0  # tokens of a prefill under way that are not in the tree yet
+        self.joined_step = 0  # the worker's decode step count when it joined the batch
+        self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
+        self.retractions = 0
+
+    def retract(self, now_ps: int) -> None:
+        """Back to waiting, keeping the outputs produced so far."""
+        self.retractions += 1
+        self.retracted_ps, self.readmitted_ps = now_ps, NEVER
+        self.prompt = (*self.request.prompt, Segment(self.output.key, self.produced))
+        self.total = self.request.input_tokens + self.produced
+        self.node, self.filled, self.private = None, 0, 0

@@ -1,0 +1,169 @@
+"""Real input for programs: files and hub datasets, as token lengths handed out in a fixed order."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError
+from fairbench.workloads.arrivals import stream
+from fairbench.workloads.hub import HUB_PREFIX, hub_records
+from fairbench.workloads.programs import Item, Judge, LongQA
+from fairbench.workloads.schemas import (
+    Schema,
+    Texts,
+    merged,
+    nearest_schema,
+    schema_of,
+    schemas_for,
+)
+from fairbench.workloads.tokens import TokenCounter, load_counter
+
+JUDGE_ARTICLE_TOKENS = 2677
+"""Articles are joined to about this length: the public ones average 705 (paper's prefix: 2701)."""
+
+
+class Source:
+    """Items of one dataset for one program kind; token counts are made when first needed."""
+
+    def __init__(self, name: str, kind: str, texts: Sequence[Texts], counter: TokenCounter) -> None:
+        self._name = name
+        self._kind = kind
+        self._texts = texts
+        self._counter = counter
+        self._counted: dict[int, Item] = {}
+        self.token_count_method = counter.method
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def item(self, seed: int, number: int) -> Item:
+        """The ``number``-th item handed out under a seed.
+
+        The order is shuffled, anew on each pass. From the second pass on items are fresh copies
+        (a key of their own): a program is new content, and nine documents used over and over
+        would all be cache hits.
+        """
+        turn, position = divmod(number, len(self._texts))
+        item = self._item(_order(seed, turn, len(self._texts))[position])
+        if not turn:
+            return item
+        return Item(f"{item.key}#{turn + 1}", item.text_tokens, item.exchanges)
+
+    def _item(self, index: int) -> Item:
+        if index not in self._counted:
+            count = self._counter.count
+            pairs = self._texts[index].exchanges
+            self._counted[index] = Item(
+                key=f"{self._name}/{index + 1}",
+                text_tokens=self._joined(index) if self._kind == Judge.kind else self._one(index),
+                exchanges=tuple((count(asked), count(replied)) for asked, replied in pairs),
+            )
+        return self._counted[index]
+
+    def _one(self, index: int) -> int:
+        """Tokens of one text, 0 where there is none."""
+        text = self._texts[index].text
+        return self._counter.count(text) if text else 0
+
+    def _joined(self, index: int) -> int:
+        """Tokens of an article and the ones after it, up to the total nearest to the target.
+
+        Two of them start with different articles, so they share no prefix.
+        """
+        total = self._one(index)
+        for step in range(1, len(self._texts)):
+            longer = total + self._one((index + step) % len(self._texts))
+            if longer - JUDGE_ARTICLE_TOKENS > JUDGE_ARTICLE_TOKENS - total:
+                break
+            total = longer
+        return total
+
+
+@lru_cache(maxsize=8)
+def _order(seed: int, turn: int, count: int) -> tuple[int, ...]:
+    order = list(range(count))
+    stream(seed, f"items-{turn}").shuffle(order)
+    return tuple(order)
+
+
+def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None) -> Source:
+    """The real input in a .jsonl or .jsonl.gz file, or ``hf:OWNER/NAME``, for a program kind.
+
+    Raises UsageError for a missing tokenizer or package, DataError (file, line, field) for a file
+    that cannot be read or does not fit the kind.
+    """
+    counter = load_counter(tokenizer_path)
+    if dataset_path.startswith(HUB_PREFIX):
+        name, records = dataset_path, hub_records(dataset_path)
+    else:
+        name, records = Path(dataset_path).name, _file_records(dataset_path)
+    texts = list(_read(kind, dataset_path, records))
+    if not texts:
+        raise DataError(f"{dataset_path}: no records")
+    return Source(name, kind, merged(texts) if kind == LongQA.kind else texts, counter)
+
+
+def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[Texts]:
+    """The texts of records that are all of the layout of the first one."""
+    schema: Schema | None = None
+    for place, record in records:
+        try:
+            table = {"text": record} if isinstance(record, str) else record
+            if not isinstance(table, dict):
+                raise ValueError("not a JSON object or text")
+            schema = schema or _fitting(table, kind)
+            missing = [mark for mark in schema.marks if mark not in table]
+            if missing:
+                raise ValueError(f"missing field {missing[0]!r}")
+            yield schema.read(table)
+        except ValueError as error:
+            raise DataError(f"{path}, {place}: {error}") from None
+
+
+def _fitting(record: dict[str, Any], kind: str) -> Schema:
+    """The layout of the first record. Raises ValueError if it does not fit the kind of program."""
+    schema = schema_of(record)
+    if schema is not None and schema.kind == kind:
+        return schema
+    wanted = " or ".join(schema.shape for schema in schemas_for(kind))
+    if schema is not None:
+        raise ValueError(
+            f"{schema.shape} records fit {schema.kind} programs, but this workload runs {kind}, "
+            f"which reads {wanted}"
+        )
+    marks = nearest_schema(record, kind).marks
+    missing = next(mark for mark in marks if mark not in record)
+    raise ValueError(f"missing field {missing!r}: {kind} reads {wanted}")
+
+
+def _file_records(path: str) -> Iterator[tuple[str, Any]]:
+    """(place, record) for each line that is not blank."""
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield f"line {number}", json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: not JSON ({error})") from None
+
+
+def _lines(path: str) -> Iterator[str]:
+    if not path.endswith((".jsonl", ".jsonl.gz")):
+        raise DataError(f"dataset {path}: must end in .jsonl or .jsonl.gz, or start with hf:")
+    try:
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rb") as file:
+            for line in file:
+                yield line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"dataset {path}: it is not UTF-8 text") from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"dataset {path}: damaged gzip file ({error})") from None
+    except OSError as error:
+        raise DataError(f"cannot read dataset {path}: {error.strerror or error}") from None

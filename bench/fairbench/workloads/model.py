@@ -1,0 +1,147 @@
+"""The shape of a workload file: who the clients are, what each runs, how often (frozen models)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.validation import explain
+from fairbench.workloads.programs import program_class
+
+Value = bool | int | float | str
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+CALM = "none"
+"""The scenario in which every client is well-behaved; every workload has it."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Misbehaving(_Table):
+    """One misbehaving client: what it does differently from the well-behaved ones.
+
+    ``rate_multiple`` multiplies its program rate, up to ``until_fraction`` of the run if given.
+    """
+
+    client: Annotated[int, Field(ge=0, lt=1000)]
+    params: dict[str, Value] = {}
+    rate_multiple: Positive = 1.0
+    until_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class Scenario(_Table):
+    """``rate`` is in programs/s of each well-behaved client, per GPU.
+
+    ``params`` and ``settings`` override the workload's own.
+    """
+
+    description: str = ""
+    rate: Positive
+    params: dict[str, Value] = {}
+    settings: dict[str, Value] = {}
+    # Strict would refuse a TOML array for a tuple.
+    misbehaving: Annotated[tuple[Misbehaving, ...], Field(strict=False)] = ()
+
+
+class WorkloadSpec(_Table):
+    """A whole workload file. ``params`` are those of a well-behaved client.
+
+    ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
+    ``latency`` is what its latency columns show: a whole program, or each request's first token.
+    Times are in seconds.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    description: str = ""
+    program: str
+    latency: Literal["program", "ttft"]
+    clients: Annotated[int, Field(ge=1, le=1000)]
+    duration_s: Positive
+    warmup_s: NotNegative
+    max_drain_s: NotNegative
+    params: dict[str, Value]
+    settings: dict[str, Value] = {}
+    scenarios: Annotated[dict[str, Scenario], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.warmup_s >= self.duration_s:
+            raise ValueError(f"warmup_s = {self.warmup_s}: must be below duration_s")
+        try:
+            program_class(self.program)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        make_params(self.program, self.params, "params")
+        for name, scenario in self.scenarios.items():
+            _check_scenario(self, name, scenario)
+        return self
+
+    @property
+    def scenario_names(self) -> list[str]:
+        """Names that ``scenario`` takes, in alphabetical order."""
+        return sorted({CALM, *self.scenarios})
+
+    def scenario(self, name: str) -> Scenario:
+        """A scenario by name; ``none`` is s1 (else the first one) without its misbehavers.
+
+        Raises UsageError if there is none of that name.
+        """
+        if name in self.scenarios:
+            return self.scenarios[name]
+        if name != CALM:
+            raise unknown_name(f"scenario of {self.name}", name, self.scenario_names)
+        model = self.scenarios.get("s1") or next(iter(self.scenarios.values()))
+        calm = {"description": "every client is well-behaved", "misbehaving": ()}
+        return model.model_copy(update=calm)
+
+    def scheduler_settings(self, scenario: str) -> dict[str, Value]:
+        """The workload's scheduler parameters, ``NAME.PARAM`` -> value, in this scenario."""
+        return {**self.settings, **self.scenario(scenario).settings}
+
+
+def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
+    """The ``Params`` of a kind. Raises ValueError: one line that names ``where`` and the key."""
+    params_class = program_class(kind).Params
+    names = [field.name for field in fields(params_class)]
+    for name in values:
+        if name not in names:
+            raise ValueError(str(unknown_name(f"parameter in {where}", name, names)))
+    try:
+        # By way of JSON, where strict takes a table for a dataclass.
+        return _adapter(params_class).validate_json(json.dumps(dict(values)), strict=True)
+    except ValidationError as error:
+        raise ValueError(explain(error, where)) from None
+    except TypeError:
+        raise ValueError(f"parameters in {where} are numbers: dates are not allowed") from None
+
+
+@lru_cache(maxsize=32)
+def _adapter(params_class: type) -> TypeAdapter[Any]:
+    return TypeAdapter(params_class)
+
+
+def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
+    where = f"scenarios.{name}"
+    if name == CALM and scenario.misbehaving:
+        raise ValueError(f"{where}.misbehaving: in {CALM!r} every client is well-behaved")
+    make_params(spec.program, {**spec.params, **scenario.params}, f"{where}.params")
+    numbers = [wrong.client for wrong in scenario.misbehaving]
+    if len(numbers) != len(set(numbers)):
+        raise ValueError(f"{where}.misbehaving: a client is listed twice")
+    for wrong in scenario.misbehaving:
+        if wrong.client >= spec.clients:
+            raise ValueError(
+                f"{where}.misbehaving.client = {wrong.client}: "
+                f"must be below clients = {spec.clients}"
+            )
+        merged = {**spec.params, **scenario.params, **wrong.params}
+        make_params(spec.program, merged, f"{where}.misbehaving.params")

@@ -1,0 +1,32 @@
+"""The program kinds, by the name a workload file uses. A new kind is one file and one line here."""
+
+from __future__ import annotations
+
+from fairbench.errors import unknown_name
+from fairbench.workloads.programs.base import Item, Program
+from fairbench.workloads.programs.chat import Chat
+from fairbench.workloads.programs.judge import Judge
+from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.tree_of_thought import TreeOfThought
+
+__all__ = [
+    "KINDS",
+    "Chat",
+    "Item",
+    "Judge",
+    "LongQA",
+    "Program",
+    "TreeOfThought",
+    "program_class",
+]
+
+KINDS: dict[str, type[Program]] = {
+    program.kind: program for program in (TreeOfThought, Judge, LongQA, Chat)
+}
+
+
+def program_class(kind: str) -> type[Program]:
+    """The class of a program kind. Raises UsageError if there is none of that name."""
+    if kind not in KINDS:
+        raise unknown_name("program kind", kind, KINDS)
+    return KINDS[kind]

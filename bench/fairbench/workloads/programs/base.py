@@ -1,0 +1,62 @@
+"""What every program kind provides, and the real input that it may be built from."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from fairbench.core import LLM, Demand, Prompt, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Token lengths of one piece of real input.
+
+    ``text_tokens`` is the question, article or document (0 where there is none); ``exchanges`` are
+    (question, answer) lengths in order. Two items with one ``key`` are the same content.
+    """
+
+    key: str
+    text_tokens: int
+    exchanges: tuple[tuple[int, int], ...] = ()
+
+
+class Program(ABC):
+    """One client's unit of work: LLM calls with dependencies between them.
+
+    Subclass this, one kind per file: define ``kind``, a frozen dataclass ``Params`` without
+    defaults (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class
+    to ``KINDS``. Everything random is drawn in ``build``, so ``run`` makes no choice and ``demand``
+    is exact.
+    """
+
+    kind: ClassVar[str]
+    Params: ClassVar[Any]
+
+    def __init__(self, program_id: int, client: str, demand: Demand) -> None:
+        self.program_id = program_id
+        self.client = client
+        self.demand = demand
+
+    @classmethod
+    @abstractmethod
+    def build(
+        cls, params: Any, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        """Sample one program; lengths that ``item`` has are used in place of sampled ones."""
+
+    @abstractmethod
+    async def run(self, llm: LLM) -> None:
+        """Make all the calls. Raises ProgramFailed when one of them is refused."""
+
+
+def content_key(program_id: int, item: Item | None) -> str:
+    """The name under which a program's own input is stored: fresh, or that of the real item."""
+    return str(program_id) if item is None else item.key
+
+
+def prompt_of(*segments: Segment) -> Prompt:
+    """A prompt of these segments, without the empty ones."""
+    return tuple(segment for segment in segments if segment.length)

@@ -1,0 +1,113 @@
+"""A conversation: each prompt is the history and a new user message (000:L305, L326)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, Self
+
+from annotated_types import Ge, Le
+
+from fairbench.core import LLM, Demand, Prompt, Segment
+from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
+from fairbench.workloads.programs.limits import MeanGap, MeanTokens, OutputTokens, Sigma
+from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
+
+
+class Turn(NamedTuple):
+    """How long the user thinks before it (s), and its lengths in tokens."""
+
+    think_s: float
+    user_tokens: int
+    output_tokens: int
+
+
+class Chat(Program):
+    """Several turns; the user reads and thinks between an answer and the next message."""
+
+    kind = "chat"
+
+    @dataclass(frozen=True, slots=True)
+    class Params:
+        """Lengths in tokens; the number of turns is uniform from ``turns_min`` to ``turns_max``.
+
+        ``think_mean_s`` is the mean of the exponential think time in seconds.
+        """
+
+        turns_min: Annotated[int, Ge(1), Le(1000)]
+        turns_max: Annotated[int, Ge(1), Le(1000)]
+        think_mean_s: MeanGap
+        user_tokens: MeanTokens
+        user_sigma: Sigma
+        output_tokens: MeanTokens
+        output_sigma: Sigma
+        max_new_tokens: OutputTokens
+
+        def __post_init__(self) -> None:
+            if self.turns_min > self.turns_max:
+                raise ValueError(
+                    f"turns_min = {self.turns_min}: must be at most turns_max = {self.turns_max}"
+                )
+            check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
+
+    def __init__(
+        self,
+        program_id: int,
+        client: str,
+        content: str,
+        turns: tuple[Turn, ...],
+        max_new_tokens: int,
+    ) -> None:
+        self._content = content
+        self._turns = turns
+        self._max_new_tokens = max_new_tokens
+        super().__init__(program_id, client, _demand(turns))
+
+    @classmethod
+    def build(
+        cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        """With a real item: its messages and replies, cut off at ``max_new_tokens`` as served."""
+        if item is None:
+            count = rng.randint(params.turns_min, params.turns_max)
+            lengths = [_sample_lengths(rng, params) for _ in range(count)]
+        else:
+            lengths = [(user, min(bot, params.max_new_tokens)) for user, bot in item.exchanges]
+        thinks = [0.0] + [sample_gap(rng, params.think_mean_s) for _ in lengths[1:]]
+        turns = tuple(Turn(think, *pair) for think, pair in zip(thinks, lengths, strict=True))
+        content = content_key(program_id, item)
+        return cls(program_id, client, content, turns, params.max_new_tokens)
+
+    async def run(self, llm: LLM) -> None:
+        history: Prompt = ()
+        for number, turn in enumerate(self._turns):
+            if turn.think_s > 0:
+                await llm.sleep(turn.think_s)
+            message = Segment(f"{self._content}/user-{number}", turn.user_tokens)
+            prompt = prompt_of(*history, message)
+            reply = await llm.generate(
+                prompt,
+                name=f"turn-{number}",
+                output_tokens=turn.output_tokens,
+                max_new_tokens=self._max_new_tokens,
+                depth=number,
+            )
+            history = (*prompt, reply)
+
+
+def _demand(turns: tuple[Turn, ...]) -> Demand:
+    history = inputs = outputs = 0
+    for turn in turns:
+        history += turn.user_tokens
+        inputs += history
+        outputs += turn.output_tokens
+        history += turn.output_tokens
+    return Demand(requests=len(turns), input_tokens=inputs, output_tokens=outputs)
+
+
+def _sample_lengths(rng: random.Random, params: Chat.Params) -> tuple[int, int]:
+    """One synthetic user message and its reply."""
+    return (
+        sample_input(rng, params.user_tokens, params.user_sigma),
+        sample_length(rng, params.output_tokens, params.output_sigma, params.max_new_tokens),
+    )

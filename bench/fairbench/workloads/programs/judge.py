@@ -1,0 +1,100 @@
+"""LLM as a judge: branch, solve, merge (SGLang's public benchmark, cited by 000:L305)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from annotated_types import Ge, Le
+
+from fairbench.core import LLM, Demand, Prompt, Segment
+from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
+from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
+from fairbench.workloads.sampling import sample_input
+
+
+class Judge(Program):
+    """One article, one judgement per dimension side by side, then a merge and a score.
+
+    That is ``dimensions`` + 2 requests, as in the authors' logs.
+    """
+
+    kind = "judge"
+
+    @dataclass(frozen=True, slots=True)
+    class Params:
+        """Lengths in tokens. ``extra_tokens`` of fresh text stand before each article (000:L316).
+
+        ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the instructions of the
+        three steps.
+        """
+
+        dimensions: Annotated[int, Ge(1), Le(256)]
+        system_tokens: PartTokens
+        extra_tokens: PartTokens
+        article_tokens: MeanTokens
+        article_sigma: Sigma
+        dimension_tokens: PartTokens
+        judgement_tokens: OutputTokens
+        merge_tokens: PartTokens
+        merge_output_tokens: OutputTokens
+        score_tokens: PartTokens
+        score_output_tokens: OutputTokens
+
+    def __init__(self, program_id: int, client: str, root: Prompt, params: Params) -> None:
+        self._root = root
+        self._params = params
+        super().__init__(program_id, client, self._demand())
+
+    @classmethod
+    def build(
+        cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        if item is None:
+            tokens = sample_input(rng, params.article_tokens, params.article_sigma)
+        else:
+            tokens = item.text_tokens
+        own = content_key(program_id, item)
+        root = prompt_of(
+            Segment("judge/system", params.system_tokens),
+            Segment(f"{own}/extra", params.extra_tokens),
+            Segment(f"{own}/article", tokens),
+        )
+        return cls(program_id, client, root, params)
+
+    def _demand(self) -> Demand:
+        p = self._params
+        prompt = sum(segment.length for segment in self._root)
+        judgements = p.dimensions * p.judgement_tokens
+        merge = prompt + judgements + p.merge_tokens
+        score = merge + p.merge_output_tokens + p.score_tokens
+        return Demand(
+            requests=p.dimensions + 2,
+            input_tokens=p.dimensions * (prompt + p.dimension_tokens) + merge + score,
+            output_tokens=judgements + p.merge_output_tokens + p.score_output_tokens,
+        )
+
+    async def run(self, llm: LLM) -> None:
+        p = self._params
+        judgements = await llm.gather([self._judge(llm, number) for number in range(p.dimensions)])
+        merge_prompt = prompt_of(
+            *self._root, *judgements, Segment("judge/merge-instruction", p.merge_tokens)
+        )
+        merged = await self._call(llm, merge_prompt, "merge", p.merge_output_tokens, 1)
+        score_prompt = prompt_of(
+            *merge_prompt, merged, Segment("judge/score-instruction", p.score_tokens)
+        )
+        await self._call(llm, score_prompt, "score", p.score_output_tokens, 2)
+
+    async def _judge(self, llm: LLM, number: int) -> Segment:
+        dimension = Segment(f"judge/dimension-{number}", self._params.dimension_tokens)
+        prompt = prompt_of(*self._root, dimension)
+        return await self._call(
+            llm, prompt, f"judgement-{number}", self._params.judgement_tokens, 0
+        )
+
+    async def _call(self, llm: LLM, prompt: Prompt, name: str, tokens: int, depth: int) -> Segment:
+        return await llm.generate(
+            prompt, name=name, output_tokens=tokens, max_new_tokens=tokens, depth=depth
+        )

@@ -1,0 +1,92 @@
+"""Tree of thoughts, four levels deep: SGLang's public benchmark, cited by 000:L305."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from annotated_types import Ge, Le
+
+from fairbench.core import LLM, Demand, Prompt, Segment
+from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
+from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Scale, Sigma
+from fairbench.workloads.sampling import sample_input
+
+LEVELS = ("plan", "execute", "reflect", "answer")
+
+
+class TreeOfThought(Program):
+    """Plan, execute, reflect, answer; after each user turn the conversation forks.
+
+    Siblings send the identical prompt: what makes them differ is sampling temperature.
+    """
+
+    kind = "tree-of-thought"
+
+    @dataclass(frozen=True, slots=True)
+    class Params:
+        """Lengths in tokens. ``question_scale`` makes every question so many times longer."""
+
+        branches: Annotated[int, Ge(1), Le(10)]
+        instruction_tokens: PartTokens
+        question_tokens: MeanTokens
+        question_sigma: Sigma
+        question_scale: Scale
+        turn_tokens: PartTokens
+        output_tokens: OutputTokens
+
+    def __init__(self, program_id: int, client: str, root: Prompt, params: Params) -> None:
+        self._root = root
+        self._params = params
+        super().__init__(program_id, client, self._demand())
+
+    @classmethod
+    def build(
+        cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        if item is None:
+            tokens = sample_input(rng, params.question_tokens, params.question_sigma)
+        else:
+            tokens = item.text_tokens
+        root = prompt_of(
+            Segment("tot/instruction", params.instruction_tokens),
+            Segment(
+                f"{content_key(program_id, item)}/question",
+                max(1, round(tokens * params.question_scale)),
+            ),
+        )
+        return cls(program_id, client, root, params)
+
+    def _demand(self) -> Demand:
+        b, output = self._params.branches, self._params.output_tokens
+        prompt = sum(segment.length for segment in self._root)
+        counts = [b ** (level + 1) for level in range(len(LEVELS))]
+        inputs = [
+            prompt + level * (output + self._params.turn_tokens) for level in range(len(LEVELS))
+        ]
+        return Demand(
+            requests=sum(counts),
+            input_tokens=sum(n * tokens for n, tokens in zip(counts, inputs, strict=True)),
+            output_tokens=sum(counts) * output,
+        )
+
+    async def run(self, llm: LLM) -> None:
+        await self._fork(llm, self._root, "", 0)
+
+    async def _fork(self, llm: LLM, prompt: Prompt, path: str, level: int) -> None:
+        await llm.gather(
+            [
+                self._branch(llm, prompt, f"{path}/{LEVELS[level]}-{branch}", level)
+                for branch in range(self._params.branches)
+            ]
+        )
+
+    async def _branch(self, llm: LLM, prompt: Prompt, path: str, level: int) -> None:
+        tokens = self._params.output_tokens
+        thought = await llm.generate(
+            prompt, name=path, output_tokens=tokens, max_new_tokens=tokens, depth=level
+        )
+        if level + 1 < len(LEVELS):
+            turn = Segment(f"tot/turn-{LEVELS[level + 1]}", self._params.turn_tokens)
+            await self._fork(llm, prompt_of(*prompt, thought, turn), path, level + 1)

@@ -1,0 +1,67 @@
+"""Random token lengths and gaps.
+
+A length is a lognormal, clipped, whose mean after clipping is the one asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from math import exp, log
+from statistics import NormalDist
+
+# Sampled inputs are clipped at so many times their mean: a tail, but never one giant.
+LONGEST_INPUT = 8
+
+_PHI = NormalDist().cdf
+
+
+def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
+    """A prompt part: lognormal around its mean, at least 1, at most ``LONGEST_INPUT`` means."""
+    return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
+
+
+def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
+    """A length in [1, high] tokens with this mean; ``sigma`` is the spread of its logarithm.
+
+    The location is solved for, so that clipping does not move the mean. ``sigma`` 0 (or a mean of
+    at most 1) is a constant. Precondition: ``mean_tokens < high`` unless constant.
+    """
+    if sigma == 0 or mean_tokens <= 1:
+        return max(1, round(mean_tokens))
+    drawn = rng.lognormvariate(_location(mean_tokens, sigma, high), sigma)
+    return round(min(max(drawn, 1.0), high))
+
+
+def sample_gap(rng: random.Random, mean_s: float) -> float:
+    """An exponential gap in seconds (0 if its mean is)."""
+    return rng.expovariate(1 / mean_s) if mean_s > 0 else 0.0
+
+
+def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int) -> None:
+    """Raise ValueError unless ``sample_length`` can have this mean below ``max_new_tokens``."""
+    if mean_tokens > max_new_tokens or (sigma and mean_tokens == max_new_tokens):
+        raise ValueError(
+            f"{field} = {mean_tokens}: must be below max_new_tokens = {max_new_tokens}"
+        )
+
+
+@lru_cache(maxsize=256)
+def _location(mean: float, sigma: float, high: float) -> float:
+    """The mu for which the lognormal clipped to [1, high] has this mean (bisection)."""
+    assert 1 < mean < high
+    below, above = -10 * sigma, log(high) + 10 * sigma
+    for _ in range(100):
+        middle = (below + above) / 2
+        if _clipped_mean(middle, sigma, high) < mean:
+            below = middle
+        else:
+            above = middle
+    return (below + above) / 2
+
+
+def _clipped_mean(mu: float, sigma: float, high: float) -> float:
+    """E[min(max(X, 1), high)] for a lognormal X."""
+    low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
+    middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
+    return _PHI(low_z) + middle + high * _PHI(-high_z)

@@ -1,0 +1,153 @@
+"""Record layouts of the datasets that programs can be fed with, and how each is read.
+
+The readers take one decoded JSON record and return its texts, or raise ValueError naming the
+field. They are the same for local files and for the hub.
+"""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from fairbench.workloads.programs import Chat, Judge, LongQA, TreeOfThought
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """One piece of real input: a text, and (question, answer) texts. See ``programs.base.Item``."""
+
+    text: str
+    exchanges: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A layout: the kind of program it feeds, how it looks, the fields that tell it apart."""
+
+    kind: str
+    shape: str
+    marks: tuple[str, ...]
+    read: Callable[[Mapping[str, Any]], Texts]
+
+
+def schema_of(record: Mapping[str, Any]) -> Schema | None:
+    """The layout of a record, by the fields that it has."""
+    return next((s for s in SCHEMAS if all(mark in record for mark in s.marks)), None)
+
+
+def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
+    """The layout for this kind of program that a record comes closest to."""
+    return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
+
+
+def schemas_for(kind: str) -> list[Schema]:
+    """The layouts that feed a kind of program."""
+    return [schema for schema in SCHEMAS if schema.kind == kind]
+
+
+def merged(texts: Iterable[Texts]) -> list[Texts]:
+    """One entry per distinct text, with all of its exchanges (LooGLE has a row per question)."""
+    exchanges: dict[str, list[tuple[str, str]]] = {}
+    for entry in texts:
+        exchanges.setdefault(entry.text, []).extend(entry.exchanges)
+    return [Texts(text, tuple(pairs)) for text, pairs in exchanges.items()]
+
+
+def _string(record: Mapping[str, Any], field: str, where: str = "") -> str:
+    if field not in record:
+        raise ValueError(f"missing field {where + field!r}")
+    value = record[field]
+    if not isinstance(value, str):
+        raise ValueError(f"field {where + field!r}: must be a text")
+    return value
+
+
+def _text(record: Mapping[str, Any], field: str) -> str:
+    """The text that a program is about, which cannot be empty."""
+    text = _string(record, field)
+    if not text:
+        raise ValueError(f"field {field!r}: is empty")
+    return text
+
+
+def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any]]:
+    value = record[field]
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+        raise ValueError(f"field {field!r}: must be a list of objects")
+    if not value:
+        raise ValueError(f"field {field!r}: is empty")
+    return value
+
+
+def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts:
+    """The (ask, reply) texts of a list of objects; no text around them."""
+    pairs = [
+        (_string(entry, ask, f"{field}[{i}]."), _string(entry, reply, f"{field}[{i}]."))
+        for i, entry in enumerate(_records(record, field))
+    ]
+    return Texts("", tuple(pairs))
+
+
+def _document(record: Mapping[str, Any]) -> Texts:
+    return Texts(_text(record, "text"), _pairs(record, "qa", "q", "a").exchanges)
+
+
+def _document_row(record: Mapping[str, Any]) -> Texts:
+    pair = (_string(record, "question"), _string(record, "answer"))
+    return Texts(_text(record, "context"), (pair,))
+
+
+def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
+    """The hub's first LooGLE layout, which keeps the list as the text of a Python literal."""
+    listed = record["qa_pairs"]
+    if isinstance(listed, str):
+        try:
+            listed = literal_eval(listed)
+        except (ValueError, SyntaxError):
+            raise ValueError("field 'qa_pairs': must be a list of objects") from None
+    pairs = _pairs({"qa_pairs": listed}, "qa_pairs", "Q", "A")
+    return Texts(_text(record, "input"), pairs.exchanges)
+
+
+def _arena(record: Mapping[str, Any]) -> Texts:
+    """A hub conversation: user messages, each with the assistant message right after it."""
+    field = "conversation_a"
+    messages = [
+        (_string(entry, "role", f"{field}[{i}]."), _string(entry, "content", f"{field}[{i}]."))
+        for i, entry in enumerate(_records(record, field))
+    ]
+    pairs = [
+        (asked, replied)
+        for (role, asked), (next_role, replied) in pairwise(messages)
+        if (role, next_role) == ("user", "assistant")
+    ]
+    if not pairs:
+        raise ValueError(f"field {field!r}: no user message with an assistant message after it")
+    return Texts("", tuple(pairs))
+
+
+# The first whose marks a record has is its layout, so the more particular ones come first.
+SCHEMAS: tuple[Schema, ...] = (
+    Schema(LongQA.kind, "{text, qa: [{q, a}]}", ("text", "qa"), _document),
+    Schema(
+        LongQA.kind, "{context, question, answer}", ("context", "question", "answer"), _document_row
+    ),
+    Schema(LongQA.kind, "{input, qa_pairs: [{Q, A}]}", ("input", "qa_pairs"), _document_qa_pairs),
+    Schema(
+        Chat.kind,
+        "{history: [{user, bot}]}",
+        ("history",),
+        lambda record: _pairs(record, "history", "user", "bot"),
+    ),
+    Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
+    Schema(
+        TreeOfThought.kind,
+        "{question}",
+        ("question",),
+        lambda record: Texts(_text(record, "question")),
+    ),
+    Schema(Judge.kind, "{text} or a text", ("text",), lambda record: Texts(_text(record, "text"))),
+)

@@ -1,0 +1,151 @@
+"""Loading a workload by name or path, and changing its parameters from the command line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.validation import explain
+from fairbench.workloads.model import Misbehaving, Scenario, WorkloadSpec, make_params
+from fairbench.workloads.plan import ClientPlan, plan_clients, program_stream
+from fairbench.workloads.programs import program_class
+
+__all__ = [
+    "ClientPlan",
+    "WorkloadSpec",
+    "load_workload",
+    "plan_clients",
+    "program_stream",
+    "settable_params",
+    "with_settings",
+    "workload_names",
+]
+
+_MISBEHAVING = "misbehaving."
+
+
+def workload_names() -> list[str]:
+    """The bundled workloads, in alphabetical order."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _bundled())
+
+
+def load_workload(ref: str) -> WorkloadSpec:
+    """A workload by bundled name, or by path when ``ref`` has a slash or ends in .toml.
+
+    Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
+    """
+    if ref.endswith(".toml") or "/" in ref or "\\" in ref:
+        return _load(Path(ref), ref)
+    names = workload_names()
+    if ref not in names:
+        raise unknown_name("workload", ref, names)
+    return _load(files(__package__) / "specs" / f"{ref}.toml", f"{ref}.toml")
+
+
+def settable_params(spec: WorkloadSpec) -> list[str]:
+    """What ``with_settings`` takes: each parameter, for everyone or only for the misbehavers."""
+    names = [field.name for field in fields(program_class(spec.program).Params)]
+    return names + [_MISBEHAVING + name for name in [*names, "rate_multiple"]]
+
+
+def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
+    """The workload with some parameters changed (``--set tot.branches=3`` gives ``branches``).
+
+    A plain parameter changes for well-behaved clients, and for a misbehaver that does not misbehave
+    in just that parameter; ``misbehaving.PARAM`` changes it for the misbehavers alone.
+    Raises UsageError naming the parameter.
+    """
+    allowed = settable_params(spec)
+    for name in overrides:
+        if name not in allowed:
+            raise unknown_name(f"parameter of {spec.name}", name, allowed)
+    plain = {name: value for name, value in overrides.items() if "." not in name}
+    wrong = {
+        name.removeprefix(_MISBEHAVING): value for name, value in overrides.items() if "." in name
+    }
+    changed = spec.model_dump(mode="json", exclude_none=True)
+    changed["params"].update(plain)
+    for scenario in changed["scenarios"].values():
+        _override(scenario, plain, wrong)
+    try:
+        make_params(spec.program, changed["params"], spec.name)
+        return WorkloadSpec.model_validate(changed)
+    except ValidationError as error:
+        raise UsageError(explain(error, spec.name)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping[str, Any]) -> None:
+    """Change one scenario in place: what the user gave wins over what the file says."""
+    scenario["params"] = {k: v for k, v in scenario["params"].items() if k not in plain}
+    params = dict(wrong)
+    multiple = params.pop("rate_multiple", None)
+    for client in scenario["misbehaving"]:
+        client["params"].update(params)
+        if multiple is not None:
+            client["rate_multiple"] = multiple
+
+
+def _bundled() -> list[Traversable]:
+    folder = files(__package__) / "specs"
+    return [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
+
+
+def _load(file: Traversable, shown: str) -> WorkloadSpec:
+    """Read one workload file; ``shown`` names it in complaints."""
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise DataError(f"cannot read workload file {shown}: {reason}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{shown}: {_with_line(str(error), file)}") from None
+    try:
+        _check_keys(data)
+        return WorkloadSpec.model_validate(data)
+    except ValidationError as error:
+        raise DataError(f"{shown}: {explain(error)}") from None
+    except UsageError as error:
+        raise DataError(f"{shown}: {error}") from None
+
+
+def _with_line(message: str, file: Traversable) -> str:
+    """The parser's message, which names a line except at the end of the document."""
+    if re.search(r"line \d+", message):
+        return message
+    last = file.read_text(encoding="utf-8").count("\n") + 1
+    return message.replace("(at end of document)", f"(at line {last}, end of document)")
+
+
+def _check_keys(data: Mapping[str, Any]) -> None:
+    """Raise UsageError for an unknown key in any table, with the nearest match."""
+    _check_table("the workload", data, WorkloadSpec)
+    for name, scenario in _tables(data.get("scenarios")):
+        _check_table(f"scenarios.{name}", scenario, Scenario)
+        for _, client in _tables(scenario.get("misbehaving")):
+            _check_table(f"scenarios.{name}.misbehaving", client, Misbehaving)
+
+
+def _check_table(where: str, table: Mapping[str, Any], model: type[BaseModel]) -> None:
+    for key in table:
+        if key not in model.model_fields:
+            raise unknown_name(f"key in {where}", key, model.model_fields)
+
+
+def _tables(value: Any) -> list[tuple[Any, Mapping[str, Any]]]:
+    """The tables in a table or array; what is of another type is left to the model to refuse."""
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        pairs = list(enumerate(value)) if isinstance(value, list) else []
+    return [(key, table) for key, table in pairs if isinstance(table, Mapping)]

@@ -1,0 +1,68 @@
+"""How many tokens a text has: by a Hugging Face tokenizer file, or approximately."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairbench.errors import DataError, UsageError
+
+CHARACTERS_PER_TOKEN = 4.6
+
+
+class TokenCounter(Protocol):
+    """Counts tokens; ``method`` says how, for the summary."""
+
+    @property
+    def method(self) -> str: ...
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, at least 1: an engine cannot serve an empty turn."""
+        ...
+
+
+class ApproximateCounter:
+    """Characters over 4.6: English prose under a modern 100k-entry vocabulary."""
+
+    method = f"approximated: {CHARACTERS_PER_TOKEN} characters a token"
+
+    def count(self, text: str) -> int:
+        return max(1, ceil(len(text) / CHARACTERS_PER_TOKEN))
+
+
+class TokenizerCounter:
+    """Counts by a ``tokenizers`` object, without special tokens."""
+
+    def __init__(self, tokenizer: Any, name: str) -> None:
+        self._tokenizer = tokenizer
+        self.method = f"tokenizer file {name}"
+
+    def count(self, text: str) -> int:
+        return max(1, len(self._tokenizer.encode(text, add_special_tokens=False).ids))
+
+
+def load_counter(tokenizer_path: str | None) -> TokenCounter:
+    """The counter for a tokenizer.json (or a folder that has one), or the approximation for None.
+
+    Raises UsageError if the file or the ``tokenizers`` package is missing, DataError if it is not
+    a tokenizer.
+    """
+    if tokenizer_path is None:
+        return ApproximateCounter()
+    path = Path(tokenizer_path)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise UsageError(f"tokenizer {tokenizer_path}: no such file (a tokenizer.json is needed)")
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise UsageError(
+            "a tokenizer file needs the tokenizers package: pip install 'fairbench-llm[tokenizers]'"
+        ) from None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises bare Exception
+        reason = str(error).splitlines()[0]
+        raise DataError(f"tokenizer {tokenizer_path}: not a tokenizer.json ({reason})") from None
+    return TokenizerCounter(tokenizer, path.name)

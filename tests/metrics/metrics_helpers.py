@@ -1,0 +1,95 @@
+"""Small tables by hand: name only the columns that a test is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.metrics.records import (
+    FINISHED,
+    Client,
+    Facts,
+    Programs,
+    Requests,
+    ServiceLog,
+    Window,
+)
+
+NAN = float("nan")
+
+REQUEST = {
+    "request_id": 0,
+    "program_id": 0,
+    "client": 0,
+    "depth": 0,
+    "worker": 0,
+    "arrival_s": 0.0,
+    "admitted_s": NAN,
+    "first_token_s": NAN,
+    "finish_s": NAN,
+    "retracted_s": NAN,
+    "readmitted_s": NAN,
+    "input_tokens": 0,
+    "cached_tokens": 0,
+    "extend_tokens": 0,
+    "output_tokens": 0,
+    "max_new_tokens": 0,
+    "retractions": 0,
+    "recompute_tokens": 0,
+    "status": FINISHED,
+}
+PROGRAM = {
+    "program_id": 0,
+    "client": 0,
+    "arrival_s": 0.0,
+    "finish_s": NAN,
+    "requests": 1,
+    "demand_requests": 1,
+    "demand_input_tokens": 0,
+    "demand_output_tokens": 0,
+    "status": FINISHED,
+}
+ROW = {
+    "worker": 0,
+    "client": 0,
+    "start_s": 0.0,
+    "end_s": 1.0,
+    "steps": 1,
+    "step_growth_s": 0.0,
+    "batch_size": 1,
+    "context_tokens": 0,
+    "input_tokens": 0,
+    "extend_charged_tokens": 0,
+    "extend_tokens": 0,
+    "recompute_tokens": 0,
+    "output_tokens": 0,
+}
+
+
+def _columns(defaults: dict[str, Any], rows: tuple[dict[str, Any], ...]) -> dict[str, list[Any]]:
+    for row in rows:
+        assert not row.keys() - defaults.keys()
+    return {name: [row.get(name, value) for row in rows] for name, value in defaults.items()}
+
+
+def requests(*rows: dict[str, Any]) -> Requests:
+    return Requests.from_columns(_columns(REQUEST, rows))
+
+
+def programs(*rows: dict[str, Any]) -> Programs:
+    return Programs.from_columns(_columns(PROGRAM, rows))
+
+
+def log(*rows: dict[str, Any]) -> ServiceLog:
+    return ServiceLog.from_columns(_columns(ROW, rows))
+
+
+def facts(clients: int = 2, **changes: Any) -> Facts:
+    """Client 0 misbehaves; window [0, 100), one worker with a pool of 1,000 tokens."""
+    made: dict[str, Any] = {
+        "clients": tuple(Client(f"c{i}", misbehaving=i == 0) for i in range(clients)),
+        "window": Window(0.0, 100.0),
+        "horizon_s": 100.0,
+        "workers": 1,
+        "pool_tokens": 1000,
+    }
+    return Facts(**(made | changes))

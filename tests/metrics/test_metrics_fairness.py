@@ -1,0 +1,162 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_helpers import facts, log, programs
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.fairness import (
+    all_active_window,
+    entitlement_ratios,
+    jain,
+    max_min,
+    open_demand,
+    shares,
+)
+from fairbench.metrics.records import REFUSED, UNFINISHED, Window
+
+amounts = st.floats(min_value=0, max_value=1e150, allow_subnormal=True)
+tokens = st.lists(st.integers(0, 10**6), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("shares_", "expected"),
+    [
+        ([5, 5, 5], 1),
+        ([7, 0, 0, 0], 1 / 4),
+        ([1, 2, 3], 36 / (3 * 14)),  # (1+2+3)^2 / (3 * (1+4+9))
+        ([2.23, 1, 1], 4.23**2 / (3 * (2.23**2 + 2))),  # the 0.855 of 000:L416, 3 clients k:1:1
+        ([5e-324, 5e-324], 1),  # squares that would vanish
+        ([1e200, 1e200], 1),  # squares that would overflow
+    ],
+)
+def test_jain_by_hand(shares_, expected):
+    assert jain(shares_) == pytest.approx(expected, rel=1e-12)
+
+
+def test_jain_of_the_papers_example_is_its_0_855():
+    assert round(jain([2.23, 1, 1]), 3) == 0.855
+
+
+@pytest.mark.parametrize("undefined", [[], [0, 0]])
+def test_jain_of_nothing_is_undefined_not_perfect(undefined):
+    assert math.isnan(jain(undefined))
+
+
+@given(st.lists(amounts, min_size=1, max_size=8).filter(any))
+def test_jain_lies_between_one_nth_and_one(x):
+    assert 1 / len(x) - 1e-12 <= jain(x) <= 1 + 1e-12
+
+
+@given(tokens.filter(any), st.sampled_from([1e-9, 0.3, 7.0, 1e12]))
+def test_jain_is_free_of_scale(x, factor):
+    assert jain([factor * value for value in x]) == pytest.approx(jain(x))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "demands", "expected"),
+    [
+        (10, [2, 8, 10], [2, 4, 4]),  # 10/3 > 2: keep 2; (10-2)/2 = 4 each
+        (12, [2, 4, 10], [2, 4, 6]),  # 2 and 4 are met, 12-6 = 6 remain
+        (9, [3, 3, 3], [3, 3, 3]),
+        (6, [3, 3, 3], [2, 2, 2]),
+        (100, [1, 0, 2], [1, 0, 2]),  # capacity left over
+        (0, [1, 2], [0, 0]),
+        (5, [], []),
+    ],
+)
+def test_max_min_by_hand(capacity, demands, expected):
+    assert max_min(capacity, demands).tolist() == expected
+
+
+@given(st.integers(0, 10**7), tokens)
+def test_max_min_is_the_max_min_allocation(capacity, demands):
+    given_ = max_min(capacity, demands)
+    demanded = np.array(demands)
+    assert given_.sum() == pytest.approx(min(capacity, demanded.sum()))
+    assert np.all(given_ <= demanded)
+    assert np.all(given_ >= 0)
+    unmet = given_ < demanded
+    if unmet.any():  # all that want more have equally much, and nobody has more than they
+        assert len(set(given_[unmet].tolist())) == 1
+        assert given_.max() <= given_[unmet].max() * (1 + 1e-12)
+
+
+def test_a_client_entitled_to_nothing_has_no_ratio():
+    ratios = entitlement_ratios(np.array([0.0, 3.0]), np.array([0.0, 4.0]))
+    assert math.isnan(ratios[0])
+    assert ratios[1] == 0.75
+
+
+def test_demand_is_that_of_programs_that_had_arrived_less_what_was_served_before():
+    table = programs(
+        {"client": 0, "arrival_s": 1, "demand_input_tokens": 100, "demand_output_tokens": 10},
+        {"client": 0, "arrival_s": 9, "demand_input_tokens": 50, "status": REFUSED},
+        {"client": 0, "arrival_s": 10, "demand_input_tokens": 999},  # at the end: too late
+        {"client": 1, "arrival_s": 2, "demand_output_tokens": 5},
+    )
+    before = np.array([30.0, 40.0, 0.0])
+    demand = open_demand(table, before, Window(5, 10), ServiceWeights())
+    # 100 + 2*10 + 50 - 30 = 140; 2*5 - 40 < 0; client 2 sent nothing
+    assert demand.tolist() == [140, 0, 0]
+
+
+def test_shares_of_a_small_run():
+    table = programs(
+        {"client": 0, "arrival_s": 0, "demand_input_tokens": 1000},
+        {"client": 1, "arrival_s": 0, "demand_input_tokens": 70, "demand_output_tokens": 5},
+        {"client": 2, "arrival_s": 0, "demand_input_tokens": 60},
+    )
+    served = log(
+        {"client": 1, "start_s": 0, "end_s": 1, "input_tokens": 20},  # before the window
+        {"client": 0, "start_s": 10, "end_s": 11, "input_tokens": 130, "extend_tokens": 13},
+        {"client": 1, "start_s": 11, "end_s": 12, "input_tokens": 10, "output_tokens": 5},
+        {"client": 2, "start_s": 12, "end_s": 13, "input_tokens": 40, "extend_tokens": 40},
+    )
+    got = shares(table, served, facts(clients=3), Window(10, 20))
+    assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 in all
+    assert got.actual.tolist() == [13, 10, 40]
+    assert got.demand.tolist() == [1000, 70 + 2 * 5 - 20, 60]
+    # 190 over (1000, 60, 60): 63.3 > 60 twice, so 60, 60 and 190 - 120 = 70
+    assert got.entitlement.tolist() == [70, 60, 60]
+    assert got.ratio.tolist() == pytest.approx([130 / 70, 20 / 60, 40 / 60])
+    assert len(got.entitled_ratios) == 3
+
+
+def test_a_client_without_demand_drops_out_of_the_entitled():
+    table = programs({"client": 0, "demand_input_tokens": 10})
+    served = log({"client": 0, "start_s": 1, "input_tokens": 10})
+    got = shares(table, served, facts(clients=2), Window(0, 5))
+    assert got.entitled_ratios.tolist() == [1]
+
+
+ACTIVE = (
+    {"client": 0, "arrival_s": 5, "finish_s": 50},
+    {"client": 0, "arrival_s": 1, "finish_s": 20},
+    {"client": 1, "arrival_s": 7, "finish_s": 9},
+    {"client": 1, "arrival_s": 8, "finish_s": 40},
+)
+
+
+def test_all_are_active_from_the_last_first_arrival_to_the_first_last_completion():
+    # first arrivals 1 and 7, last completions 50 and 40
+    assert all_active_window(programs(*ACTIVE), facts()) == Window(7, 40)
+
+
+def test_unfinished_work_keeps_a_client_active_to_the_end():
+    table = programs(*ACTIVE, {"client": 1, "arrival_s": 9, "status": UNFINISHED})
+    assert all_active_window(table, facts(horizon_s=60.0)) == Window(7, 50)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"client": 0},  # client 1 never came
+        {"client": 1, "arrival_s": 7, "status": REFUSED},  # nothing of it completed
+        {"client": 1, "arrival_s": 50, "finish_s": 60},  # came when client 0 had gone
+    ],
+)
+def test_there_may_be_no_time_when_all_are_active(other):
+    assert all_active_window(programs(*ACTIVE[:2], other), facts()) is None
