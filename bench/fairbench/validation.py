@@ -27,7 +27,7 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
     if first["type"] == "missing":
         return f"{key}: missing"
     where = f"{key} = {first['input']!r}" if first["loc"] else key
-    return f"{where}: {_complaint(first)}"
+    return f"{where}: {_complaint(first)}" if where else _complaint(first)
 
 
 def _complaint(details: ErrorDetails) -> str:

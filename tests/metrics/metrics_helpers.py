@@ -83,10 +83,10 @@ def log(*rows: dict[str, Any]) -> ServiceLog:
     return ServiceLog.from_columns(_columns(ROW, rows))
 
 
-def facts(clients: int = 2, **changes: Any) -> Facts:
-    """Client 0 misbehaves; window [0, 100), one worker with a pool of 1,000 tokens."""
+def facts(clients: int = 2, misbehaving: int = 0, **changes: Any) -> Facts:
+    """One client misbehaves; window [0, 100), one worker with a pool of 1,000 tokens."""
     made: dict[str, Any] = {
-        "clients": tuple(Client(f"c{i}", misbehaving=i == 0) for i in range(clients)),
+        "clients": tuple(Client(f"c{i}", i == misbehaving) for i in range(clients)),
         "window": Window(0.0, 100.0),
         "horizon_s": 100.0,
         "workers": 1,

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -149,8 +151,7 @@ def test_any_window_equals_a_walk_over_the_steps(entries, times, view):
 def test_windows_add_up(entries, times, view):
     table, cuts = log(*entries), sorted(times)
     parts = [
-        window_service(table, view, Window(a, b), 3, WEIGHTS)
-        for a, b in zip(cuts, cuts[1:], strict=False)
+        window_service(table, view, Window(a, b), 3, WEIGHTS) for a, b in itertools.pairwise(cuts)
     ]
     whole = window_service(table, view, Window(cuts[0], cuts[-1]), 3, WEIGHTS)
     assert sum(parts) == pytest.approx(whole)

@@ -141,7 +141,8 @@ def _resolve(
     from fairbench.config.toml import parse_assignment
 
     assignments = engine | dict(parse_assignment(text) for text in texts)
-    return resolve(flags, assignments, read_experiment(experiment) if experiment else None)
+    file = read_experiment(experiment) if experiment else None
+    return resolve(flags, assignments, file, path=experiment)
 
 
 def _run(spec: ExperimentSpec, result_dir: Path, *, as_json: bool, show_progress: bool) -> None:

@@ -48,11 +48,13 @@ def resolve(
     flags: Mapping[str, Any],
     assignments: Mapping[str, Any] | None = None,
     file: Mapping[str, Any] | None = None,
+    *,
+    path: Path | None = None,
 ) -> ExperimentSpec:
     """The full spec. ``flags`` override the keys of ``file``, ``assignments`` its settings.
 
-    All three hold only what was given. Raises UsageError with one line that names the field, its
-    value and what is allowed.
+    All three hold only what was given; ``path`` is where ``file`` was read. Raises UsageError with
+    one line that names the field, its value and what is allowed.
     """
     file = file or {}
     draft = {**DEFAULTS, **_not_overridden(file, flags), **flags}
@@ -74,6 +76,9 @@ def resolve(
     try:
         return ExperimentSpec.model_validate(_times(draft, workload) | draft)
     except ValidationError as error:
+        field = error.errors()[0]["loc"][:1]
+        if path and field and field[0] in file.keys() - flags.keys():
+            raise DataError(f"{path}: {explain(error)}") from None
         raise UsageError(explain(error)) from None
 
 
@@ -100,6 +105,8 @@ def _workload(value: Any) -> WorkloadSpec:
     """A workload by name or path, or the whole of it as a table of the experiment file."""
     if isinstance(value, str):
         return load_workload(value)
+    if not isinstance(value, Mapping | WorkloadSpec):
+        raise UsageError(f"workload = {value!r}: must be a name, a path or a table")
     try:
         return WorkloadSpec.model_validate(value)
     except ValidationError as error:

@@ -27,12 +27,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _place(message: str, text: str) -> str:
     """``line 3: Invalid value: dp = = 4`` from the parser's message."""
-    found = re.search(r" \(at line (\d+), column \d+\)", message)
-    if not found:
-        return message
-    number = int(found[1])
-    line = text.split("\n")[number - 1].strip()
-    return f"line {number}: {message.replace(found[0], '')}: {line}"
+    lines = text.rstrip("\n").split("\n")
+    found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+    number = int(found[1]) if found and found[1] else len(lines)
+    reason = message.replace(found[0], "") if found else message
+    return f"line {number}: {reason}: {lines[number - 1].strip()}"
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

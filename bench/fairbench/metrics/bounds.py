@@ -63,6 +63,6 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
 
 
 def observed_u(requests: Requests, log: ServiceLog, facts: Facts) -> int:
-    """U with ``largest_remaining_output`` in the place of M (algorithms.md section 10 (a))."""
+    """U of ``dlpm_unit`` with ``largest_remaining_output`` in the place of M, weighted tokens."""
     remaining = largest_remaining_output(requests, log, facts)
     return dlpm_unit(largest_input(requests), remaining, facts.weights)

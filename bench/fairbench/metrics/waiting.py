@@ -45,7 +45,7 @@ def merged(start: Floats, end: Floats) -> Intervals:
     """The union of intervals, joining two only if they strictly overlap.
 
     If one wait ends when the next begins, then the queue was empty inside an admission pass, and
-    the client was not backlogged there (algorithms.md section 7).
+    the client was not backlogged there, as the theorems require of every instant.
     """
     if len(start) == 0:
         return Intervals(start, end)

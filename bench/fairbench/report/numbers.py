@@ -14,6 +14,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{_decimals(value)}f}"
 
 
+def whole(value: float | None) -> str:
+    """An amount, rounded to a whole number."""
+    return UNDEFINED if value is None else f"{value:,.0f}"
+
+
 def more_than(value: float) -> str:
     """``> x`` for a lower bound; rounded down, so that it stays true."""
     scale = 10 ** _decimals(value)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,24 +48,16 @@ class StoredRun:
 
 def check_writable(parent: Path) -> None:
     """Raise UsageError unless run directories can be made in ``parent``. Leaves nothing behind."""
+    existing = next(path for path in (parent, *parent.parents) if path.exists())
     try:
-        with _made(parent), tempfile.TemporaryDirectory(dir=parent, prefix=".check-"):
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
     except OSError as error:
-        raise UsageError(f"result dir {parent}: cannot be written: {error.strerror}") from None
+        raise _unwritable(parent, error) from None
 
 
-@contextmanager
-def _made(parent: Path) -> Iterator[None]:
-    """The directory with its parents; those that were missing are taken away again."""
-    missing = [path for path in (parent, *parent.parents) if not path.exists()]
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        yield
-    finally:
-        for path in missing:
-            if path.is_dir():
-                path.rmdir()
+def _unwritable(parent: Path, error: OSError) -> UsageError:
+    return UsageError(f"result_dir {parent}: cannot be written: {error.strerror}")
 
 
 def save_run(
@@ -83,16 +74,16 @@ def save_run(
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        hidden = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
+        hidden = parent / f".writing-{secrets.token_hex(8)}"
+        hidden.mkdir()
         try:
             _write(hidden, spec, tables, summary, manifest)
-            hidden.chmod(0o777 & ~_umask())
             return _rename_to_fresh(hidden, parent / run_name(spec))
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
     except OSError as error:
-        raise UsageError(f"result dir {parent}: cannot be written: {error.strerror}") from None
+        raise _unwritable(parent, error) from None
 
 
 def run_name(spec: ExperimentSpec) -> str:
@@ -103,15 +94,16 @@ def run_name(spec: ExperimentSpec) -> str:
 
 
 def _rename_to_fresh(hidden: Path, wanted: Path) -> Path:
+    """Rename to the wanted name or, where that is taken, to the first free ``name.2``, ..."""
     number, target = 1, wanted
     while True:
-        try:
-            # Only our own directories are ever met here, and those are not empty: rename fails.
-            if not target.exists():
+        if not target.exists():
+            try:
                 return hidden.rename(target)
-        except OSError:
-            if not target.exists():
-                raise
+            except OSError:
+                # Another run may have taken the name meanwhile; its directory is not empty.
+                if not target.exists():
+                    raise
         number += 1
         target = wanted.with_name(f"{wanted.name}.{number}")
 
@@ -167,9 +159,3 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

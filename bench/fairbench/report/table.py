@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.numbers import UNDEFINED, index, more_than, number, percent
+from fairbench.report.numbers import UNDEFINED, index, more_than, number, percent, whole
 
 MAX_WIDTH = 100
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
@@ -116,7 +116,7 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
         yield (
             "",
             f"{index(summary['jain_index_paper_window'])} of service while all clients were "
-            f"active ({start:,.0f} to {end:,.0f} s)",
+            f"active ({whole(start)} to {whole(end)} s)",
         )
     worst = percent(summary["min_entitlement_ratio"])
     yield "worst client", f"{worst} of its max-min fair share"
@@ -138,7 +138,7 @@ def _throughput(summary: Summary) -> str:
     )
     if "window_start_s" in summary:
         start, end = summary["window_start_s"], summary["window_end_s"]
-        text += f", from {start:,.0f} to {end:,.0f} s"
+        text += f", from {whole(start)} to {whole(end)} s"
     return text + (" (limited by demand)" if summary.get("demand_limited") else "")
 
 

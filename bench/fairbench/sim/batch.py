@@ -88,12 +88,12 @@ class RunningBatch:
 
     def finished(self) -> list[Sequence]:
         """Sequences that produced their last token in the step just done (still in the batch)."""
-        done: list[Sequence] = []
+        done: dict[Sequence, None] = {}  # one that was retracted may have two equal entries
         while self._due and (self._due[0][0] <= self.steps or not self._is_due(*self._due[0])):
             entry = heappop(self._due)
             if self._is_due(*entry):
-                done.append(entry[2])
-        return done
+                done[entry[2]] = None
+        return list(done)
 
     def _is_due(self, due: int, _: int, sequence: Sequence) -> bool:
         """Whether a heap entry is still valid (a retracted sequence leaves one behind)."""

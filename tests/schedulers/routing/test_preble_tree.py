@@ -40,7 +40,7 @@ class NaivePreble(NaiveLocations):
 
 def check(tree, naive, window, probe):
     for node in tree.nodes():
-        assert node.workers or node.children or node.hits, "a dead leaf"
+        assert node.workers or node.children or any(node.hits.values()), "a dead leaf"
         ends_here = prefixes(path(node))[-1]
         for worker in range(WORKERS):
             hits = sum(ends_here in prefixes(of) for of, w, _ in window if w == worker)
@@ -49,6 +49,9 @@ def check(tree, naive, window, probe):
     keep = frozenset(tree.upward(tree.find(probe)[0]))
     kept = {prefix for node in keep for prefix in prefixes(path(node))}
     for worker in range(WORKERS):
+        numbers = {n.touched[worker] for n in tree.nodes() if worker in n.touched}
+        assert set(tree._ends[worker]) == numbers, "the order leaks or lacks a dispatch"
+        assert all(end.touched.get(worker) == n for n, end in tree._ends[worker].items())
         assert tree.held_tokens[worker] == sum(w == worker for w, _ in naive.marks)
         wanted = naive.lru(worker, kept)
         for tokens in (1, len(wanted) // 2, len(wanted) + 5):

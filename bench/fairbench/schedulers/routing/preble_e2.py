@@ -37,7 +37,8 @@ class PrebleE2(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """``window_s`` is H, ``rebalance_threshold`` is Th_bal (1.5 in Preble's code).
+        """``window_s`` is H, ``rebalance_threshold`` is Th_bal (1.5 in Preble's code;
+        inf: never rebalance).
 
         ``capacity_tokens`` is a worker's KV pool. It is what M is computed with; 0 means unknown,
         and then M is 0. The router knows which prompts a worker holds, not which outputs, so it
@@ -98,7 +99,7 @@ class PrebleE2(Router):
         exploited = [worker for worker in self._fleet.workers if holders >> worker & 1]
         chosen = self._cheapest(exploited, loads, missed, node)
         heaviest, lightest = max(loads.values()), min(loads.values())
-        if loads[chosen] == heaviest > self.params.rebalance_threshold * lightest:
+        if loads[chosen] == heaviest and heaviest / self.params.rebalance_threshold > lightest:
             return self._fleet.cheapest(loads)
         return chosen
 

@@ -77,7 +77,7 @@ class TreeOfThought(Program):
     async def _fork(self, llm: LLM, prompt: Prompt, path: str, level: int) -> None:
         await llm.gather(
             [
-                self._branch(llm, prompt, f"{path}/{LEVELS[level]}-{branch}", level)
+                self._branch(llm, prompt, f"{path}{LEVELS[level]}-{branch}", level)
                 for branch in range(self._params.branches)
             ]
         )
@@ -89,4 +89,4 @@ class TreeOfThought(Program):
         )
         if level + 1 < len(LEVELS):
             turn = Segment(f"tot/turn-{LEVELS[level + 1]}", self._params.turn_tokens)
-            await self._fork(llm, prompt_of(*prompt, thought, turn), path, level + 1)
+            await self._fork(llm, prompt_of(*prompt, thought, turn), f"{path}/", level + 1)

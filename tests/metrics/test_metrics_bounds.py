@@ -1,0 +1,82 @@
+from metrics_helpers import facts, log, requests
+
+from fairbench.core import ServiceBound, ServiceWeights
+from fairbench.metrics.bounds import (
+    dlpm_unit,
+    largest_input,
+    largest_remaining_output,
+    observed_u,
+    theorem_bound,
+    vtc_unit,
+)
+from fairbench.metrics.records import REFUSED
+
+WEIGHTS = ServiceWeights()
+
+
+def test_units_by_hand():
+    assert dlpm_unit(300, 1000, WEIGHTS) == 300 + 2 * 1000
+    assert vtc_unit(300, 1000, WEIGHTS) == 2000
+    assert vtc_unit(5000, 1000, WEIGHTS) == 5000
+    assert dlpm_unit(300, 1000, ServiceWeights(3, 5)) == 3 * 300 + 5 * 1000
+
+
+def test_vtc_on_an_a10g_has_the_bound_of_its_paper():
+    # 001 section 5: 2 * max(input, 2 * 10,000) = 40,000
+    assert theorem_bound(ServiceBound("client", 0, ""), 1024, 10_000, WEIGHTS, 1) == 40_000
+
+
+def test_dlpm_adds_the_quantum_and_workers_multiply():
+    bound = ServiceBound("actual", 500, "")
+    # 2 * (300 + 2000 + 500) = 5,600, on four workers 22,400
+    assert theorem_bound(bound, 300, 1000, WEIGHTS, 1) == 5_600
+    assert theorem_bound(bound, 300, 1000, WEIGHTS, 4) == 22_400
+    assert theorem_bound(ServiceBound("actual", 0, ""), 300, 1000, WEIGHTS, 4) == 16_000
+
+
+def test_the_largest_input_is_that_of_an_admitted_request():
+    table = requests(
+        {"input_tokens": 70, "admitted_s": 1},
+        {"input_tokens": 9000, "status": REFUSED},
+        {"input_tokens": 80, "admitted_s": 2},
+    )
+    assert largest_input(table) == 80
+    assert largest_input(requests()) == 0
+
+
+ADMITTED = (
+    {"client": 0, "admitted_s": 0, "output_tokens": 10, "input_tokens": 7},
+    {"client": 0, "admitted_s": 4, "output_tokens": 8},
+    {"client": 1, "admitted_s": 0, "output_tokens": 3},
+    {"client": 0, "worker": 1, "admitted_s": 0, "output_tokens": 13},
+)
+# worker 0, client 0: one token at each of 1, 2, 3, 4, two at each of 5 .. 11 (10 + 8 = 4 + 14)
+MADE = log(
+    {"client": 0, "end_s": 4, "steps": 4, "output_tokens": 4},
+    {"client": 0, "start_s": 4, "end_s": 11, "steps": 7, "output_tokens": 14},
+    {"client": 0, "worker": 1, "end_s": 13, "steps": 13, "output_tokens": 13},
+)
+
+
+def test_remaining_outputs_are_counted_per_client_and_worker_after_each_admission():
+    # at 0: 10. At 4, when 4 were made: 10 - 4 + 8 = 14, above worker 1's 13
+    assert largest_remaining_output(requests(*ADMITTED), MADE, facts(workers=2)) == 14
+    assert largest_remaining_output(requests(*ADMITTED), MADE, facts(workers=1)) == 14
+    assert largest_remaining_output(requests(*ADMITTED[2:]), MADE, facts(workers=2)) == 13
+
+
+def test_the_observed_unit_replaces_the_pool_by_what_remained():
+    assert observed_u(requests(*ADMITTED), MADE, facts(workers=2)) == 7 + 2 * 14
+
+
+def test_overcommitted_memory_lets_a_client_decode_more_than_the_pool():
+    # M = 1000: four requests in lockstep with 250, 333, 500 and 1000
+    # outputs hold at most 1000 tokens at any time, and produce 2,083 without a new admission
+    table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
+    held = max(sum(step for n in (250, 333, 500, 1000) if step <= n) for step in range(1, 1001))
+    assert held <= 1000
+    assert largest_remaining_output(table, log(), facts()) == 2083
+
+
+def test_nothing_admitted_leaves_nothing_to_come():
+    assert observed_u(requests(), log(), facts()) == 0

@@ -1,0 +1,265 @@
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics_helpers import NAN, facts, log, requests
+
+from fairbench.core import ServiceBound
+from fairbench.metrics.gap import Gap, max_service_gap
+from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, ServiceLog, Window
+from fairbench.metrics.waiting import intersection, merged, queued_throughout, waits
+
+
+def lists(intervals):
+    return list(zip(intervals.start.tolist(), intervals.end.tolist(), strict=True))
+
+
+def waiting(client, start, end, worker=0):
+    return {"client": client, "worker": worker, "arrival_s": start, "admitted_s": end}
+
+
+def test_a_request_waits_until_admitted_and_again_after_its_retraction():
+    table = waits(
+        requests(
+            waiting(0, 1, 4) | {"retracted_s": 6, "readmitted_s": 9},
+            waiting(1, 2, NAN) | {"status": UNFINISHED},
+            waiting(2, 3, 5) | {"retracted_s": 7, "status": UNFINISHED},
+            waiting(3, 3, 3),  # admitted at once
+            waiting(4, 3, NAN) | {"status": REFUSED},
+            waiting(5, 3, NAN, worker=-1) | {"status": UNFINISHED},  # never dispatched
+        ),
+        horizon_s=20,
+    )
+    rows = zip(*(column.tolist() for column in table), strict=True)
+    assert sorted(rows) == [(0, 0, 1, 4), (0, 0, 6, 9), (0, 1, 2, 20), (0, 2, 3, 5), (0, 2, 7, 20)]
+
+
+def test_waits_join_only_if_they_overlap():
+    start, end = np.array([5.0, 1, 2, 9, 3]), np.array([8.0, 3, 5, 12, 4])
+    # (1,3) and (2,5) overlap and swallow (3,4); at 5 the queue drains inside a pass
+    assert lists(merged(start, end)) == [(1, 5), (5, 8), (9, 12)]
+
+
+@given(*[st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4)), max_size=6)] * 2)
+def test_an_intersection_holds_the_instants_in_both(a, b):
+    def table(pairs):
+        start = np.array([p[0] for p in pairs], dtype=float)
+        return merged(start, start + np.array([p[1] for p in pairs], dtype=float))
+
+    def covers(intervals, at):
+        return any(start < at < end for start, end in lists(intervals))
+
+    one, two = table(a), table(b)
+    both = intersection(one, two)
+    for at in np.arange(0.25, 17, 0.5):
+        assert covers(both, at) == (covers(one, at) and covers(two, at))
+    assert all(start < end for start, end in lists(both))
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [((1, 8), True), ((2, 4), True), ((0, 4), False), ((1, 9), False), ((7, 12), False)],
+)
+def test_queued_throughout_needs_someone_waiting_at_every_instant(window, expected):
+    table = requests(waiting(0, 1, 5), waiting(1, 5, 8), waiting(0, 3, 4), waiting(1, 10, 12))
+    assert queued_throughout(table, 20, Window(*window)) is expected
+
+
+BACKLOGGED = (waiting(0, 0, 10), waiting(1, 2, 8))  # together in [2, 8)
+
+
+def test_the_gap_is_the_range_of_the_difference_inside_the_joint_backlog():
+    served = log(
+        {"client": 0, "start_s": 1, "end_s": 2, "extend_charged_tokens": 500, "output_tokens": 50},
+        {"client": 0, "start_s": 2, "end_s": 3, "extend_charged_tokens": 10, "output_tokens": 1},
+        {"client": 1, "start_s": 3, "end_s": 4, "extend_charged_tokens": 40, "output_tokens": 2},
+        {"client": 0, "start_s": 7, "end_s": 8, "extend_charged_tokens": 3, "output_tokens": 4},
+        {"client": 0, "start_s": 8, "end_s": 9, "extend_charged_tokens": 900},
+    )
+    # what ends at 2 and what starts at 8 is outside; W_0 - W_1 goes
+    # 0, +10 at 2, +12 at 3, then -28 at 3, -32 at 4, -29 at 7, -21 at 8: 12 - (-32) = 44
+    gap = max_service_gap(requests(*BACKLOGGED), served, facts(horizon_s=20.0))
+    assert gap == Gap(44, 0, 1, 2, 8)
+
+
+def test_the_gap_of_a_client_view_bound_counts_full_inputs():
+    served = log({"start_s": 3, "end_s": 4, "extend_charged_tokens": 5, "input_tokens": 70})
+    bound = ServiceBound("client", 0, "")
+    gap = max_service_gap(requests(*BACKLOGGED), served, facts(bound=bound))
+    assert gap is not None
+    assert gap.tokens == 70
+
+
+def test_recomputation_is_not_service():
+    served = log({"start_s": 3, "end_s": 4, "recompute_tokens": 5})
+    gap = max_service_gap(requests(*BACKLOGGED), served, facts())
+    assert gap is not None
+    assert gap.tokens == 0
+
+
+def test_a_backlog_may_cut_a_stretch_of_steps():
+    # ten steps of 1 s from 0 to 10, 3 tokens each: those ending in (2, 8] count, 6 * 3 * 2
+    served = log({"end_s": 10, "steps": 10, "output_tokens": 30})
+    gap = max_service_gap(requests(*BACKLOGGED), served, facts())
+    assert gap is not None
+    assert gap.tokens == 36
+
+
+def test_steps_of_two_workers_interleave():
+    # Client 0 gets 5 tokens at 2, 4, 6 and 8 from worker 0, client 1 5 tokens at 1, 3, 5, 7 from
+    # worker 1: seen only at 0 and 8 the difference would be 0; it swings by 10 (weighted).
+    served = log(
+        {"client": 0, "worker": 0, "end_s": 8, "steps": 4, "output_tokens": 20},
+        {"client": 1, "worker": 1, "start_s": -1, "end_s": 7, "steps": 4, "output_tokens": 20},
+    )
+    table = requests(*(waiting(c, 0, 9, worker=w) for c in (0, 1) for w in (0, 1)))
+    gap = max_service_gap(table, served, facts(workers=2))
+    assert gap is not None
+    assert gap.tokens == 10
+
+
+def test_no_gap_without_a_joint_backlog_on_every_worker():
+    served = log({"start_s": 3, "end_s": 4, "extend_charged_tokens": 5})
+    assert max_service_gap(requests(), served, facts()) is None
+    assert max_service_gap(requests(*BACKLOGGED), served, facts(workers=2)) is None
+    apart = requests(waiting(0, 0, 2), waiting(1, 2, 8))
+    assert max_service_gap(apart, served, facts()) is None
+
+
+# --- against an oracle that tries every pair of instants, one booking at a time
+
+
+def bookings(row):
+    """(time, order at that instant, tokens): ends come before starts."""
+    yield row["start_s"], 1, row["extend_charged_tokens"]
+    steps, growth = row["steps"], row["step_growth_s"]
+    length = (row["end_s"] - row["start_s"]) / steps - growth * (steps - 1) / 2
+    now = row["start_s"]
+    for step in range(steps):
+        now = row["end_s"] if step == steps - 1 else now + length
+        length += growth
+        yield now, 0, 2 * row["output_tokens"] / steps
+
+
+def oracle(queue, entries, clients, workers):
+    events = sorted(
+        (at, order, row["client"], tokens) for row in entries for at, order, tokens in bookings(row)
+    )
+    instants = sorted({e[0] for e in events} | {t for w in queue for t in waited(w)})
+
+    def backlogged(client, start, end):
+        inner = [t for t in instants if start < t < end]
+        points = inner + [(a + b) / 2 for a, b in itertools.pairwise([start, *inner, end])]
+        return all(
+            any(
+                w["client"] == client and w["worker"] == worker and waited(w)[0] < t < waited(w)[1]
+                for w in queue
+            )
+            for worker in range(workers)
+            for t in points
+        )
+
+    best = None
+    for start, end in itertools.combinations(instants, 2):
+        held = [c for c in range(clients) if backlogged(c, start, end)]
+        inside = [e for e in events if (start, 1) <= e[:2] <= (end, 0)]
+        for f, g in itertools.combinations(held, 2):
+            difference, seen = 0.0, [0.0]
+            for _, group in itertools.groupby(inside, key=lambda e: e[:2]):
+                for _, _, client, tokens in group:
+                    difference += tokens * ((client == f) - (client == g))
+                seen.append(difference)
+            best = max(best or 0.0, max(seen) - min(seen))
+    return best
+
+
+def waited(wait):
+    return wait["arrival_s"], wait["admitted_s"]
+
+
+@st.composite
+def runs(draw):
+    workers = draw(st.integers(1, 2))
+    small = st.integers(1, 5)
+    entries = []
+    for worker in range(workers):
+        now = draw(st.integers(0, 2))
+        for _ in range(draw(st.integers(1, 3))):
+            steps, growth = draw(st.integers(1, 3)), draw(st.sampled_from([0.0, 0.5]))
+            first = draw(st.integers(1, 2))
+            end = now + steps * first + growth * steps * (steps - 1) / 2
+            stretch = {
+                "worker": worker,
+                "start_s": float(now),
+                "end_s": end,
+                "steps": steps,
+                "step_growth_s": growth,
+            }
+            entries += [
+                stretch
+                | {
+                    "client": client,
+                    "extend_charged_tokens": draw(small),
+                    "output_tokens": steps * draw(small),
+                }
+                for client in sorted(draw(st.sets(st.integers(0, 2), min_size=1)))
+            ]
+            now = end
+    queue = [
+        waiting(client, start, start + draw(st.integers(2, 12)), worker)
+        for worker in range(workers)
+        for client in range(3)
+        for start in draw(st.lists(st.integers(0, 6), min_size=1, max_size=2))
+    ]
+    return workers, queue, entries
+
+
+@settings(deadline=None, max_examples=150)
+@given(runs())
+def test_the_gap_equals_that_of_an_oracle(run):
+    workers, queue, entries = run
+    gap = max_service_gap(requests(*queue), log(*entries), facts(clients=3, workers=workers))
+    expected = oracle(queue, entries, clients=3, workers=workers)
+    assert (gap is None) == (expected is None)
+    if gap is not None:
+        assert gap.tokens == pytest.approx(expected)
+
+
+def big_run(clients, per_client, stretches, steps):
+    """Everybody is backlogged most of the time on one worker."""
+    rng = np.random.default_rng(0)
+    arrival = rng.uniform(0, stretches, clients * per_client)
+    count = len(arrival)
+    wait = {
+        "request_id": np.arange(count),
+        "client": np.repeat(np.arange(clients), per_client),
+        "arrival_s": arrival,
+        "admitted_s": arrival + rng.exponential(20, count),
+    }
+    zero = np.zeros(count)
+    fields = Requests.__dataclass_fields__
+    table = Requests.from_columns(dict.fromkeys(fields, zero) | {"retracted_s": zero * NAN} | wait)
+    rows = clients * stretches
+    start = np.repeat(np.arange(stretches), clients)
+    entry = {
+        "client": np.tile(np.arange(clients), stretches),
+        "start_s": start,
+        "end_s": start + 1,
+        "steps": np.full(rows, steps),
+        "output_tokens": steps * rng.integers(0, 5, rows),
+    }
+    zero = np.zeros(rows)
+    made = ServiceLog.from_columns(dict.fromkeys(ServiceLog.__dataclass_fields__, zero) | entry)
+    return table, made
+
+
+def test_a_large_log_takes_seconds_not_minutes():
+    table, made = big_run(clients=50, per_client=200, stretches=1200, steps=10)
+    before = time.process_time()
+    gap = max_service_gap(table, made, facts(clients=50, horizon_s=1300.0))
+    assert gap is not None
+    assert gap.tokens > 0
+    assert time.process_time() - before < 5  # about 0.3 s

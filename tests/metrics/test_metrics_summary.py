@@ -1,0 +1,279 @@
+import json
+import math
+
+import pytest
+from metrics_helpers import facts, log, programs, requests
+
+from fairbench.core import ServiceBound
+from fairbench.metrics.records import REFUSED, UNFINISHED, Window
+from fairbench.metrics.summary import summarize
+from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
+
+# Clients 0 (misbehaving) and 1, a run of 20 s, window [0, 10). Every number below is from these.
+PROGRAMS = programs(
+    {"program_id": 0, "client": 0, "finish_s": 8, "demand_input_tokens": 500},
+    {
+        "program_id": 1,
+        "client": 1,
+        "arrival_s": 1,
+        "finish_s": 5,
+        "demand_input_tokens": 40,
+        "demand_output_tokens": 5,
+    },
+    {
+        "program_id": 2,
+        "client": 1,
+        "arrival_s": 2,
+        "demand_input_tokens": 50,
+        "status": UNFINISHED,
+    },
+    {"program_id": 3, "client": 0, "arrival_s": 3, "status": REFUSED},
+)
+REQUESTS = requests(
+    {
+        "client": 0,
+        "admitted_s": 2,
+        "first_token_s": 4,
+        "finish_s": 8,
+        "input_tokens": 100,
+        "cached_tokens": 60,
+        "extend_tokens": 40,
+        "output_tokens": 5,
+    },
+    {
+        "program_id": 1,
+        "client": 1,
+        "arrival_s": 1,
+        "admitted_s": 4,
+        "first_token_s": 5,
+        "finish_s": 5,
+        "input_tokens": 40,
+        "cached_tokens": 0,
+        "extend_tokens": 40,
+        "output_tokens": 1,
+    },
+    {"program_id": 2, "client": 1, "arrival_s": 2, "input_tokens": 50, "status": UNFINISHED},
+    {"program_id": 3, "client": 0, "arrival_s": 3, "worker": -1, "status": REFUSED},
+)
+LOG = log(
+    {
+        "client": 0,
+        "start_s": 2,
+        "end_s": 4,
+        "input_tokens": 100,
+        "extend_charged_tokens": 40,
+        "extend_tokens": 40,
+        "output_tokens": 1,
+    },
+    {
+        "client": 1,
+        "start_s": 4,
+        "end_s": 5,
+        "input_tokens": 40,
+        "extend_charged_tokens": 40,
+        "extend_tokens": 40,
+        "output_tokens": 1,
+    },
+    {"client": 0, "start_s": 5, "end_s": 8, "steps": 4, "output_tokens": 4},
+)
+FACTS = facts(window=Window(0, 10), horizon_s=20.0, bound=ServiceBound("actual", 50, "Theorem 4.1"))
+
+
+@pytest.fixture(scope="module")
+def made():
+    return summarize(REQUESTS, PROGRAMS, LOG, FACTS).to_json()
+
+
+EXPECTED = {
+    "duration": 20,
+    "num_programs": 4,
+    "num_requests": 4,
+    "completed": 2,
+    "failed": 1,
+    "refused": 1,
+    "total_input_tokens": 140,
+    "total_output_tokens": 6,
+    "request_throughput": 2 / 20,
+    "output_throughput": 6 / 20,
+    "extend_throughput": 80 / 20,
+    "cache_hit_rate": 60 / 140,
+    "mean_ttft_ms": 4000,  # 4 s and 4 s
+    "std_ttft_ms": 0,
+    "mean_tpot_ms": 1000,  # (8 - 4) / 4; the other has one token
+    "mean_itl_ms": 1000,
+    "p99_itl_ms": None,
+    "mean_e2el_ms": 6000,  # 8 and 4
+    "median_e2el_ms": 6000,
+    "std_e2el_ms": 2000,
+    "p99_e2el_ms": 7960,  # 4 + .99 * 4
+    "time_to_50pct_s": 8,  # 2 of 4, finished at 5 and 8
+    "time_to_90pct_s": None,
+    "time_to_100pct_s": None,
+    "window_start_s": 0,
+    "window_end_s": 10,
+    "service_rate_tok_s": (110 + 42) / 10,  # 100 + 2*5 and 40 + 2*1
+    "actual_service_tok_s": (50 + 42) / 10,
+    "output_rate_tok_s": 6 / 10,
+    "extend_rate_tok_s": 80 / 10,
+    "demand_limited": False,  # somebody waits from 0 to 2, 1 to 4 and 2 to the end
+    "jain_index": 152**2 / (2 * (110**2 + 42**2)),
+    "jain_index_actual": 92**2 / (2 * (50**2 + 42**2)),
+    # demands 500 and 40 + 10 + 50 = 100, of 152 delivered: 76 each
+    "jain_index_maxmin": 1,
+    "jain_index_entitlement": 152**2 / (2 * (110**2 + 42**2)),
+    "min_entitlement_ratio": 42 / 76,
+    # client 0 waits [0, 2), client 1 [1, 4) and [2, 20): together in [1, 2), nothing booked
+    "max_service_gap": 0,
+    "service_gap_bound": 2 * (100 + 2 * 1000 + 50),
+    "service_gap_bound_s": 4300 / ((50 + 42) / 10),
+    # client 1 is unfinished, so active until 20; client 0 until 8: [1, 8) leaves out the last token
+    "jain_index_paper_window": (108 + 42) ** 2 / (2 * (108**2 + 42**2)),
+    "paper_window_start_s": 1,
+    "paper_window_end_s": 8,
+    # client 1's programs took 4 s and more than 18 s: 4 + .5 * 14 and so on
+    "victim_p50_s": 11,
+    "victim_p95_s": 4 + 0.95 * 14,
+    "victim_p99_s": 4 + 0.99 * 14,
+    "victim_n": 2,
+}
+
+
+@pytest.mark.parametrize("key", EXPECTED)
+def test_every_value_by_hand(made, key):
+    expected = EXPECTED[key]
+    assert made[key] == (expected if expected is None else pytest.approx(expected))
+
+
+def test_the_rows_of_the_clients(made):
+    zero, one = made["clients"]
+    assert {key: one[key] for key in list(one)[:9]} == pytest.approx(
+        {
+            "client": "c1",
+            "misbehaving": False,
+            "programs": 2,
+            "requests": 2,
+            "service_rate_tok_s": 4.2,
+            "actual_service_tok_s": 4.2,
+            "demand_tok_s": 10.0,
+            "entitlement_tok_s": 7.6,
+            "entitlement_ratio": 42 / 76,
+        }
+    )
+    assert (one["latency_n"], one["latency_unfinished"], one["latency_refused"]) == (2, 1, 0)
+    assert one["cache_hit_rate"] == 0
+    assert zero["cache_hit_rate"] == 0.6
+    assert (zero["latency_n"], zero["latency_refused"], zero["p99_s"]) == (2, 1, None)
+
+
+def test_lower_bounds_are_named(made):
+    victims = [f"victim_p{percent}_s" for percent in (50, 95, 99)]
+    assert made["censored"] == [*victims, *(f"clients.c1.p{p}_s" for p in (50, 95, 99))]
+
+
+def nulls(summary):
+    for key, value in summary.items():
+        if value is None:
+            yield key
+    for client in summary["clients"]:
+        yield from (f"clients.{client['client']}.{key}" for key in nulls({"clients": []} | client))
+
+
+LATENCIES = [
+    f"{statistic}_{name}_ms"
+    for statistic in ("mean", "median", "std", "p50", "p99")
+    for name in ("ttft", "tpot", "itl", "e2el")
+]
+CASES = {
+    "usual": (REQUESTS, PROGRAMS, LOG, FACTS),
+    "nothing happened": (requests(), programs(), log(), facts()),
+    "stopped before the window": (
+        REQUESTS,
+        PROGRAMS,
+        LOG,
+        facts(window=Window(30, 40), horizon_s=20.0),
+    ),
+    "no time passed": (requests(), programs(), log(), facts(horizon_s=0.0)),
+    "one client": (requests(), programs(), log(), facts(clients=1, bound_unavailable="fcfs")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_json_has_every_key_and_a_reason_for_every_null(case):
+    summary = summarize(*CASES[case]).to_json()
+    assert not {*EXPECTED, *LATENCIES, "clients"} - summary.keys()
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert sorted(nulls(summary)) == sorted(summary["notes"])
+    assert all(summary["notes"].values())
+
+
+def test_reasons_say_what_is_the_matter():
+    notes = summarize(*CASES["one client"]).notes
+    assert notes["service_gap_bound"] == "fcfs"
+    assert notes["max_service_gap"] == "no two clients were backlogged together"
+    assert notes["victim_p50_s"] == "there is no well-behaved client"
+    assert notes["jain_index"] == "no client was served in the window"
+    late = summarize(*CASES["stopped before the window"]).notes
+    assert late["service_rate_tok_s"] == "the run ended before its window began"
+    assert late["victim_p99_s"] == "client c1: nothing of it arrived in the window"
+    usual = summarize(*CASES["usual"]).notes
+    assert "the 1 refused of 2" in usual["clients.c0.p99_s"]
+
+
+def test_a_victims_refusals_make_its_percentile_infinite_not_short():
+    table = programs(
+        {"client": 1, "finish_s": 3}, {"client": 1, "status": REFUSED}, {"client": 2, "finish_s": 9}
+    )
+    summary = summarize(requests(), table, log(), facts(clients=3))
+    assert math.isinf(summary.victims.victim_p99_s)
+    assert summary.to_json()["victim_p99_s"] is None
+    assert summary.notes["victim_p99_s"].startswith("client c1: it falls among the 1 refused of 2")
+
+
+def test_victims_are_averaged_over_the_well_behaved_only():
+    rows = [
+        {"client": client, "finish_s": seconds}
+        for client, seconds in [(0, 99), (1, 2), (1, 4), (2, 10)]
+    ]
+    summary = summarize(requests(), programs(*rows), log(), facts(clients=3))
+    assert summary.victims.victim_p50_s == (3 + 10) / 2
+    assert summary.victims.victim_n == 1
+    other = summarize(requests(), programs(*rows), log(), facts(clients=3, misbehaving=2))
+    assert other.victims.victim_p50_s == (99 + 3) / 2
+
+
+def test_a_run_stopped_inside_its_window_is_measured_up_to_there():
+    summary = summarize(REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 1000), horizon_s=10.0))
+    assert summary.window == Window(0, 10)
+    assert summary.fairness.service_rate_tok_s == pytest.approx(15.2)
+
+
+def test_service_bounds_in_the_client_view_use_its_rate():
+    bound = ServiceBound("client", 0, "001 Theorem 4.4")
+    summary = summarize(
+        REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 10), horizon_s=20.0, bound=bound)
+    )
+    # 2 * max(100, 2 * 1000) tokens at 15.2 tokens/s
+    assert summary.fairness.service_gap_bound_s == pytest.approx(4000 / 15.2)
+
+
+def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
+    table = programs(*({"arrival_s": i, "finish_s": 20 - i} for i in range(10)))
+    # arrivals 0..4 count, finishing at 16, 17, 18, 19, 20; 50% of 5 needs 3
+    window = Window(2, 5)
+    assert [time_to_finish(table, window, p) for p in (50, 90, 100)] == [18, 20, 20]
+
+
+def test_totals_of_no_time_at_all_are_undefined():
+    assert math.isnan(totals(requests(), programs(), log(), 0.0).request_throughput)
+
+
+def test_inter_token_latency_weighs_gaps_and_tpot_weighs_requests():
+    table = requests(
+        {"first_token_s": 0, "finish_s": 3, "output_tokens": 4},  # 3 gaps of 1 s
+        {"first_token_s": 0, "finish_s": 5, "output_tokens": 2},  # 1 gap of 5 s
+        {"first_token_s": 0, "finish_s": 9, "output_tokens": 9, "status": UNFINISHED},
+    )
+    latency = request_latency_ms(table)
+    assert latency["mean_itl_ms"] == 2000  # 8 s / 4
+    assert latency["mean_tpot_ms"] == 3000  # (1 + 5) / 2
+    assert latency["p50_tpot_ms"] == 3000

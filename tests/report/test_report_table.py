@@ -1,0 +1,187 @@
+"""The summary for people."""
+
+import copy
+from pathlib import Path
+
+import pytest
+from fairbench.report.numbers import index, more_than, number, percent
+from fairbench.report.table import MAX_WIDTH, as_text
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+CLIENT = {
+    "client": "client-0",
+    "misbehaving": True,
+    "programs": 312,
+    "requests": 9_000,
+    "service_rate_tok_s": 12_345.6,
+    "actual_service_tok_s": 2_345.6,
+    "entitlement_ratio": 0.961,
+    "p50_s": 12.34,
+    "p99_s": 80.19,
+    "latency_n": 299,
+    "cache_hit_rate": 0.931,
+}
+SUMMARY = {
+    "simulated": True,
+    "timing_profile": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
+    "scheduler": "d2lpm",
+    "router": "d2lpm",
+    "local": "dlpm",
+    "workload": "tot",
+    "scenario": "s1",
+    "dp": 4,
+    "seed": 0,
+    "pool_tokens": 412_745,
+    "service_rate_tok_s": 30_856.0,
+    "output_throughput": 1.0,
+    "output_rate_tok_s": 4_408.0,
+    "extend_rate_tok_s": 4_396.0,
+    "window_start_s": 60.0,
+    "window_end_s": 300.0,
+    "demand_limited": False,
+    "jain_index": 0.8765,
+    "jain_index_maxmin": 0.955,
+    "jain_index_actual": 0.91,
+    "jain_index_entitlement": 0.99,
+    "jain_index_paper_window": 0.9,
+    "paper_window_start_s": 17.0,
+    "paper_window_end_s": 1108.0,
+    "min_entitlement_ratio": 0.9,
+    "victim_p50_s": 10.0,
+    "victim_p95_s": 20.0,
+    "victim_p99_s": 30.0,
+    "victim_n": 120,
+    "max_service_gap": 82_545.0,
+    "service_gap_bound": 825_450.0,
+    "service_gap_bound_s": 120.0,
+    "bound_source": "D2LPM Theorem 5.1",
+    "num_requests": 27_000,
+    "num_programs": 900,
+    "completed": 26_990,
+    "failed": 7,
+    "refused": 3,
+    "clients": [CLIENT, CLIENT | {"client": "client-1", "misbehaving": False}],
+    "censored": [],
+    "notes": {},
+}
+
+
+def text(summary, **options):
+    return as_text(summary, path=Path("results/runs/x"), **options)
+
+
+def test_what_a_run_shows():
+    assert text(SUMMARY) == (Path(__file__).parent / "summary.txt").read_text()
+
+
+def with_nulls(summary):
+    """The summary of a run in which nothing happened."""
+    empty = copy.deepcopy(summary)
+    for row in (empty, *empty["clients"]):
+        for key, value in row.items():
+            if isinstance(value, float):
+                row[key] = None
+    return empty
+
+
+PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
+
+
+@given(
+    names=st.lists(st.text(PRINTABLE, min_size=1, max_size=60), min_size=1, max_size=5),
+    large=st.integers(1, 10**6),
+    nulls=st.booleans(),
+)
+def test_no_line_is_ever_too_wide(names, large, nulls):
+    summary = copy.deepcopy(SUMMARY)
+    summary["clients"] = [
+        CLIENT
+        | {"client": name, "programs": large, "service_rate_tok_s": float(large), "p99_s": 9_999.0}
+        for name in names
+    ]
+    summary["notes"] = {f"clients.{name}.p99_s": f"reason {name}" for name in names}
+    summary["censored"] = [f"clients.{name}.p99_s" for name in names]
+    shown = text(with_nulls(summary) if nulls else summary)
+    assert all(cell_len(line) <= MAX_WIDTH for line in shown.split("\n"))
+
+
+def test_undefined_is_a_dash_and_its_reason_a_note():
+    summary = with_nulls(SUMMARY)
+    summary["notes"] = {
+        "jain_index": "no client was served",
+        "jain_index_actual": "no client was served",
+        "clients.client-1.p50_s": "no program arrived",
+        "std_itl_ms": "not in the records",
+    }
+    shown = text(summary)
+    assert "None" not in shown
+    assert "nan" not in shown
+    assert "jain_index, jain_index_actual: no client was served" in shown
+    assert "client-1.p50_s: no program arrived" in shown
+    assert "std_itl" not in shown  # the table does not show it, so it need not excuse it
+    assert "largest -; bound -" in shown
+
+
+def test_a_percentile_among_the_unfinished_is_a_lower_bound():
+    censored = ["clients.client-1.p99_s", "victim_p99_s"]
+    shown = text(SUMMARY | {"censored": censored}).split("\n")
+    rows = {line.split()[0]: line for line in shown if line.startswith(("client-", "well-"))}
+    assert "> 80.1 " in rows["client-1"]  # of 80.19: more than 80.2 might be false
+    assert ">" not in rows["client-0"]
+    assert "P95 20.0 s, P99 > 30.0 s" in rows["well-behaved"]
+
+
+def test_the_gap_is_also_told_in_seconds_of_cluster_service():
+    # 120 s for 825,450 tokens are 12 s for 82,545.
+    assert "largest 82,545 tokens = 12.0 s; bound 825,450 tokens = 120 s" in text(SUMMARY)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"demand_limited": True}, "(limited by demand)"),
+        ({"latency": "ttft"}, "to the first token"),
+        ({"token_count_method": "4.6 characters a token"}, "input: 4.6 characters a token"),
+        ({"mem_fraction_static": 0.88}, "(mem_fraction_static 0.88)"),
+        ({"simulated": False}, "measured on a100"),
+    ],
+)
+def test_what_is_out_of_the_ordinary_is_said(change, expected):
+    assert expected not in text(SUMMARY)
+    assert expected in " ".join(text(SUMMARY | change).split())
+
+
+def test_the_p99_of_a_large_cohort_needs_no_warning():
+    assert "a P99 needs" in text(SUMMARY)
+    assert "a P99 needs" not in text(SUMMARY | {"victim_n": 300})
+
+
+def test_an_interrupted_run_says_so():
+    assert "INCOMPLETE" not in text(SUMMARY)
+    assert "INCOMPLETE" in text(SUMMARY, complete=False)
+
+
+def test_colours_only_where_wanted():
+    assert "\x1b[" not in text(SUMMARY)
+    assert "\x1b[" in text(SUMMARY, colour=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, "-"), (0.0, "0.00"), (1.234, "1.23"), (12.34, "12.3"), (12_345.6, "12,346"), (7, "7")],
+)
+def test_numbers(value, expected):
+    assert number(value) == expected
+
+
+def test_shares_and_indices():
+    assert (percent(0.1234), percent(None)) == ("12.3%", "-")
+    assert (index(1.0), index(None)) == ("1.000", "-")
+
+
+@given(st.floats(0, 1e9))
+def test_a_lower_bound_is_never_rounded_up(value):
+    shown = float(more_than(value).removeprefix("> ").replace(",", ""))
+    assert value - 1 < shown <= value

@@ -1,0 +1,63 @@
+"""Gamma renewal arrivals: rate, burstiness, schedule, streams."""
+
+from itertools import islice, pairwise
+from math import inf, sqrt
+from statistics import fmean, pstdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.workloads.arrivals import Rate, arrival_times, stream
+
+
+def take(count, rates, burstiness=1.0, seed=0):
+    return list(islice(arrival_times(stream(seed, "test"), rates, burstiness), count))
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("rate", [0.09, 20.0])
+def test_mean_gap_and_cv(burstiness, rate):
+    times = [0.0, *take(20_000, (Rate(0.0, rate),), burstiness)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert fmean(gaps) == pytest.approx(1 / rate, rel=0.04)
+    assert pstdev(gaps) / fmean(gaps) == pytest.approx(1 / sqrt(burstiness), rel=0.05)
+
+
+def test_infinite_rate_is_all_at_once():
+    assert take(5, (Rate(0.0, inf),)) == [0.0] * 5
+
+
+def test_schedule_changes_the_rate_where_it_says():
+    times = take(12_000, (Rate(0.0, 40.0), Rate(100.0, 10.0)))
+    flood = sum(t < 100 for t in times)
+    calm = sum(100 <= t < 500 for t in times)
+    assert flood == pytest.approx(4000, rel=0.06)
+    assert calm == pytest.approx(4000, rel=0.06)
+
+
+def test_gap_across_a_change_by_hand():
+    # A gap of 6 units from t = 0: 2 s at rate 2 use 4 of them, the other 2 take 4 s at rate 0.5.
+    class Six:
+        def gammavariate(self, alpha, beta):
+            assert (alpha, beta) == (3.0, 1 / 3.0)
+            return 6.0
+
+    assert next(arrival_times(Six(), (Rate(0.0, 2.0), Rate(2.0, 0.5)), 3.0)) == 6.0
+
+
+@given(
+    st.lists(st.floats(0.01, 100), min_size=1, max_size=4), st.floats(0.1, 10), st.integers(0, 99)
+)
+def test_times_never_decrease_and_equal_rates_need_no_pieces(rates, burstiness, seed):
+    pieces = tuple(Rate(3.0 * i, rate) for i, rate in enumerate(rates))
+    times = take(50, pieces, burstiness, seed)
+    assert times == sorted(times)
+    same = tuple(Rate(3.0 * i, rates[0]) for i in range(4))
+    assert take(50, same, burstiness, seed) == pytest.approx(take(50, same[:1], burstiness, seed))
+
+
+def test_streams_are_named_and_independent():
+    assert stream(1, "a").random() == stream(1, "a").random()
+    draws = {stream(seed, name).random() for seed in range(5) for name in ("a", "b", "client-0/x")}
+    assert len(draws) == 15

@@ -1,0 +1,322 @@
+"""Real input: files, hub layouts, token counts, and what is said about wrong files."""
+
+import builtins
+import gzip
+import json
+import sys
+import types
+
+import pytest
+from workload_fakes import calls_of, demand_of, shared_data
+
+from fairbench.errors import DataError, UsageError
+from fairbench.workloads.datasets import load_source
+from fairbench.workloads.spec import load_workload, plan_clients, program_stream
+from fairbench.workloads.tokens import ApproximateCounter, load_counter
+
+
+def text_of(tokens):
+    """A text that counts as so many tokens by the approximation."""
+    return "x" * int(tokens * 4.6)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*lines, name="data.jsonl"):
+        path = tmp_path / name
+        text = "".join(
+            (line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines
+        )
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        return str(path)
+
+    return write
+
+
+def items(source, seed=0):
+    """One pass over a source, in file order."""
+    passed = [source.item(seed, number) for number in range(len(source))]
+    return sorted(passed, key=lambda item: int(item.key.rsplit("/", 1)[1]))
+
+
+class TestLayouts:
+    def test_questions(self, write):
+        path = write({"question": text_of(10), "answer": "4"}, {"question": text_of(20)})
+        source = load_source("tree-of-thought", path)
+        assert [item.text_tokens for item in items(source)] == [10, 20]
+        assert [item.key for item in items(source)] == ["data.jsonl/1", "data.jsonl/2"]
+
+    def test_documents(self, write):
+        qa = [{"q": text_of(3), "a": text_of(2)}, {"q": text_of(5), "a": "", "type": None}]
+        path = write({"title": "t", "text": text_of(100), "qa": qa}, name="docs.jsonl.gz")
+        (item,) = items(load_source("long-qa", path))
+        assert (item.text_tokens, item.exchanges) == (100, ((3, 2), (5, 1)))
+
+    def test_hub_loogle_has_a_row_per_question(self, write):
+        rows = [
+            {"doc_id": "d", "context": text, "question": text_of(n), "answer": text_of(n + 1)}
+            for text, n in (("a" * 460, 3), ("b" * 920, 4), ("a" * 460, 5))
+        ]
+        first, second = items(load_source("long-qa", write(*rows)))
+        assert (first.text_tokens, first.exchanges) == (100, ((3, 4), (5, 6)))
+        assert (second.text_tokens, second.exchanges) == (200, ((4, 5),))
+
+    @pytest.mark.parametrize("as_text", [True, False])
+    def test_older_hub_loogle(self, write, as_text):
+        pairs = [{"Q": text_of(3), "A": text_of(2), "type": "x"}]
+        row = {"input": text_of(50), "title": "t", "qa_pairs": str(pairs) if as_text else pairs}
+        (item,) = items(load_source("long-qa", write(row)))
+        assert (item.text_tokens, item.exchanges) == (50, ((3, 2),))
+
+    def test_dialogues(self, write):
+        history = [{"user": text_of(3), "bot": text_of(9)}, {"user": text_of(4), "bot": "y"}]
+        (item,) = items(load_source("chat", write({"id": 1, "history": history})))
+        assert item.exchanges == ((3, 9), (4, 1))
+
+    def test_hub_arena(self, write):
+        said = [("user", 3), ("assistant", 9), ("user", 4), ("assistant", 8), ("user", 5)]
+        row = {"conversation_a": [{"role": r, "content": text_of(n)} for r, n in said]}
+        (item,) = items(load_source("chat", write(row)))
+        assert item.exchanges == ((3, 9), (4, 8))
+
+    def test_articles_are_joined_to_the_nearest_total(self, write):
+        # From each start: 1000, 2000, 3000 (nearer to 2677 than 2000), not 4000.
+        path = write(*[json.dumps(text_of(1000))] * 3, {"text": text_of(1000)})
+        assert [item.text_tokens for item in items(load_source("judge", path))] == [3000] * 4
+
+    def test_joining_goes_round_and_stops_where_it_began(self, write):
+        path = write({"text": text_of(100)}, {"text": text_of(2500)}, {"text": text_of(40)})
+        # 100+2500+40 is all there is; 2500+40+100 too; 40+100+2500 too.
+        assert [item.text_tokens for item in items(load_source("judge", path))] == [2640] * 3
+
+    def test_a_long_article_stays_alone(self, write):
+        path = write({"text": text_of(9000)}, {"text": text_of(10)})
+        assert items(load_source("judge", path))[0].text_tokens == 9000
+
+    def test_blank_lines_are_no_records(self, write):
+        assert len(load_source("tree-of-thought", write({"question": "a"}, "", "  "))) == 1
+
+
+class TestOrder:
+    @pytest.fixture
+    def source(self, write):
+        return load_source("tree-of-thought", write(*[{"question": f"q{n}"} for n in range(20)]))
+
+    def test_each_pass_hands_out_everything_once(self, source):
+        for turn in range(3):
+            keys = [source.item(4, 20 * turn + n).key.split("#")[0] for n in range(20)]
+            assert len(set(keys)) == 20
+            assert keys != sorted(keys)
+
+    def test_passes_and_seeds_are_shuffled_differently(self, source):
+        def order(seed, turn):
+            return [source.item(seed, 20 * turn + n).key.split("#")[0] for n in range(20)]
+
+        assert order(4, 0) != order(4, 1)
+        assert order(4, 0) != order(5, 0)
+        assert order(4, 0) == order(4, 0)
+
+    def test_later_passes_are_fresh_copies(self, source):
+        keys = [source.item(4, n).key for n in range(60)]
+        assert len(set(keys)) == 60
+        assert [key.endswith("#2") for key in keys] == [False] * 20 + [True] * 20 + [False] * 20
+
+
+class TestWrongFiles:
+    @pytest.mark.parametrize(
+        ("kind", "lines", "message"),
+        [
+            ("tree-of-thought", [{"question": "a"}, "{"], r"data\.jsonl, line 2: not JSON"),
+            ("tree-of-thought", [{"question": "a"}, {"q": 1}], r"line 2: missing field 'question'"),
+            ("tree-of-thought", [{"question": 5}], r"line 1: field 'question': must be a text"),
+            ("tree-of-thought", [{"question": ""}], r"line 1: field 'question': is empty"),
+            ("tree-of-thought", [[1]], r"line 1: not a JSON object or text"),
+            ("tree-of-thought", [{"x": 1}], r"missing field 'question': tree-of-thought reads"),
+            ("long-qa", [{"text": "a", "qs": []}], r"text\} or a text records fit judge programs"),
+            ("long-qa", [{"title": "a", "qa": []}], r"line 1: missing field 'text'"),
+            ("long-qa", [{"text": "a", "qa": []}], r"line 1: field 'qa': is empty"),
+            ("long-qa", [{"text": "a", "qa": [{"q": "b"}]}], r"missing field 'qa\[0\]\.a'"),
+            ("long-qa", [{"input": "a", "qa_pairs": "none("}], r"'qa_pairs': must be a list"),
+            ("chat", [{"history": [{"user": "b"}]}], r"missing field 'history\[0\]\.bot'"),
+            ("chat", [{"history": "b"}], r"'history': must be a list of objects"),
+            ("chat", [{"conversation_a": [{"role": "user", "content": "b"}]}], r"no user message"),
+            ("chat", [{"question": "a"}], r"fit tree-of-thought programs.*runs chat.*history"),
+            ("tree-of-thought", [{"text": "a", "qa": [1]}], r"fit long-qa programs"),
+        ],
+    )
+    def test_file_line_and_field(self, write, kind, lines, message):
+        with pytest.raises(DataError, match=message) as raised:
+            load_source(kind, write(*lines))
+        assert "\n" not in str(raised.value)
+        assert "data.jsonl" in str(raised.value)
+
+    def test_empty_file(self, write):
+        with pytest.raises(DataError, match=r"data\.jsonl: no records"):
+            load_source("chat", write())
+
+    def test_missing_file_folder_and_suffix(self, tmp_path):
+        with pytest.raises(DataError, match=r"cannot read dataset .*absent\.jsonl: No such file"):
+            load_source("chat", str(tmp_path / "absent.jsonl"))
+        (tmp_path / "folder.jsonl").mkdir()
+        with pytest.raises(DataError, match="cannot read dataset"):
+            load_source("chat", str(tmp_path / "folder.jsonl"))
+        with pytest.raises(DataError, match=r"must end in \.jsonl or \.jsonl\.gz"):
+            load_source("chat", str(tmp_path / "data.csv"))
+
+    def test_not_gzip_cut_off_and_not_text(self, write, tmp_path):
+        bad = tmp_path / "bad.jsonl.gz"
+        bad.write_bytes(b"not gzip at all")
+        with pytest.raises(DataError, match="cannot read dataset"):
+            load_source("chat", str(bad))
+        bad.write_bytes(gzip.compress(b'{"question": "abcdefgh"}\n' * 99)[:-20])
+        with pytest.raises(DataError, match="damaged gzip"):
+            load_source("tree-of-thought", str(bad))
+        latin = tmp_path / "latin.jsonl"
+        latin.write_bytes(b'{"question": "\xe9"}\n')
+        with pytest.raises(DataError, match="not UTF-8"):
+            load_source("tree-of-thought", str(latin))
+
+
+class TestHub:
+    """The loader with a stand-in for the ``datasets`` package."""
+
+    @pytest.fixture
+    def hub(self, monkeypatch):
+        asked = []
+
+        def install(rows):
+            def load_dataset(name, configuration, *, split):
+                asked.append((name, configuration, split))
+                if isinstance(rows, Exception):
+                    raise rows
+                return rows
+
+            module = types.ModuleType("datasets")
+            module.load_dataset = load_dataset
+            monkeypatch.setitem(sys.modules, "datasets", module)
+            return asked
+
+        return install
+
+    def test_rows_are_read_as_local_records_are(self, hub):
+        asked = hub([{"question": text_of(7), "answer": "x"}])
+        (item,) = items(load_source("tree-of-thought", "hf:openai/gsm8k"))
+        assert (item.key, item.text_tokens) == ("hf:openai/gsm8k/1", 7)
+        assert asked == [("openai/gsm8k", "main", "train")]
+
+    def test_wrong_kind_and_row(self, hub):
+        hub([{"question": "a"}, {"answer": "b"}])
+        with pytest.raises(DataError, match=r"hf:openai/gsm8k, row 1: .*fit tree-of-thought"):
+            load_source("chat", "hf:openai/gsm8k")
+        with pytest.raises(DataError, match=r"row 2: missing field 'question'"):
+            load_source("tree-of-thought", "hf:openai/gsm8k")
+
+    def test_no_network(self, hub):
+        hub(ConnectionError("no route\nmore"))
+        with pytest.raises(UsageError, match=r"cannot load hf:openai/gsm8k: no route \(") as raised:
+            load_source("tree-of-thought", "hf:openai/gsm8k")
+        assert "\n" not in str(raised.value)
+
+    def test_unknown_dataset(self):
+        with pytest.raises(UsageError, match=r"hub dataset 'openai/gsm8'.*mean 'openai/gsm8k'"):
+            load_source("tree-of-thought", "hf:openai/gsm8")
+
+    def test_package_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(UsageError, match=r"pip install 'fairbench-llm\[hub\]'"):
+            load_source("tree-of-thought", "hf:openai/gsm8k")
+
+
+class TestTokens:
+    @pytest.mark.parametrize(
+        ("characters", "tokens"), [(0, 1), (1, 1), (46, 10), (47, 11), (4600, 1000)]
+    )
+    def test_approximation_rounds_up(self, characters, tokens):
+        assert ApproximateCounter().count("x" * characters) == tokens
+
+    def test_the_source_says_how_it_counted(self, write):
+        source = load_source("tree-of-thought", write({"question": "a"}))
+        assert source.token_count_method == "approximated: 4.6 characters a token"
+
+    def test_missing_and_wrong_tokenizer_files(self, tmp_path):
+        with pytest.raises(UsageError, match="no such file"):
+            load_counter(str(tmp_path / "absent.json"))
+        with pytest.raises(UsageError, match="no such file"):
+            load_counter(str(tmp_path))
+        bad = tmp_path / "tokenizer.json"
+        bad.write_text("{}")
+        pytest.importorskip("tokenizers")
+        with pytest.raises(DataError, match=r"not a tokenizer\.json") as raised:
+            load_counter(str(tmp_path))
+        assert "\n" not in str(raised.value)
+
+    def test_package_missing(self, tmp_path, monkeypatch):
+        path = tmp_path / "tokenizer.json"
+        path.write_text("{}")
+        real = builtins.__import__
+
+        def refuse(name, *arguments, **keywords):
+            if name == "tokenizers":
+                raise ImportError(name)
+            return real(name, *arguments, **keywords)
+
+        monkeypatch.setattr(builtins, "__import__", refuse)
+        with pytest.raises(UsageError, match=r"pip install 'fairbench-llm\[tokenizers\]'"):
+            load_counter(str(path))
+
+    def test_counts_by_a_small_tokenizer(self, tmp_path, write):
+        tokenizers = pytest.importorskip("tokenizers")
+        model = tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        tokenizer.save(str(tmp_path / "words.json"))
+        path = write({"question": "a b a b something"})
+        source = load_source("tree-of-thought", path, str(tmp_path / "words.json"))
+        assert source.item(0, 0).text_tokens == 5
+        assert source.token_count_method == "tokenizer file words.json"
+
+
+class TestSharedData:
+    """The real files, where they lie beside the checkout."""
+
+    @pytest.mark.parametrize(
+        ("workload", "name", "count", "mean_tokens"),
+        [
+            ("tot", "gsm8k_train.jsonl.gz", 7473, (48, 55)),
+            ("long-qa", "loogle_wiki9.jsonl.gz", 9, (17_000, 21_000)),
+            ("long-qa", "qmsum_val.jsonl.gz", 35, (11_000, 13_500)),
+            ("judge", "sglang_judge_articles.jsonl.gz", 25, (2_400, 3_000)),
+            ("chat", "mtbench101.jsonl.gz", 1388, (0, 0)),
+        ],
+    )
+    def test_every_record_becomes_a_program(self, workload, name, count, mean_tokens):
+        spec = load_workload(workload)
+        source = load_source(spec.program, shared_data(name))
+        assert len(source) == count
+        lengths = [item.text_tokens for item in items(source)]
+        assert mean_tokens[0] <= sum(lengths) / count <= mean_tokens[1]
+        contents = set()
+        for plan in plan_clients(spec, "none", num_programs=6):
+            for _, program in program_stream(plan, kind=spec.program, seed=0, source=source):
+                calls = calls_of(program)
+                assert program.demand == demand_of(calls)
+                contents.add(next(s.key for s in calls[0].prompt if name in s.key))
+        assert len(contents) == 6 * spec.clients
+
+    def test_number_of_questions_in_all(self):
+        source = load_source("long-qa", shared_data("loogle_wiki9.jsonl.gz"))
+        assert sum(len(item.exchanges) for item in items(source)) == 123
+        source = load_source("chat", shared_data("mtbench101.jsonl.gz"))
+        assert sum(len(item.exchanges) for item in items(source)) == 4208
+
+    def test_wrong_workload_for_a_real_file(self):
+        with pytest.raises(DataError, match=r"line 1: .*fit long-qa programs.*runs judge"):
+            load_source("judge", shared_data("loogle_wiki9.jsonl.gz"))
+
+    def test_a_real_tokenizer(self):
+        pytest.importorskip("tokenizers")
+        tokenizer = shared_data("qwen3_tokenizer.json")
+        source = load_source("judge", shared_data("sglang_judge_articles.jsonl.gz"), tokenizer)
+        lengths = [item.text_tokens for item in items(source)]
+        assert 2_400 <= sum(lengths) / len(lengths) <= 3_000
+        assert source.token_count_method == "tokenizer file qwen3_tokenizer.json"

@@ -1,0 +1,287 @@
+"""The four program kinds: shapes, prompts, demand, and the averages of the paper's Table 2."""
+
+import random
+from collections import Counter
+from itertools import islice, pairwise
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from workload_fakes import calls_of, demand_of
+
+from fairbench.core import Demand, prompt_tokens
+from fairbench.errors import UsageError
+from fairbench.workloads.model import make_params
+from fairbench.workloads.programs import KINDS, Item, program_class
+from fairbench.workloads.spec import load_workload, plan_clients, program_stream, workload_names
+
+
+def build(workload, item=None, program_id=7, seed=0, **overrides):
+    spec = load_workload(workload)
+    params = make_params(spec.program, {**spec.params, **overrides}, workload)
+    rng = random.Random(seed)
+    return program_class(spec.program).build(params, rng, program_id, "client-0", item)
+
+
+def well_behaved(workload, programs, seed):
+    """Programs of well-behaved clients of the first scenario, as a run would make them."""
+    spec = load_workload(workload)
+    plans = [p for p in plan_clients(spec, "s1", num_programs=programs) if not p.misbehaving]
+    for plan in plans:
+        for _, program in program_stream(plan, kind=spec.program, seed=seed):
+            yield program
+
+
+def keys(prompt):
+    return [segment.key for segment in prompt]
+
+
+class TestTreeOfThought:
+    @pytest.mark.parametrize(("branches", "generations"), [(2, 30), (3, 120), (4, 340)])
+    def test_generations_per_tree(self, branches, generations):
+        # b + b^2 + b^3 + b^4
+        assert len(calls_of(build("tot", branches=branches))) == generations
+
+    def test_levels_fork_and_wait_for_their_parent(self):
+        calls = calls_of(build("tot", branches=3), service_s=10.0)
+        assert Counter(call.depth for call in calls) == {0: 3, 1: 9, 2: 27, 3: 81}
+        assert all(call.start_s == 10.0 * call.depth for call in calls)
+
+    def test_siblings_share_one_prompt_and_cousins_do_not(self):
+        calls = calls_of(build("tot", branches=3))
+        groups = Counter(call.prompt for call in calls)
+        # One root prompt, then one prompt per thought of the three upper levels.
+        assert len(groups) == 1 + 3 + 9 + 27
+        assert set(groups.values()) == {3}
+
+    def test_prompt_grows_by_the_thought_and_the_next_turn(self):
+        calls = {call.name: call for call in calls_of(build("tot"))}
+        root = calls["plan-1"].prompt
+        assert keys(root) == ["tot/instruction", "7/question"]
+        below = calls["plan-1/execute-0"].prompt
+        assert below[:2] == root
+        assert below[2:] == (("out/plan-1", 256), ("tot/turn-execute", 32))
+        deepest = calls["plan-1/execute-0/reflect-0/answer-1"].prompt
+        assert prompt_tokens(deepest) == prompt_tokens(root) + 3 * (256 + 32)
+
+    def test_demand_by_hand(self):
+        program = build("tot", question_tokens=480.0, question_sigma=0.0)
+        # Root 546; levels of 2, 4, 8, 16 calls with 288 more tokens each: 30*546 + 288*(4+16+48).
+        assert program.demand == Demand(30, 30 * 546 + 288 * 68, 30 * 256)
+
+    def test_question_scale_is_ten_times_the_question(self):
+        short = calls_of(build("tot"))[0].prompt
+        long = calls_of(build("tot", question_scale=10.0))[0].prompt
+        assert long[0] == short[0]
+        assert long[1].length == 10 * short[1].length
+
+
+class TestJudge:
+    @pytest.mark.parametrize("dimensions", [1, 2, 8, 16])
+    def test_requests_are_dimensions_and_two(self, dimensions):
+        assert len(calls_of(build("judge", dimensions=dimensions))) == dimensions + 2
+
+    def test_judgements_share_the_root_and_only_that(self):
+        first, second, *_ = calls_of(build("judge"))
+        assert keys(first.prompt) == ["judge/system", "7/article", "judge/dimension-0"]
+        assert first.prompt[:2] == second.prompt[:2]
+        assert second.prompt[2].key == "judge/dimension-1"
+
+    def test_merge_reads_all_judgements_and_score_reads_the_merge(self):
+        calls = calls_of(build("judge", dimensions=3), service_s=5.0)
+        merge, score = calls[-2:]
+        judged = [f"out/judgement-{number}" for number in range(3)]
+        assert keys(merge.prompt) == [
+            "judge/system", "7/article", *judged, "judge/merge-instruction",
+        ]  # fmt: skip
+        assert score.prompt[:-2] == merge.prompt
+        assert keys(score.prompt)[-2:] == ["out/merge", "judge/score-instruction"]
+        assert (merge.start_s, score.start_s) == (5.0, 10.0)
+        assert (merge.output_tokens, score.output_tokens) == (256, 2)
+        assert [call.depth for call in calls] == [0, 0, 0, 1, 2]
+
+    def test_demand_by_hand(self):
+        program = build("judge", article_sigma=0.0)
+        # Root 2701. Judgements 2*(2701+48); merge 2701+512+16 = 3229; score 3229+256+20 = 3505.
+        assert program.demand == Demand(4, 5498 + 3229 + 3505, 2 * 256 + 256 + 2)
+
+    def test_extra_tokens_are_fresh_and_before_the_article(self):
+        prompt = calls_of(build("judge", extra_tokens=600))[0].prompt
+        assert prompt[1] == ("7/extra", 600)
+        assert prompt[2].key == "7/article"
+
+
+class TestLongQA:
+    def test_one_document_many_questions_in_order_of_time(self):
+        calls = calls_of(build("long-qa"))
+        assert len(calls) == 16
+        assert len({call.prompt[:2] for call in calls}) == 1
+        assert len({call.prompt[2].key for call in calls}) == 16
+        times = [call.start_s for call in calls]
+        assert times[0] == 0.0
+        assert times == sorted(times)
+
+    def test_a_question_does_not_wait_for_the_answer_before(self):
+        program = build("long-qa")
+        quick = [call.start_s for call in calls_of(program, service_s=0.0)]
+        slow = [call.start_s for call in calls_of(program, service_s=1e6)]
+        assert quick == slow
+
+    def test_gaps_average_four_seconds(self):
+        gaps = []
+        for program in well_behaved("long-qa", 150, seed=5):
+            times = [call.start_s for call in calls_of(program)]
+            gaps += [later - earlier for earlier, later in pairwise(times)]
+        assert fmean(gaps) == pytest.approx(4.0, rel=0.05)
+
+    def test_reserved_output_is_32_and_the_document_is_fresh(self):
+        one, two = calls_of(build("long-qa"))[0], calls_of(build("long-qa", program_id=8))[0]
+        assert one.max_new_tokens == 32
+        assert (one.prompt[0].key, one.prompt[1].key) == ("long-qa/instruction", "7/document")
+        assert two.prompt[1].key == "8/document"
+
+    def test_document_scale(self):
+        plain = calls_of(build("long-qa"))[0].prompt[1].length
+        assert calls_of(build("long-qa", document_scale=2.0))[0].prompt[1].length == 2 * plain
+
+
+class TestChat:
+    def test_history_grows_by_message_and_answer(self):
+        calls = calls_of(build("chat", turns_min=3, turns_max=3))
+        assert keys(calls[2].prompt) == [
+            "7/user-0", "out/turn-0", "7/user-1", "out/turn-1", "7/user-2",
+        ]  # fmt: skip
+        assert calls[2].prompt[: len(calls[1].prompt)] == calls[1].prompt
+        assert [call.depth for call in calls] == [0, 1, 2]
+
+    def test_a_turn_waits_for_the_answer_and_then_thinks(self):
+        program = build("chat", turns_min=2, turns_max=2)
+        quick, slow = calls_of(program, 0.0), calls_of(program, 100.0)
+        assert quick[1].start_s > 0
+        assert slow[1].start_s == pytest.approx(quick[1].start_s + 100.0)
+
+    def test_think_time_averages_five_seconds(self):
+        gaps = []
+        for program in well_behaved("chat", 1000, seed=3):
+            times = [call.start_s for call in calls_of(program)]
+            gaps += [later - earlier for earlier, later in pairwise(times)]
+        assert fmean(gaps) == pytest.approx(5.0, rel=0.05)
+
+    def test_turns_and_limits(self):
+        programs = list(well_behaved("chat", 1000, seed=1))
+        turns = Counter(program.demand.requests for program in programs)
+        assert sorted(turns) == [2, 3, 4, 5, 6]
+        assert fmean(turns.elements()) == pytest.approx(4.0, rel=0.03)
+        calls = [call for program in programs for call in calls_of(program)]
+        assert {call.max_new_tokens for call in calls} == {512}
+        lengths = [call.output_tokens for call in calls]
+        assert max(lengths) == 512
+        # Not a constant: half of the answers are well below the mean of 142.
+        assert sorted(lengths)[len(lengths) // 2] < 125
+
+
+class TestTable2:
+    """Average prefix and output within 3%, over well-behaved programs (000 Table 2)."""
+
+    @staticmethod
+    def check(calls, prefix, prefix_mean, output_mean):
+        assert fmean(map(prefix, calls)) == pytest.approx(prefix_mean, rel=0.03)
+        assert fmean(call.output_tokens for call in calls) == pytest.approx(output_mean, rel=0.03)
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_tree_of_thought(self, seed):
+        programs = [calls_of(program) for program in well_behaved("tot", 1000, seed)]
+        self.check([calls[0] for calls in programs], lambda call: call.input_tokens, 546, 256)
+        assert {call.output_tokens for call in programs[0]} == {256}
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_judge(self, seed):
+        programs = [calls_of(program) for program in well_behaved("judge", 1000, seed)]
+        judgements = [call for calls in programs for call in calls if call.depth == 0]
+        self.check(judgements, lambda call: prompt_tokens(call.prompt[:2]), 2701, 256)
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_long_qa(self, seed):
+        calls = [
+            call for program in well_behaved("long-qa", 500, seed) for call in calls_of(program)
+        ]
+        self.check(calls, lambda call: prompt_tokens(call.prompt[:2]), 21449, 15)
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_chat(self, seed):
+        calls = [call for program in well_behaved("chat", 3000, seed) for call in calls_of(program)]
+        self.check(calls, lambda call: call.prompt[-1].length, 56, 142)
+
+
+@pytest.mark.parametrize("workload", workload_names())
+def test_demand_is_what_run_asks_for_in_every_scenario(workload):
+    spec = load_workload(workload)
+    for scenario in spec.scenario_names:
+        for plan in plan_clients(spec, scenario):
+            for _, program in islice(program_stream(plan, kind=spec.program, seed=2), 3):
+                calls = calls_of(program)
+                assert program.demand == demand_of(calls)
+                assert len({call.name for call in calls}) == len(calls)
+
+
+@given(
+    st.sampled_from(sorted(KINDS)),
+    st.integers(0, 3000),
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 900)), min_size=1, max_size=9),
+)
+def test_demand_is_exact_for_any_real_item(kind, text_tokens, exchanges):
+    item = Item("data/1", text_tokens, tuple(exchanges))
+    workload = next(n for n in workload_names() if load_workload(n).program == kind)
+    program = build(workload, item=item)
+    calls = calls_of(program)
+    assert program.demand == demand_of(calls)
+
+
+@pytest.mark.parametrize("workload", workload_names())
+def test_runs_twice_alike_and_differs_between_seeds(workload):
+    program = build(workload)
+    assert calls_of(program) == calls_of(program) == calls_of(build(workload))
+    assert calls_of(program) != calls_of(build(workload, seed=1))
+
+
+@pytest.mark.parametrize("workload", workload_names())
+def test_only_instructions_are_shared_between_programs(workload):
+    def contents(program_id):
+        prompts = [call.prompt for call in calls_of(build(workload, program_id=program_id))]
+        return {key for prompt in prompts for key in keys(prompt) if not key.startswith("out/")}
+
+    shared = contents(1) & contents(2)
+    prefix = load_workload(workload).name
+    assert all(key.startswith(f"{prefix}/") for key in shared)
+    assert all(key.startswith("1/") for key in contents(1) - shared)
+
+
+class TestRealItems:
+    def test_lengths_of_the_item_replace_sampled_ones(self):
+        item = Item("gsm8k.jsonl/3", 61)
+        assert calls_of(build("tot", item=item))[0].prompt[1] == ("gsm8k.jsonl/3/question", 61)
+        article = calls_of(build("judge", item=item))[0].prompt[1]
+        assert article == ("gsm8k.jsonl/3/article", 61)
+
+    def test_scale_applies_to_real_questions(self):
+        item = Item("gsm8k.jsonl/3", 61)
+        assert calls_of(build("tot", item=item, question_scale=10.0))[0].prompt[1].length == 610
+
+    def test_long_qa_asks_all_the_questions_and_cuts_answers_off(self):
+        item = Item("docs.jsonl/1", 9000, ((11, 5), (12, 99)))
+        calls = calls_of(build("long-qa", item=item))
+        assert [call.prompt[2].length for call in calls] == [11, 12]
+        assert [call.output_tokens for call in calls] == [5, 32]
+        assert calls[0].prompt[1] == ("docs.jsonl/1/document", 9000)
+
+    def test_chat_follows_the_real_turns(self):
+        item = Item("talk.jsonl/1", 0, ((11, 5), (12, 999)))
+        calls = calls_of(build("chat", item=item))
+        assert [call.prompt[-1].length for call in calls] == [11, 12]
+        assert [call.output_tokens for call in calls] == [5, 512]
+
+
+def test_unknown_kind_names_the_nearest():
+    with pytest.raises(UsageError, match=r"program kind 'chatt'.*Did you mean 'chat'"):
+        program_class("chatt")

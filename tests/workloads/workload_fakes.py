@@ -1,0 +1,76 @@
+"""A cluster with room for everything: each call takes ``service_s``; time is kept per branch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fairbench.core import Demand, Prompt, Segment, prompt_tokens
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    prompt: Prompt
+    output_tokens: int
+    max_new_tokens: int
+    depth: int
+    start_s: float
+
+    @property
+    def input_tokens(self):
+        return prompt_tokens(self.prompt)
+
+
+class FakeLLM:
+    def __init__(self, service_s=0.0):
+        self.now_s = 0.0
+        self.service_s = service_s
+        self.calls = []
+
+    async def generate(self, prompt, *, name, output_tokens, max_new_tokens, depth):
+        assert all(segment.length > 0 for segment in prompt)
+        assert 1 <= output_tokens <= max_new_tokens
+        self.calls.append(Call(name, prompt, output_tokens, max_new_tokens, depth, self.now_s))
+        self.now_s += self.service_s
+        return Segment(f"out/{name}", output_tokens)
+
+    async def sleep(self, seconds):
+        assert seconds > 0
+        self.now_s += seconds
+
+    async def gather(self, branches):
+        start_s, ends, results = self.now_s, [self.now_s], []
+        for branch in branches:
+            self.now_s = start_s
+            results.append(await branch)
+            ends.append(self.now_s)
+        self.now_s = max(ends)
+        return results
+
+
+def calls_of(program, service_s=0.0):
+    """All calls of a program, in the order in which the fake ran them."""
+    llm = FakeLLM(service_s)
+    coroutine = program.run(llm)
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    return llm.calls
+
+
+def demand_of(calls):
+    """What the calls asked for, to compare with ``program.demand``."""
+    return Demand(
+        requests=len(calls),
+        input_tokens=sum(call.input_tokens for call in calls),
+        output_tokens=sum(call.output_tokens for call in calls),
+    )
+
+
+def shared_data(name):
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"the shared data set {name} is not beside this checkout")
+    return str(path)
