@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import pytest
 from annotated_types import Gt
+
 from fairbench.errors import UsageError
 from fairbench.schedulers import registry
 from fairbench.schedulers.local.fcfs import FCFS

@@ -4,14 +4,15 @@ import tomllib
 from math import inf
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
 from fairbench.config import ExperimentSpec, identity, to_toml
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 
 def reread(spec):

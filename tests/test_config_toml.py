@@ -3,10 +3,11 @@
 import tomllib
 
 import pytest
-from fairbench.config.toml import dumps, parse_assignment, read_toml, toml_value
-from fairbench.errors import DataError, UsageError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fairbench.config.toml import dumps, parse_assignment, read_toml, toml_value
+from fairbench.errors import DataError, UsageError
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 SCALARS = (

@@ -6,6 +6,7 @@ import tomllib
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
 from fairbench.config import identity
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError

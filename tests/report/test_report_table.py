@@ -4,11 +4,12 @@ import copy
 from pathlib import Path
 
 import pytest
-from fairbench.report.numbers import index, more_than, number, percent
-from fairbench.report.table import MAX_WIDTH, as_text
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+
+from fairbench.report.numbers import index, more_than, number, percent
+from fairbench.report.table import MAX_WIDTH, as_text
 
 CLIENT = {
     "client": "client-0",
@@ -57,6 +58,9 @@ SUMMARY = {
     "service_gap_bound": 825_450.0,
     "service_gap_bound_s": 120.0,
     "bound_source": "D2LPM Theorem 5.1",
+    "time_to_50pct_s": 211.4,
+    "time_to_90pct_s": 305.0,
+    "time_to_100pct_s": None,
     "num_requests": 27_000,
     "num_programs": 900,
     "completed": 26_990,

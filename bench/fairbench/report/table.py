@@ -122,6 +122,12 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "worst client", f"{worst} of its max-min fair share"
     yield "well-behaved", _victims(summary)
     yield "service gap", _gap(summary)
+    if "time_to_50pct_s" in summary:
+        times = [number(summary[f"time_to_{done}pct_s"]) for done in (50, 90, 100)]
+        yield (
+            "finished",
+            f"50 / 90 / 100% of the programs of warm-up and window by {' / '.join(times)} s",
+        )
     yield (
         "requests",
         f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "

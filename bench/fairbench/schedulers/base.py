@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator
 from typing import Any, ClassVar, Protocol
 
-from fairbench.core import Prompt, Request, ServiceBound
+from fairbench.core import Prompt, Request, Segment, ServiceBound
 
 # A pass of admissions: the scheduler yields the request that should be tried next, the home sends
 # back whether it was admitted, or closes the generator when the pass is over.
@@ -122,7 +122,7 @@ class Router(ABC):
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
-    # The theorem by which the workers' own bounds, added up, bound the cluster; "" if there is none.
+    # The theorem by which the workers' own bounds, added up, bound the cluster; "" if none.
     cluster_theorem: ClassVar[str] = ""
     Params: ClassVar[Any]
 
@@ -130,7 +130,10 @@ class Router(ABC):
     def route(self, request: Request, now_s: float) -> int:
         """The worker for this request. The request is dispatched there at once."""
 
-    def on_finish(self, request: Request, worker: int, output_tokens: int, now_s: float) -> None:  # noqa: B027
+    def on_capacity(self, pool_tokens: int) -> None:  # noqa: B027
+        """The size of every worker's KV pool, told once before the first request, if known."""
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:  # noqa: B027
         """The request finished (or was refused, with 0 tokens) at that worker."""
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:  # noqa: B027

@@ -15,6 +15,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ps = 0
+        self._reached = (-1, 0)  # the latest (priority, key) that has run at this instant
         self._events: list[tuple[int, int, int, int, Callable[[], None]]] = []
         self._sequence = count()
 
@@ -29,5 +30,17 @@ class Clock:
 
     def step(self) -> None:
         """Run the next event."""
-        self.now_ps, _, _, _, action = heappop(self._events)
+        time_ps, priority, key, _, action = heappop(self._events)
+        reached = (priority, key)
+        self._reached = reached if time_ps > self.now_ps else max(reached, self._reached)
+        self.now_ps = time_ps
         action()
+
+    def past(self, priority: int, key: int) -> bool:
+        """Whether an event of this priority and key that was due now would have run by now."""
+        return (priority, key) <= self._reached
+
+    def stop_at(self, time_ps: int) -> None:
+        """Go to ``time_ps``, by which everything that was due has run."""
+        assert time_ps >= self.now_ps, "the clock only moves forward"
+        self.now_ps, self._reached = time_ps, (DECIDE + 1, 0)

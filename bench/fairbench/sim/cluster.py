@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from fairbench.core import PS_PER_S, Demand, Prompt, Request
+from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment
 from fairbench.errors import ProgramFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
@@ -45,7 +45,9 @@ class _Started:
 class Cluster:
     """Runs client streams of ``(arrival_s, program)`` on workers behind a router."""
 
-    def __init__(self, clock: Clock, router: Router, workers: list[Worker], clients: list[str]):
+    def __init__(
+        self, clock: Clock, router: Router, workers: list[Worker], clients: list[str]
+    ) -> None:
         self.clock = clock
         self.router = router
         self.workers = workers
@@ -85,9 +87,7 @@ class Cluster:
     # Programs.
 
     def _start(self, program: Program) -> None:
-        started = _Started(
-            program.program_id, program.client, self.clock.now_ps, program.demand
-        )
+        started = _Started(program.program_id, program.client, self.clock.now_ps, program.demand)
         self.running[program.program_id] = started
 
         def submit(
@@ -136,7 +136,8 @@ class Cluster:
         def finished(sequence: Sequence) -> None:
             request = sequence.request
             self.request_log.record(sequence)
-            self.router.on_finish(request, sequence.worker, sequence.produced, self.now_s)
+            output = Segment(sequence.output.key, sequence.produced)
+            self.router.on_finish(request, sequence.worker, output, self.now_s)
             if sequence.status == REFUSED:
                 done(None, ProgramFailed(f"request {request.request_id} can never fit the pool"))
                 return

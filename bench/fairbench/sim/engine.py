@@ -62,7 +62,6 @@ class Worker:
         self._log = log
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._batch_is_full = False
-        self._finished_in_batch = False  # SGLang drops finished requests at its next decode step
         self._chunked: Sequence | None = None
         self._passes = 0
         self._run: DecodeRun | None = None
@@ -86,17 +85,21 @@ class Worker:
         self.scheduler.on_arrival(request, self.waiting)
         self.waiting.enter(sequence)
         if self._run is not None and not self._batch_is_full and self._run.steps > 1:
-            self._run.steps = 1
-            self._schedule(self._run.end_ps(1), END)
+            self._run.steps = 0 if self._run.start_ps == self._clock.now_ps else 1
+            self._schedule(self._run.end_ps(self._run.steps), END)
         elif self._idle:
             self._idle = False
             self._schedule(self._clock.now_ps, DECIDE)
 
     def sync(self) -> None:
-        """Bring counters up to the last boundary strictly before now."""
-        run = self._run
-        if run is not None and (steps := run.steps_before(self._clock.now_ps)):
-            self._book_decode(run, steps)
+        """Bring counters up to the last boundary that step by step would have been booked by now.
+
+        One at this very instant has, if its event came before the one that runs.
+        """
+        clock = self._clock
+        before_ps = clock.now_ps + clock.past(END, self.index)
+        if self._run is not None and (steps := self._run.steps_before(before_ps)):
+            self._book_decode(self._run, steps)
 
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""
@@ -125,13 +128,13 @@ class Worker:
         if self._run is not None:
             run, self._run = self._run, None
             self._book_decode(run, run.steps)
-            done = self.batch.finished()
-            self._finished_in_batch = self._finished_in_batch or bool(done)
+            unfinished_chunk = False
         else:
             self._end_prefill()
-            done = self.batch.finished()
-            if done:
-                self._batch_is_full = False
+            unfinished_chunk = self._chunked is not None
+        done = self.batch.finished()
+        if done or unfinished_chunk:  # both leave SGLang's batch before its next pass
+            self._batch_is_full = False
         for sequence in done:
             self._finish(sequence)
         self._schedule(self._clock.now_ps, DECIDE)
@@ -227,8 +230,6 @@ class Worker:
         batch, cache = self.batch, self.cache
         if not len(batch):
             return False
-        if self._finished_in_batch:
-            self._finished_in_batch = self._batch_is_full = False
         if len(batch) > cache.free + cache.evictable:
             self._retract()
         size = len(batch)

@@ -13,7 +13,7 @@ class EngineParams:
     """Settings of every simulated worker (``--set engine.NAME=VALUE``). 0 means: the default.
 
     ``chunked_prefill_size``, ``mem_fraction_static``, ``max_total_tokens`` default to what SGLang
-    0.5.23 chooses for the GPU and model (for the A10G the fraction is 0.88, as in the papers' time).
+    0.5.23 chooses for the GPU and model (for the A10G the fraction is 0.88, as the papers had).
     ``max_running_requests``: 0.5.23 clamps its estimate to 2,048-4,096, so that memory is the
     limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does):
     admission reserves every output token, nothing is ever retracted. ``step_by_step`` advances

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from fairbench.core import Prompt
-from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, path, place_at
+from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice, path, place_at
 
 
 class KVNode(Node):
@@ -20,7 +20,7 @@ class KVNode(Node):
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters", "waiting_below")
 
-    def __init__(self, parent: Node | None, edge: tuple[tuple[str, int, int], ...], length: int):
+    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
         super().__init__(parent, edge, length)
         self.locks = 0
         self.last_access = 0
@@ -60,7 +60,7 @@ class KVCache(PrefixTree[KVNode]):
     # Memory.
 
     def allocate(self, tokens: int) -> None:
-        """Take ``tokens`` for a request, evicting the shortfall. Precondition: they can be freed."""
+        """Take ``tokens`` for a request, evicting what is short. Precondition: they can be freed."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
@@ -239,4 +239,3 @@ def _next_key(waiter: Waiter) -> tuple[str, int] | None:
     if index == len(waiter.prompt):
         return None
     return waiter.prompt[index].key, offset
-

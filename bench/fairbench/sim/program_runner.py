@@ -76,20 +76,31 @@ class _Join:
         return ended
 
 
-def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
-    """Run a coroutine until it ends; ``done`` gets its result or the ProgramFailed it raised."""
+class _Task:
+    """A coroutine under way. (An object, not a closure that refers to itself: those are cycles.)"""
 
-    def resume(value: Any, error: ProgramFailed | None) -> None:
+    __slots__ = ("_done", "_program")
+
+    def __init__(self, program: Coroutine[Any, Any, Any], done: Callback) -> None:
+        self._program = program
+        self._done = done
+
+    def resume(self, value: Any, error: ProgramFailed | None) -> None:
+        """Go on with the result of what was awaited."""
         try:
+            program = self._program
             pending: _Pending = program.send(value) if error is None else program.throw(error)
         except StopIteration as end:
-            done(end.value, None)
+            self._done(end.value, None)
         except ProgramFailed as failed:
-            done(None, failed)
+            self._done(None, failed)
         else:
-            pending.start(resume)
+            pending.start(self.resume)
 
-    resume(None, None)
+
+def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
+    """Run a coroutine until it ends; ``done`` gets its result or the ProgramFailed it raised."""
+    _Task(program, done).resume(None, None)
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:

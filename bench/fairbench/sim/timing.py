@@ -25,8 +25,8 @@ Chunk = tuple[int, int]
 class TimingProfile:
     """Iteration time of one engine on one GPU and model.
 
-    t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
-           + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
+    t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
+           + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
     with T = new tokens + decode sequences and K = sum of the decode context lengths.
     """
 

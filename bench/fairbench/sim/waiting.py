@@ -24,17 +24,18 @@ Order = tuple[int, int, "Entry"]  # (sort key, rank among equal keys, unique)
 
 
 class Entry:
-    """One waiting request. ``order`` is its position in the list that SGLang would sort."""
+    """One waiting request. ``key, rank`` is its place in the list that SGLang would sort."""
 
     __slots__ = (
         "admitted",
         "dirty",
         "head",
+        "key",
         "node",
         "number",
-        "order",
         "place",
         "prompt",
+        "rank",
         "request",
         "sequence",
         "total",
@@ -48,10 +49,15 @@ class Entry:
         self.number = number
         self.node: KVNode | None = None
         self.place: Place = (0, 0)
-        self.order: Order = (ARRIVED, number, self)
+        self.key, self.rank = ARRIVED, number
         self.head: Prompt | None = None  # its cold group, if it is cold
         self.dirty = True
         self.admitted = False
+
+    @property
+    def order(self) -> Order:
+        """Its place in the sorted list. (Made when asked for: kept, it would be a cycle.)"""
+        return self.key, self.rank, self
 
     @property
     def matched(self) -> int:
@@ -61,7 +67,7 @@ class Entry:
 
 
 class WaitingQueue:
-    """The simulator's WaitingView. ``cache_aware`` keeps match order; without it nothing is matched.
+    """The simulator's WaitingView. Match order is kept only if ``cache_aware``.
 
     Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` what is admitted, then
     ``end_pass``.
@@ -230,7 +236,7 @@ class WaitingQueue:
                 continue
             old = self._leader.get(head)
             candidates = group if old is None else [old, *(e for e in joined if e in group)]
-            new = min(candidates, key=lambda entry: entry.order[:2])
+            new = min(candidates, key=lambda entry: (entry.key, entry.rank))
             if new is not old:
                 self._leader[head] = new
                 changed[new] = None
@@ -244,7 +250,7 @@ class WaitingQueue:
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry
             key = DEPRIORITIZED if last else -entry.matched
-            if key != entry.order[0]:
+            if key != entry.key:
                 moves.append((entry.order, key))
         moves.sort(key=lambda move: move[0][:2])
         for order, key in moves:  # from further back in the list: behind those with the same key
@@ -259,7 +265,7 @@ class WaitingQueue:
     def _place(self, entry: Entry, key: int, rank: int) -> None:
         ordered = self._sorted[entry.request.client]
         ordered.remove(entry.order)
-        entry.order = (key, rank, entry)
+        entry.key, entry.rank = key, rank
         ordered.add(entry.order)
 
 

@@ -21,6 +21,11 @@ def request(number: int, client: str, *segments: tuple[str, int]) -> Request:
     return Request(number, client, 0, 0, made, prompt_tokens(made), 256)
 
 
+def answer(tokens: int) -> Segment:
+    """What a finished request produced, where only its length matters."""
+    return Segment("answer", tokens)
+
+
 def prefixes(of: Prompt) -> list[Prefix]:
     """Every non-empty prefix of a prompt, token by token, shortest first."""
     tokens = [(key, position) for key, length in of for position in range(length)]

@@ -129,12 +129,13 @@ def test_the_window_forgets_exactly_at_its_length():
     window, tree = GpuWindow(180.0), PrebleTree()
     ends = [tree.insert(prompt((key, 3)), 0) for key in "ab"]
     window.assign(0.0, 20_000, ends[0])
-    window.assign(10.0, 30_000, ends[1])
     window.finish(5.0, 100)
+    window.assign(10.0, 30_000, ends[1])
+    window.finish(20.0, 40)
     assert window.expire(179.9) == []
     assert window.expire(180.0) == [ends[0]]
-    assert window.load_us(TIMES, 45.0) == 30_000 + 1_250_000
+    assert window.load_us(TIMES, 45.0) == 30_000 + 70 * 12_500
     assert window.expire(185.0) == []
-    assert window.load_us(TIMES, 45.0) == 30_000 + 562_500
+    assert window.load_us(TIMES, 45.0) == 30_000 + 40 * 12_500
     assert window.expire(500.0) == [ends[1]]
     assert (window.requests, window.load_us(TIMES, 45.0)) == (0, 0)

@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, prompts, request
+from router_helpers import NaiveLocations, answer, prompts, request
 
 import fairbench
-from fairbench.core import Request, prompt_tokens
+from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.routing.d2lpm import D2LPM, refill
 
 
@@ -91,7 +92,7 @@ steps = st.lists(
 def test_same_decisions_as_the_literal_algorithm(steps, workers, params):
     router, literal = D2LPM(params, workers), Literal(workers, params)
     sent, running = [], []
-    outputs = {worker: 0 for worker in range(workers)}
+    outputs = dict.fromkeys(range(workers), 0)
     for number, (name, what, detail) in enumerate(steps):
         if name == "route":
             new = Request(number, what, 0, 0, detail, prompt_tokens(detail), 30)
@@ -103,7 +104,7 @@ def test_same_decisions_as_the_literal_algorithm(steps, workers, params):
             running.append((new, worker))
         elif name == "finish" and running:
             done, worker = running.pop(what % len(running))
-            router.on_finish(done, worker, detail, 0.0)
+            router.on_finish(done, worker, answer(detail), 0.0)
             literal.finish(done, worker, detail)
             outputs[worker] += detail
         elif name == "evict" and sent:
@@ -133,7 +134,7 @@ def test_refill_goes_to_every_worker_of_this_client_only():
     router = make(2, worker_quantum=10)
     first, second, third = (request(n, c, ("p", 25)) for n, c in enumerate("aab"))
     assert router.route(first, 0.0) == 0
-    router.on_finish(first, 0, 3, 0.0)
+    router.on_finish(first, 0, answer(3), 0.0)
     assert router.credit == {"a": {0: 10 - 25 - 6, 1: 10}}
     assert router.route(second, 0.0) == 1
     # -21 and -15: two quanta bring worker 1 to 5, while worker 0 stays in debt.
@@ -158,7 +159,7 @@ def test_ties_rotate_over_idle_workers():
     for number in range(6):
         sent = request(number, f"client{number}", (f"prompt{number}", 5))
         chosen.append(router.route(sent, 0.0))
-        router.on_finish(sent, chosen[-1], 0, 0.0)
+        router.on_finish(sent, chosen[-1], answer(0), 0.0)
     assert chosen == [0, 1, 2, 0, 1, 2]
 
 
@@ -184,8 +185,17 @@ def test_a_finish_can_outweigh_late_eviction_news(insert_on_finish, worker):
     first = request(0, "a", ("p", 40))
     assert router.route(first, 0.0) == 0
     router.on_evict(first.prompt, 40, 0, 0.1)
-    router.on_finish(first, 0, 5, 0.2)
+    router.on_finish(first, 0, answer(5), 0.2)
     assert router.route(request(1, "a", ("p", 40), ("q", 1)), 0.3) == worker
+
+
+def test_an_output_inserted_on_finish_attracts_the_next_turn():
+    router = make(2, insert_on_finish=True)
+    turn = request(0, "a", ("p", 40))
+    worker = router.route(turn, 0.0)
+    router.on_finish(turn, worker, Segment("reply", 5), 0.1)
+    holders = router._tree.holders(router._tree.find(prompt(("p", 40), ("reply", 5)))[0])
+    assert (holders.tokens, holders.workers) == (45, 1 << worker)
 
 
 def test_leaving_drops_credit_prefixes_and_queue():
@@ -193,12 +203,12 @@ def test_leaving_drops_credit_prefixes_and_queue():
     sent = [request(n, "a", ("p", 40)) for n in range(4)]
     assert [router.route(r, 0.0) for r in sent[:2]] == [0, 0]
     router.on_worker_leave(0, 0.0)
-    router.on_finish(sent[0], 0, 5, 0.0)
+    router.on_finish(sent[0], 0, answer(5), 0.0)
     router.on_evict(sent[0].prompt, 40, 0, 0.0)
     assert router.credit == {"a": {1: 1000}}
     assert [router.route(r, 0.0) for r in sent[:2]] == [1, 1]
     router.on_worker_join(0, 0.0)
-    router.on_finish(sent[1], 0, 5, 0.0)  # of its first life
+    router.on_finish(sent[1], 0, answer(5), 0.0)  # of its first life
     assert router.credit == {"a": {0: 0, 1: 1000 - 80}}
     # Worker 0 is idle, but has no credit before the next refill.
     assert router.route(sent[2], 0.0) == 1
@@ -215,7 +225,7 @@ def test_a_new_worker_starts_without_credit():
 
 
 SCRIPT = """
-from router_helpers import request
+from router_helpers import answer, prompt, request
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 for router in (
@@ -240,3 +250,18 @@ def test_decisions_do_not_depend_on_the_hash_seed():
 
     assert len(run("1")) == 600
     assert run("1") == run("2")
+
+
+@pytest.mark.slow
+def test_ten_thousand_decisions_per_cpu_second():
+    router = make(8)
+    sent = []
+    for n in range(10_000):
+        turns = [
+            (f"turn{n % 300}.{n % 7 if depth > 2 else depth}.{depth}", 256) for depth in range(7)
+        ]
+        sent.append(request(n, f"c{n % 6}", ("system", 56), *turns))
+    started_s = time.process_time()
+    for made in sent:
+        router.on_finish(made, router.route(made, 0.0), answer(256), 0.0)
+    assert time.process_time() - started_s < 1.0

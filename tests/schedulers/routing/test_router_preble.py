@@ -5,7 +5,7 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, prompts, request
+from router_helpers import NaiveLocations, answer, prompts, request
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
@@ -81,6 +81,14 @@ def test_only_traffic_of_the_heaviest_moves():
     assert route_all(router, [("p", 100), ("q", 1)]) == [1]
 
 
+def test_redirected_traffic_takes_turns_among_idle_gpus():
+    router = make(3, rebalance_threshold=1.5)
+    assert route_all(router, [("x", 100)], now_s=0.0) == [0]
+    assert route_all(router, [("a", 100)], now_s=500.0, first=1) == [1]
+    # Tied at no load: GPUs 0 and 2; the last tie was won by 1.
+    assert route_all(router, [("a", 100), ("q", 1)], now_s=500.0, first=2) == [2]
+
+
 @pytest.mark.parametrize(("now_s", "worker"), [(179.9, 1), (180.0, 0)])
 def test_load_is_forgotten_after_the_window_but_prefixes_are_not(now_s, worker):
     router = make(2, rebalance_threshold=1.5)
@@ -93,8 +101,8 @@ def test_outputs_seen_on_a_gpu_set_its_decode_times():
     router = make(2)
     sent = [request(n, "a", (f"p{n}", 100)) for n in range(5)]
     assert [router.route(r, 0.0) for r in sent[:2]] == [0, 1]
-    router.on_finish(sent[0], 0, 5, 1.0)  # 10.5 + 62.5 = 73 ms; GPU 1: 573 ms
-    router.on_finish(sent[1], 1, 0, 1.0)  # refused: says nothing, GPU 1 stays at 573 ms
+    router.on_finish(sent[0], 0, answer(5), 1.0)  # 10.5 + 62.5 = 73 ms; GPU 1: 573 ms
+    router.on_finish(sent[1], 1, answer(0), 1.0)  # refused: says nothing, GPU 1 stays at 573 ms
     assert [router.route(r, 1.0) for r in sent[2:]] == [0, 0, 0]
     assert router._load_us(0) == 4 * 73_000
     assert router._load_us(1) == 573_000
@@ -147,11 +155,11 @@ def test_a_gpu_leaves_and_comes_back_empty():
     assert [router.route(r, 0.0) for r in sent[:2]] == [0, 0]
     router.on_worker_leave(0, 1.0)
     router.on_worker_leave(0, 1.0)
-    router.on_finish(sent[0], 0, 9, 1.0)
+    router.on_finish(sent[0], 0, answer(9), 1.0)
     router.on_evict(sent[0].prompt, 101, 0, 1.0)
     assert [router.route(r, 1.0) for r in sent] == [1, 1, 1]
     router.on_worker_join(0, 2.0)
-    router.on_finish(sent[1], 0, 9, 2.0)  # it is at GPU 1 now
+    router.on_finish(sent[1], 0, answer(9), 2.0)  # it is at GPU 1 now
     assert router._load_us(0) == 0
     assert route_all(router, [("a", 100), ("q", 1)], [("b", 100)], now_s=2.0, first=9) == [1, 0]
     # The requests of the first life left no trace to expire.
@@ -227,7 +235,7 @@ def test_same_decisions_as_recomputed_from_history(steps, workers, threshold):
             running.append((new, worker))
         elif name == "finish" and running:
             done, worker = running.pop(what % len(running))
-            router.on_finish(done, worker, detail, now_s)
+            router.on_finish(done, worker, answer(detail), now_s)
             naive.finished.append((now_s, worker, detail))
         elif name == "evict" and sent:
             old, worker = sent[what % len(sent)]

@@ -36,16 +36,23 @@ class PrebleGroups(LocalScheduler):
         self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
         self._group = params.groups - 1
         self._drawn = 0
-        self._admitted: set[Request] = set()  # in the current pass
+        self._queued: set[Request] = set()
 
     def on_arrival(self, request: Request, view: WaitingView) -> None:
         self._new.append(request)
+        self._queued.add(request)
 
     on_retract = on_arrival
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self._admitted.add(request)
+        self._queued.discard(request)
         self._drawn += 1
+
+    def on_finish(self, request: Request) -> None:
+        if request in self._queued:  # aborted while it was waiting
+            self._queued.discard(request)
+            queue = next(q for q in (self._new, *self._groups) if request in q)
+            queue.remove(request)
 
     def select(self, view: WaitingView) -> Selection:
         self._sort_in(view)
@@ -62,15 +69,14 @@ class PrebleGroups(LocalScheduler):
                     return
         finally:
             for group, request in reversed(tried):
-                if request not in self._admitted:
+                if request in self._queued:
                     group.appendleft(request)
-            self._admitted.clear()
 
     def _sort_in(self, view: WaitingView) -> None:
         top = self.params.groups - 1
         for request in self._new:
-            share = view.matched_tokens(request) / request.input_tokens
-            self._groups[min(int(share * self.params.groups), top)].append(request)
+            group = view.matched_tokens(request) * self.params.groups // request.input_tokens
+            self._groups[min(group, top)].append(request)
         self._new.clear()
 
     def _next_group(self) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from fairbench.core import Prompt, Request
+from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.routing.fleet import Fleet
@@ -35,9 +35,9 @@ class D2LPM(Router):
         It has to be many mean request costs, or clients leave their prefix at every request.
         ``charge``: ``input`` deducts the full prompt (line 16), ``uncached`` only what the chosen
         worker does not hold. Matches below ``min_match_tokens`` are ignored, so that a system
-        prompt shared by all need not make a worker the favourite. ``insert_on_finish`` marks the
-        prompt once more when the request ends, against an eviction reported while it was running.
-        Outputs are never inserted: a router learns their number, not their identity.
+        prompt shared by all need not make a worker the favourite. ``insert_on_finish`` inserts
+        prompt and output when the request ends, so that a follow-up turn matches both (Algorithm 2
+        inserts prompts only, line 18).
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
@@ -82,15 +82,14 @@ class D2LPM(Router):
             return request.input_tokens
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
 
-    def on_finish(self, request: Request, worker: int, output_tokens: int, now_s: float) -> None:
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         if self._fleet.finish(request, worker):
-            self.credit[request.client][worker] -= self.params.output_weight * output_tokens
-            if self.params.insert_on_finish:
-                self._tree.insert(request.prompt, worker)
+            self.credit[request.client][worker] -= self.params.output_weight * output.length
+            if self.params.insert_on_finish and output.length:
+                self._tree.insert((*request.prompt, output), worker)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        if worker in self._fleet:
-            self._tree.evict(prefix, evicted_tokens, worker)
+        self._tree.evict(prefix, evicted_tokens, worker)
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.core import Request
+from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.routing.fleet import Fleet
 
@@ -26,7 +26,7 @@ class LeastLoaded(Router):
         self._fleet.dispatch(request, worker)
         return worker
 
-    def on_finish(self, request: Request, worker: int, output_tokens: int, now_s: float) -> None:
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._fleet.finish(request, worker)
 
     def on_worker_join(self, worker: int, now_s: float) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from fairbench.core import Prompt, Request
+from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
@@ -40,10 +40,11 @@ class PrebleE2(Router):
         """``window_s`` is H, ``rebalance_threshold`` is Th_bal (1.5 in Preble's code;
         inf: never rebalance).
 
-        ``capacity_tokens`` is a worker's KV pool. It is what M is computed with; 0 means unknown,
-        and then M is 0. The router knows which prompts a worker holds, not which outputs, so it
-        sees a pool as full somewhat late. ``default_output_tokens`` stands for the
-        average output until something has finished on the GPU. The prefill times are Preble's for
+        ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means what the home
+        tells (``on_capacity``), and M is 0 if it does not. The router knows which prompts a worker
+        holds, not which outputs, so it sees a pool as full somewhat late.
+        ``default_output_tokens`` stands for the average output until something has finished on
+        the GPU. The prefill times are Preble's for
         Mistral 7B on an A100: linear from ``prefill_linear_from_tokens`` on, below that
         ``prefill_short_ms``, and ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is
         that of an 8B model on an A100, one request at a time.
@@ -70,6 +71,7 @@ class PrebleE2(Router):
             prefill_tiny_ms=params.prefill_tiny_ms,
             decode_ms_per_token=params.decode_ms_per_token,
         )
+        self._capacity = params.capacity_tokens
         self._fleet = Fleet(workers)
         self._tree = PrebleTree()
         self._windows = {w: GpuWindow(params.window_s) for w in self._fleet.workers}
@@ -113,7 +115,7 @@ class PrebleE2(Router):
         """The worker of lowest L + M + P. ``node`` ends the cached part of the prompt."""
         if len(workers) == 1:
             return workers[0]
-        keep = frozenset(self._tree.upward(node)) if self.params.capacity_tokens else frozenset()
+        keep = frozenset(self._tree.upward(node)) if self._capacity else frozenset()
         return self._fleet.cheapest(
             {
                 worker: loads[worker]
@@ -132,8 +134,8 @@ class PrebleE2(Router):
         The path of the request itself (``keep``) is never evicted for it.
         """
         requests = self._windows[worker].requests
-        needed = self._tree.held_tokens[worker] + missed - self.params.capacity_tokens
-        if not self.params.capacity_tokens or needed <= 0 or not requests:
+        needed = self._tree.held_tokens[worker] + missed - self._capacity
+        if not self._capacity or needed <= 0 or not requests:
             return 0
         victims = self._tree.victims(worker, needed, keep)
         return self._price_us(islice(victims, EVICTION_SCAN_NODES), worker, needed) / requests
@@ -148,14 +150,16 @@ class PrebleE2(Router):
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
         return price_us * needed / freed if freed else 0
 
-    def on_finish(self, request: Request, worker: int, output_tokens: int, now_s: float) -> None:
+    def on_capacity(self, pool_tokens: int) -> None:
+        self._capacity = self._capacity or pool_tokens
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         # A refused request (0 tokens) says nothing about output lengths.
-        if self._fleet.finish(request, worker) and output_tokens:
-            self._windows[worker].finish(now_s, output_tokens)
+        if self._fleet.finish(request, worker) and output.length:
+            self._windows[worker].finish(now_s, output.length)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        if worker in self._fleet:
-            self._tree.evict(prefix, evicted_tokens, worker)
+        self._tree.evict(prefix, evicted_tokens, worker)
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)

@@ -1,0 +1,63 @@
+"""``fairbench list``."""
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.main import app
+from fairbench.config.toml import parse_assignment
+from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
+from fairbench.sim.timing import profile_ids
+from fairbench.workloads.spec import workload_names
+
+
+def listed(*kind):
+    result = CliRunner().invoke(app, ["list", *kind])
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def entries(text):
+    """The names, which are indented by two."""
+    lines = [line for line in text.split("\n") if line.startswith("  ") and line[2] != " "]
+    return [line.split()[0] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("schedulers", [*PAIRS, *LOCALS, "engine"]),
+        ("routers", list(ROUTERS)),
+        ("workloads", workload_names()),
+        ("profiles", profile_ids()),
+    ],
+)
+def test_each_kind_lists_exactly_its_names(kind, names):
+    assert entries(listed(kind)) == names
+
+
+@pytest.mark.parametrize("kind", ["schedulers", "routers", "workloads"])
+def test_every_name_has_a_description(kind):
+    lines = [line for line in listed(kind).split("\n") if line[:2] == "  " and line[2] != " "]
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+def test_without_a_kind_everything_is_listed():
+    everything = listed()
+    for kind in ("schedulers", "routers", "workloads", "profiles"):
+        assert listed(kind) in everything + "\n"
+
+
+def test_parameters_are_listed_as_set_takes_them():
+    text = listed()
+    lines = [line.strip() for line in text.split("\n") if line.startswith("    ")]
+    settings = dict(parse_assignment(line) for line in lines)
+    assert settings["dlpm.quantum"] == 10_000
+    assert settings["vtc.charge"] == "extend"
+    assert settings["dlpm.charge_recompute"] is False
+    assert settings["tot.branches"] == 2
+
+
+def test_an_unknown_kind_is_wrong_usage():
+    result = CliRunner().invoke(app, ["list", "schedulerz"])
+    assert result.exit_code == 2
+    assert "schedulerz" in result.stderr

@@ -1,0 +1,275 @@
+"""``fairbench run`` and ``fairbench show`` from end to end, on a tiny workload."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench import __version__
+from fairbench.cli.main import app
+from fairbench.cli.progress import live_progress, progress_line
+from fairbench.sim.run import Progress
+
+TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1"]
+COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
+
+PROMISED = {
+    "duration",
+    "completed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "output_throughput",
+    "jain_index",
+    "jain_index_actual",
+    "jain_index_maxmin",
+    "jain_index_entitlement",
+    "min_entitlement_ratio",
+    "max_service_gap",
+    "service_gap_bound",
+    "service_rate_tok_s",
+    "cache_hit_rate",
+    "victim_p50_s",
+    "victim_p99_s",
+    "num_requests",
+    "num_programs",
+    "failed",
+    "refused",
+    "simulated",
+    "timing_profile",
+    "scheduler",
+    "router",
+    "local",
+    "workload",
+    "scenario",
+    "dp",
+    "seed",
+    "clients",
+}
+PROMISED_OF_A_CLIENT = {
+    "client",
+    "misbehaving",
+    "programs",
+    "requests",
+    "service_rate_tok_s",
+    "actual_service_tok_s",
+    "entitlement_ratio",
+    "p50_s",
+    "p99_s",
+    "cache_hit_rate",
+}
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def only(parent):
+    (found,) = parent.iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """One tiny run: what the command printed, and its directory."""
+    parent = tmp_path_factory.mktemp("runs")
+    result = invoke("run", *TINY, "--result-dir", parent)
+    assert result.exit_code == 0, result.output
+    return result, only(parent)
+
+
+def test_a_run_prints_who_got_what_and_where_the_files_are(tiny):
+    result, path = tiny
+    lines = result.stdout.split("\n")
+    assert lines[0].startswith("simulated on a100-80gb/llama-3.1-8b/")
+    assert "dp 1, scheduler d2lpm, seed 0" in lines[0]
+    assert sum(line.startswith("client-") for line in lines) == 4
+    assert lines[-2] == f"files  {path}"
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in result.stdout
+    assert result.stderr == ""
+
+
+def test_show_prints_the_same_again(tiny):
+    result, path = tiny
+    again = invoke("show", path)
+    assert (again.exit_code, again.stdout) == (0, result.stdout)
+
+
+def test_json_is_one_object_and_nothing_else(tiny, tmp_path):
+    _, path = tiny
+    result = invoke("run", *TINY, "--result-dir", tmp_path, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == json.loads((path / "summary.json").read_text())
+    assert result.stderr == f"fairbench: saved to {only(tmp_path)}\n"
+    shown = invoke("show", path, "--json")
+    assert json.loads(shown.stdout) == json.loads(result.stdout)
+
+
+def test_json_has_the_promised_keys(tiny):
+    _, path = tiny
+    summary = json.loads((path / "summary.json").read_text())
+    latencies = {
+        f"{statistic}_{what}_ms"
+        for statistic in ("mean", "median", "std", "p50", "p99")
+        for what in ("ttft", "tpot", "itl", "e2el")
+    }
+    assert set(summary) >= PROMISED | latencies
+    assert len(summary["clients"]) == 4
+    assert all(set(client) >= PROMISED_OF_A_CLIENT for client in summary["clients"])
+
+
+def test_a_saved_experiment_gives_identical_records(tiny, tmp_path):
+    _, path = tiny
+    result = invoke("run", path / "experiment.toml", "--result-dir", tmp_path)
+    assert result.exit_code == 0
+    for name in ("requests.parquet", "programs.parquet", "service.parquet", "experiment.toml"):
+        assert (only(tmp_path) / name).read_bytes() == (path / name).read_bytes()
+    manifests = [json.loads((one / "manifest.json").read_text()) for one in (path, only(tmp_path))]
+    assert manifests[0]["spec_identity"] == manifests[1]["spec_identity"]
+    assert manifests[0]["complete"] is True
+
+
+def test_the_hash_seed_changes_nothing(tiny, tmp_path):
+    _, path = tiny
+    command = [*COMMAND, "run", str(path / "experiment.toml"), "--result-dir", str(tmp_path)]
+    subprocess.run(
+        command, env=os.environ | {"PYTHONHASHSEED": "77"}, check=True, stdout=subprocess.DEVNULL
+    )
+    for name in ("requests.parquet", "service.parquet"):
+        assert (only(tmp_path) / name).read_bytes() == (path / name).read_bytes()
+
+
+def test_flags_override_the_file(tiny, tmp_path):
+    _, path = tiny
+    arguments = ["--scheduler", "vtc", "--set", "vtc.charge=input", "--max-total-tokens", "100000"]
+    result = invoke(
+        "run", path / "experiment.toml", *arguments, "--tag", "t1", "--result-dir", tmp_path
+    )
+    assert result.exit_code == 0
+    text = (only(tmp_path) / "experiment.toml").read_text()
+    for line in ('scheduler = "vtc"', 'charge = "input"', "max_total_tokens = 100000"):
+        assert line in text.split("\n")
+    assert only(tmp_path).name.startswith("t1-vtc-")
+    assert "KV pool 100,000 tokens" in result.stdout
+
+
+def test_set_wins_over_the_engine_flag(tmp_path):
+    result = invoke(
+        "run", *TINY, "--max-total-tokens", 5, "--set", "engine.max_total_tokens=100000",
+        "--result-dir", tmp_path,
+    )  # fmt: skip
+    assert "KV pool 100,000 tokens" in result.stdout
+
+
+def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
+    # Ten simulated hours, of which the test sees a few programs before it interrupts.
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import signal, sys\n"
+        "from fairbench.cli import progress\n"
+        "from fairbench.cli.main import main\n"
+        "from contextlib import contextmanager\n"
+        "@contextmanager\n"
+        "def told(wanted):\n"
+        "    yield lambda p: p.programs_done > 3 and print('going', file=sys.stderr, flush=True)\n"
+        "progress.live_progress = told\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored in CI\n"
+        "main()\n"
+    )
+    parent = tmp_path / "runs"
+    arguments = ["run", "--workload", "chat", "--duration", "36000", "--result-dir", str(parent)]
+    with subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr.readline() == "going\n"
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "INCOMPLETE" in stdout
+    assert stderr.rstrip().endswith("fairbench: interrupted; what had finished is saved")
+    path = only(parent)
+    assert json.loads((path / "manifest.json").read_text())["complete"] is False
+    assert json.loads((path / "summary.json").read_text())["completed"] > 0
+    assert "INCOMPLETE" in invoke("show", path).stdout
+
+
+def test_ctrl_c_before_anything_ran_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairbench.sim.run.simulate", interrupted)
+    result = invoke("run", *TINY, "--result-dir", tmp_path / "runs")
+    assert (result.exit_code, result.stderr) == (130, "fairbench: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_silent_off_a_terminal_and_when_not_wanted(monkeypatch):
+    with live_progress(True) as callback:
+        assert callback is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with live_progress(False) as callback:
+        assert callback is None
+
+
+def test_progress_on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with live_progress(True) as callback:
+        callback(Progress(1.0, None, 0, 0, {}))
+
+
+def test_progress_line():
+    shares = {"client-0": 0.5, "client-1": 0.25, "client-2": 0.25}
+    line = progress_line(Progress(1_234.5, 3_000.0, 40, 60, shares))
+    assert line == (
+        "simulated 1,234 of 3,000 s   programs 40/60   "
+        "share client-0 50%, client-1 25%, client-2 25%"
+    )
+    many = {f"client-{number}": 0.1 for number in range(10)}
+    line = progress_line(Progress(1.0, None, 0, 10, many))
+    assert line.startswith("simulated 1 s   programs 0/10   share client-0 10%")
+    assert line.endswith("client-5 10%, and 4 more")
+
+
+def test_version_and_help():
+    assert invoke("--version").stdout == f"fairbench {__version__}\n"
+    for command in ([], ["run"], ["list"], ["show"]):
+        result = invoke(*command, "--help")
+        assert result.exit_code == 0
+        assert result.stdout.startswith("Usage: ")
+
+
+def test_help_is_quick():
+    def cpu_s():
+        before = os.times()
+        subprocess.run([*COMMAND, "--help"], check=True, stdout=subprocess.DEVNULL)
+        after = os.times()
+        used = after.children_user + after.children_system
+        return used - before.children_user - before.children_system
+
+    assert min(cpu_s() for _ in range(3)) < 0.35
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from fairbench.cli.main import app\n"
+        "heavy = {'numpy', 'pyarrow', 'pydantic', 'rich', 'fairbench.sim'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_default_result_dir_is_ignored_by_git():
+    ignored = Path(__file__).resolve().parents[2] / ".gitignore"
+    assert "results/runs/" in ignored.read_text().split("\n")

@@ -1,0 +1,359 @@
+"""What must hold of every simulation, numbered. Call ``check_all`` after every simulator test.
+
+``check_all`` takes a ``Simulation`` (after ``result``) or a ``RunResult``. ``run_checked`` runs a
+spec and checks its workers after every single event too.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from fairbench.sim.results import tables_of
+from fairbench.sim.run import RunResult, Simulation, _plans, _source
+from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
+from fairbench.sim.timing import TimingProfile, load_profile
+
+TOLERANCE_S = 1e-9
+
+
+@dataclass(frozen=True)
+class Records:
+    """The three tables as numpy columns, and what is needed to judge them."""
+
+    requests: dict
+    programs: dict
+    service: dict
+    profile: TimingProfile
+    pool_tokens: int
+
+
+def check_all(subject) -> None:
+    """Every invariant that applies to a settled ``Simulation`` or to a ``RunResult``."""
+    if isinstance(subject, Simulation):
+        for worker in subject.cluster.workers:
+            check_worker(worker)
+            check_rest(worker)
+    check_records(records_of(subject))
+
+
+def run_checked(spec) -> RunResult:
+    """``simulate(spec)``, with the workers checked after every event and all the rest at the end."""
+    source = _source(spec)
+    simulation = Simulation(spec, _plans(spec), source)
+    watch(simulation.clock, simulation.cluster.workers)
+    simulation.run()
+    result = simulation.result(True, source)
+    check_all(simulation)
+    check_all(result)
+    return result
+
+
+def watch(clock, workers) -> None:
+    """Check the workers after every event of the clock, and that it never runs backwards."""
+    step = clock.step
+
+    def checked() -> None:
+        before_ps = clock.now_ps
+        step()
+        assert clock.now_ps >= before_ps
+        for worker in workers:
+            check_worker(worker)
+
+    clock.step = checked
+
+
+def records_of(subject) -> Records:
+    """Tables of a settled simulation or of a result."""
+    if isinstance(subject, RunResult):
+        tables = subject.requests, subject.programs, subject.service
+        profile = load_profile(subject.summary["timing_profile"])
+        return Records(*map(_plain, tables), profile, subject.summary["pool_tokens"])
+    made = tables_of(subject.cluster, subject.log)
+    tables = made.requests, made.programs, made.service
+    columns = (table.to_columns() for table in tables)
+    return Records(*columns, subject.profile, subject.limits.pool_tokens)
+
+
+def _plain(table) -> dict:
+    """Columns without dictionary encoding. The codes of clients and states are what we check."""
+    return {
+        name: np.asarray(column.indices) if hasattr(column, "indices") else np.asarray(column)
+        for name, column in table.items()
+    }
+
+
+def check_records(records: Records) -> None:
+    """INV-1, 2 and 6 to 10."""
+    check_request_conservation(records)
+    check_program_conservation(records)
+    check_causality(records)
+    check_service_totals(records)
+    check_no_overlap(records)
+    check_durations(records)
+    check_work_conservation(records)
+
+
+# Tables.
+
+
+def check_request_conservation(records: Records) -> None:
+    """INV-1: every request made has one row, and is finished, refused or unfinished, with the
+    tokens that its state allows."""
+    r = records.requests
+    assert sorted(r["request_id"]) == list(range(len(r["request_id"])))
+    assert np.isin(r["status"], (FINISHED, REFUSED, UNFINISHED)).all()
+    finished, refused = r["status"] == FINISHED, r["status"] == REFUSED
+    assert not np.isnan(r["finish_s"][finished]).any()
+    assert np.isnan(r["finish_s"][~finished]).all()
+    assert np.isnan(r["admitted_s"][refused]).all()
+    too_big = r["input_tokens"] + r["max_new_tokens"] + 1 >= records.pool_tokens
+    assert (refused == too_big).all()
+    admitted = ~np.isnan(r["admitted_s"])
+    covered = r["cached_tokens"] + r["extend_tokens"]
+    assert (covered[admitted] == r["input_tokens"][admitted]).all()
+    assert (r["extend_tokens"][admitted] >= 1).all()
+    assert (covered[~admitted] == 0).all()
+    assert (r["output_tokens"][finished] >= 1).all()
+    assert (r["output_tokens"] <= r["max_new_tokens"]).all()
+    assert (r["output_tokens"][np.isnan(r["first_token_s"])] == 0).all()
+
+
+def check_program_conservation(records: Records) -> None:
+    """INV-2: every program has one row, made the requests that name it, and if it finished it made
+    all that it demanded."""
+    p, r = records.programs, records.requests
+    made = Counter(r["program_id"].tolist())
+    ids = p["program_id"].tolist()
+    assert len(set(ids)) == len(ids)
+    assert set(made) <= set(ids)
+    assert [made[i] for i in ids] == p["requests"].tolist()
+    finished = p["status"] == FINISHED
+    demand = p["demand_requests"]
+    assert (p["requests"][finished] == demand[finished]).all()
+    assert (p["requests"] <= demand).all()
+    states = {i: set() for i in ids}
+    for program, status in zip(r["program_id"].tolist(), r["status"].tolist(), strict=True):
+        states[program].add(status)
+    for program, status in zip(ids, p["status"].tolist(), strict=True):
+        if status == FINISHED:
+            assert states[program] == {FINISHED}
+        if status == REFUSED:
+            assert REFUSED in states[program]
+
+
+def check_causality(records: Records) -> None:
+    """INV-6: arrival <= admission <= first token <= finish; retracted before readmitted; a request
+    of depth d arrives after d others of its program have finished."""
+    r, p = records.requests, records.programs
+    chain = [r[name] for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s")]
+    for earlier, later in zip(chain, chain[1:], strict=False):
+        known = ~np.isnan(later)
+        assert (earlier[known] <= later[known]).all()
+    back = ~np.isnan(r["readmitted_s"])
+    assert (r["retracted_s"][back] <= r["readmitted_s"][back]).all()
+    assert ((r["retractions"] > 0) == ~np.isnan(r["retracted_s"])).all()
+    started = dict(zip(p["program_id"].tolist(), p["arrival_s"].tolist(), strict=True))
+    ended = dict(zip(p["program_id"].tolist(), p["finish_s"].tolist(), strict=True))
+    finishes = {program: [] for program in started}
+    rows = list(zip(*(r[n].tolist() for n in ("program_id", "depth", *_TIMES)), strict=True))
+    for program, _, _, finish in rows:
+        finishes[program].append(finish)
+    for program, depth, arrival, finish in rows:
+        assert arrival >= started[program]
+        assert not finish > ended[program]
+        assert sum(other <= arrival for other in finishes[program]) >= depth
+
+
+_TIMES = ("arrival_s", "finish_s")
+
+
+def check_service_totals(records: Records) -> None:
+    """INV-7: client by client the service log adds up to the requests' tokens. Work of a prefill
+    that was under way when the run was cut off may be missing from the log."""
+    r, s = records.requests, records.service
+    begun, prefilled = ~np.isnan(r["admitted_s"]), ~np.isnan(r["first_token_s"])
+    finished = r["status"] == FINISHED
+    sums = {
+        "input_tokens": ("input_tokens", prefilled, begun),
+        "extend_charged_tokens": ("extend_tokens", prefilled, begun),
+        "extend_tokens": ("extend_tokens", prefilled, begun),
+        "recompute_tokens": ("recompute_tokens", finished, begun),
+        "output_tokens": ("output_tokens", begun, begun),
+    }
+    for client in np.unique(np.concatenate([r["client"], s["client"]])):
+        mine, rows = r["client"] == client, s["client"] == client
+        for logged, (of_request, surely, perhaps) in sums.items():
+            total = s[logged][rows].sum()
+            assert r[of_request][mine & surely].sum() <= total, logged
+            assert r[of_request][mine & perhaps].sum() >= total, logged
+
+
+def _stretches(service: dict):
+    """Rows of the log by (worker, start), each as a mask-free list of row numbers, in order."""
+    groups = {}
+    keys = zip(service["worker"].tolist(), service["start_s"].tolist(), strict=True)
+    for row, key in enumerate(keys):
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+def check_no_overlap(records: Records) -> None:
+    """INV-8: rows of a worker share their whole stretch (one row per client) or do not overlap."""
+    s, free_from = records.service, {}
+    for (worker, start), rows in sorted(_stretches(s).items()):
+        for name in ("end_s", "steps", "batch_size", "context_tokens", "step_growth_s"):
+            assert len(set(s[name][rows].tolist())) == 1, name
+        assert len(set(s["client"][rows].tolist())) == len(rows)
+        assert start >= free_from.get(worker, 0.0)
+        free_from[worker] = s["end_s"][rows[0]]
+        assert free_from[worker] > start
+
+
+def check_durations(records: Records) -> None:
+    """INV-9: a decode row's duration follows from its columns and the timing profile exactly, and
+    so does its output; a prefill row's lies between no and the longest possible prefix."""
+    s, profile = records.service, records.profile
+    for (_, start), rows in _stretches(s).items():
+        first = rows[0]
+        lasted = s["end_s"][first] - start
+        batch, context = int(s["batch_size"][first]), int(s["context_tokens"][first])
+        if context:
+            steps = int(s["steps"][first])
+            growth = profile.context_ps * batch
+            first_ps = profile.decode_ps(batch, context)
+            expected_ps = steps * first_ps + growth * (steps * (steps - 1) // 2)
+            assert abs(s["step_growth_s"][first] - growth / 1e12) < 1e-15
+            assert abs(lasted - expected_ps / 1e12) < TOLERANCE_S
+            assert s["output_tokens"][rows].sum() == steps * batch
+            assert (s["output_tokens"][rows] % steps == 0).all()
+            for name in ("input_tokens", "extend_charged_tokens", "extend_tokens"):
+                assert not s[name][rows].any()
+        else:
+            new = int((s["extend_tokens"][rows] + s["recompute_tokens"][rows]).sum())
+            assert 1 <= batch <= new
+            c, npf = profile.coefficients_ms, profile.coefficients_ms["c_npf"] * (batch - 1)
+            alone = profile.prefill_ps([(0, new)]) / 1e12 + npf / 1e3
+            crossed = max(c["c_A"] * new * records.pool_tokens, c["c_K"] * records.pool_tokens)
+            assert alone - c["c_A"] * new * new / 1e3 - TOLERANCE_S <= lasted
+            assert lasted <= alone + batch * crossed / 1e3 + TOLERANCE_S
+            assert s["output_tokens"][rows].sum() <= batch
+            assert s["steps"][first] == 1
+
+
+def check_work_conservation(records: Records) -> None:
+    """INV-10: no worker is idle while a request waits there."""
+    r, s = records.requests, records.service
+    last_s = np.nanmax(s["end_s"], initial=0.0)
+    for worker in np.unique(s["worker"]):
+        here = (r["worker"] == worker) & (r["status"] != REFUSED)
+        waits = [
+            (r["arrival_s"][here], r["admitted_s"][here]),
+            (r["retracted_s"][here], r["readmitted_s"][here]),
+        ]
+        rows = s["worker"] == worker
+        spans = np.unique(np.stack([s["start_s"][rows], s["end_s"][rows]], axis=1), axis=0)
+        ends = np.concatenate([[0.0], spans[:, 1]])
+        for idle_from, idle_to in zip(ends[:-1], spans[:, 0], strict=True):
+            if idle_to - idle_from < TOLERANCE_S:
+                continue
+            for begin, end in waits:
+                end = np.where(np.isnan(end), last_s, end)  # noqa: PLW2901
+                overlap = np.minimum(end, idle_to) - np.maximum(begin, idle_from)
+                assert not (overlap > TOLERANCE_S).any()
+
+
+def assert_same_records(one: RunResult, other: RunResult) -> None:
+    """INV-11: the same seed gives the same records, to the last bit."""
+    for name in ("requests", "programs", "service"):
+        mine, theirs = _plain(getattr(one, name)), _plain(getattr(other, name))
+        assert list(mine) == list(theirs)
+        for column in mine:
+            assert mine[column].tobytes() == theirs[column].tobytes(), f"{name}.{column}"
+
+
+# Workers, at any event.
+
+
+def check_worker(worker) -> None:
+    """INV-3 to 5 and 12, between any two events."""
+    holders = holders_of(worker)
+    check_kv_conservation(worker, holders)
+    check_locks(worker, holders)
+    check_tree(worker.cache)
+    check_evictable_leaves_are_listed(worker.cache)
+    batch = worker.batch
+    produced = [batch.produced(sequence) for sequence in batch.sequences]
+    inputs = [sequence.request.input_tokens for sequence in batch.sequences]
+    assert batch.context_tokens == sum(produced) + sum(inputs)
+
+
+def holders_of(worker) -> list:
+    """Sequences that hold memory: running, prefilling, or between two chunks."""
+    prefilling = [prefill.sequence for prefill in worker._prefills]
+    chunked = [] if worker._chunked is None else [worker._chunked]
+    return list(dict.fromkeys([*worker.batch.sequences, *prefilling, *chunked]))
+
+
+def check_kv_conservation(worker, holders) -> None:
+    """INV-3: capacity = free + evictable + locked + private, none of them negative."""
+    cache, batch = worker.cache, worker.batch
+    decoded = sum(batch.private(s) for s in batch.sequences)
+    private = decoded + sum(s.private for s in holders)
+    parts = cache.free, cache.evictable, cache.locked, private
+    assert min(parts) >= 0
+    assert sum(parts) == cache.capacity
+
+
+def check_locks(worker, holders) -> None:
+    """INV-4: a node is locked once by each sequence that holds it or something below it."""
+    expected = Counter()
+    for sequence in holders:
+        at = sequence.node
+        while at is not worker.cache.root:
+            expected[id(at)] += 1
+            at = at.parent
+    for node in worker.cache.nodes():
+        assert node.locks == expected[id(node)]
+
+
+def check_tree(cache) -> None:
+    """INV-5: depths, keys, sums and counts of waiting requests agree with the nodes."""
+    evictable = locked = 0
+    waiting = Counter()
+    for node in [cache.root, *cache.nodes()]:
+        if node.waiters:
+            count = sum(len(group) for group in node.waiters.values())
+            at = node
+            while at is not None:
+                waiting[id(at)] += count
+                at = at.parent
+    for node in cache.nodes():
+        assert node.length == sum(length for _, _, length in node.edge) > 0
+        assert node.depth == node.parent.depth + node.length
+        assert node.parent.children[node.key] is node
+        assert node.waiting_below == waiting[id(node)]
+        if node.locks:
+            locked += node.length
+        else:
+            evictable += node.length
+            assert not any(child.locks for child in node.children.values())
+    assert (evictable, locked) == (cache.evictable, cache.locked)
+
+
+def check_evictable_leaves_are_listed(cache) -> None:
+    """INV-12: eviction knows every unlocked leaf, and lists a node once at most."""
+    listed = Counter(id(node) for _, _, node in cache._leaves)
+    assert not listed or max(listed.values()) == 1
+    for node in cache.nodes():
+        assert node.listed == (id(node) in listed)
+        assert node.listed or node.locks or node.children
+
+
+def check_rest(worker) -> None:
+    """INV-3, 4 and 10 at the end: with nothing running nothing is locked or private, and a worker
+    that has waiting requests is not asleep."""
+    if not holders_of(worker):
+        assert worker.cache.locked == 0
+        assert worker.cache.free + worker.cache.evictable == worker.cache.capacity
+    if len(worker.waiting):
+        assert not worker._idle

@@ -1,0 +1,135 @@
+"""One simulated worker to send requests to, and small experiments."""
+
+from fairbench.config.resolve import resolve
+from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.local.lpm import LPM
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.sequence import Sequence
+from fairbench.sim.service_log import ServiceLog
+from fairbench.sim.timing import KVPool, TimingProfile
+from invariants import watch
+
+MS = PS_PER_S // 1000
+
+# An iteration takes 1 ms and 0.01 ms per token through the linear layers. Nothing else.
+PLAIN = TimingProfile(
+    "plain",
+    {"c0": 1, "c_w": 0, "c_T": 0.01, "p": 1, "c_A": 0, "c_K": 0, "c_nd": 0, "c_npf": 0},
+    0.0,
+    "made up",
+    KVPool(1, 0, 1, 0.5, 100),
+)
+
+
+def prompt(*parts):
+    """``prompt("a", 10, "b", 5)``: segments of alternating keys and lengths."""
+    return tuple(Segment(key, length) for key, length in zip(parts[::2], parts[1::2], strict=True))
+
+
+class Spy(FCFS):
+    """FCFS that writes down what the engine tells a scheduler."""
+
+    def __init__(self):
+        super().__init__(FCFS.Params())
+        self.passes = 0
+        self.admissions = []
+        self.tokens = 0
+        self.retracted = []
+
+    def select(self, view):
+        self.passes += 1
+        return super().select(view)
+
+    def on_admitted(self, request, extend_tokens, recompute):
+        self.admissions.append((request.request_id, extend_tokens, recompute))
+
+    def on_tokens(self, client, tokens):
+        self.tokens += tokens
+
+    def on_retract(self, request, view):
+        self.retracted.append(request.request_id)
+
+
+class SpyLPM(LPM):
+    """LPM that writes down its admissions."""
+
+    def __init__(self):
+        super().__init__(LPM.Params())
+        self.admissions = []
+
+    def on_admitted(self, request, extend_tokens, recompute):
+        self.admissions.append((request.request_id, extend_tokens, recompute))
+
+
+class Home:
+    """A worker on a clock of its own, checked after every event."""
+
+    def __init__(self, scheduler=None, *, pool=1000, profile=PLAIN, **limits):
+        limits = {
+            "chunked_prefill_size": 8192,
+            "max_prefill_tokens": 16384,
+            "max_running_requests": 2048,
+        } | limits
+        self.clock = Clock()
+        self.log = ServiceLog(["x", "y"])
+        self.scheduler = scheduler or Spy()
+        self.evicted = []
+        self.sent = []
+        cache = KVCache(pool, lambda prefix, tokens: self.evicted.append((prefix, tokens)))
+        limits = EngineLimits(pool, **limits)
+        self.worker = Worker(0, self.clock, self.scheduler, profile, limits, self.log, cache)
+        watch(self.clock, [self.worker])
+
+    def send(self, parts, output, *, max_new=None, at_ps=0, client="x", on_done=None):
+        """A request that arrives at ``at_ps``; ``parts`` is a length, or a prompt."""
+        number = len(self.sent)
+        text = prompt(f"own-{number}", parts) if isinstance(parts, int) else parts
+        request = Request(number, client, 0, 0, text, prompt_tokens(text), max_new or output)
+        made = Segment(f"out-{number}", output)
+        sequence = Sequence(request, made, at_ps, on_done or (lambda _: None))
+        self.sent.append(sequence)
+        self.clock.at(at_ps, ARRIVE, 0, lambda: self.worker.submit(sequence))
+        return sequence
+
+    def run(self, until_ps=None):
+        """Run events until there are none, or none before ``until_ps``."""
+        while (next_ps := self.clock.next_ps()) is not None:
+            if until_ps is not None and next_ps > until_ps:
+                break
+            self.clock.step()
+        return self
+
+    def rows(self):
+        """The service log as dicts."""
+        columns = self.log.columns
+        return [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
+
+    def prefills(self):
+        """(start, sequences, tokens computed) of every prefill iteration, times in ms."""
+        return [
+            (row["start_ps"] / MS, row["batch_size"], row["extend_tokens"] + row["recompute_tokens"])
+            for row in self.rows()
+            if not row["context_tokens"]
+        ]
+
+    def decodes(self):
+        """(start, steps, sequences) of every decode stretch, times in ms."""
+        return [
+            (row["start_ps"] / MS, row["steps"], row["batch_size"])
+            for row in self.rows()
+            if row["context_tokens"]
+        ]
+
+
+def small_spec(scheduler, workload, *, dp=1, pool=0, seed=0, flags=None, **settings):
+    """A spec that runs in a fraction of a second. Keys of ``settings`` use ``__`` for a dot."""
+    given = {"scheduler": scheduler, "workload": workload, "dp": dp, "seed": seed}
+    given |= {"num_programs": 2, "request_rate": 2.0 * dp} | (flags or {})
+    chosen = {key.replace("__", "."): value for key, value in settings.items()}
+    return resolve(given, {"engine.max_total_tokens": pool} | chosen)

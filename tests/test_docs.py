@@ -1,0 +1,69 @@
+"""The documents say what the program has."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from fairbench import __version__
+from fairbench.cli.main import app
+from fairbench.config.resolve import resolve
+from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
+from fairbench.sim.run import simulate
+from fairbench.workloads.spec import workload_names
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = README + (ROOT / "RUN.md").read_text(encoding="utf-8")
+COMMANDS = get_command(app).commands
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented_and_has_help(name):
+    assert f"`fairbench {name}" in DOCS
+    assert COMMANDS[name].help
+    without = [param.name for param in COMMANDS[name].params if not getattr(param, "help", "")]
+    assert without == []
+
+
+@pytest.mark.parametrize("name", sorted({*PAIRS, *LOCALS, *ROUTERS}))
+def test_every_scheduler_is_documented(name):
+    assert f"`{name}`" in DOCS
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_every_workload_is_documented(name):
+    assert f"`{name}`" in DOCS
+
+
+def test_every_key_of_the_summary_is_documented():
+    flags = {"workload": "chat", "scenario": "none", "num_programs": 1}
+    summary = simulate(resolve(flags)).summary
+    keys = {*summary, *summary["clients"][0]}
+    family = re.compile(r"(mean_|median_|std_|p50_|p99_)((?:ttft|tpot|itl|e2el)_ms)")
+    documented = set(re.findall(r"`([a-z0-9_]+)`", DOCS))
+    for key in list(keys):
+        if match := family.fullmatch(key):
+            keys = keys - {key} | set(match.groups())
+    assert sorted(keys - documented) == []
+
+
+def test_the_readme_has_two_commands_for_a_fresh_machine():
+    commands = re.findall(r"^<!-- ci -->\n```sh\n(.*)\n```$", README, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+    assert commands[0].endswith("fairbench run --scheduler d2lpm --dp 4")
+    assert ".[test]" in commands[1]
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_changelog_begins_with_this_version():
+    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None
+    assert first[1] == __version__

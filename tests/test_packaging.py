@@ -1,0 +1,92 @@
+"""What is shipped works where nothing but Python is installed."""
+
+import json
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fairbench import __version__
+from fairbench.workloads.spec import workload_names
+
+pytest.importorskip("build", reason="building needs the dev extra")
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The sdist, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True)
+    (sdist,) = folder.glob("*.tar.gz")
+    (wheel,) = folder.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def fresh(built, tmp_path_factory):
+    """The programs of a fresh environment that has nothing but the wheel."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv.create(folder, with_pip=True)
+    programs = folder / ("Scripts" if sys.platform == "win32" else "bin")
+    install = [programs / "python", "-m", "pip", "install", "--quiet", built[1]]
+    subprocess.run(install, check=True)
+    return programs
+
+
+def test_the_wheel_holds_one_package_and_the_workloads(built):
+    with zipfile.ZipFile(built[1]) as wheel:
+        names = wheel.namelist()
+    assert {name.split("/")[0] for name in names} == {
+        "fairbench",
+        f"fairbench_llm-{__version__}.dist-info",
+    }
+    for workload in workload_names():
+        assert f"fairbench/workloads/specs/{workload}.toml" in names
+    assert "fairbench/sim/profiles/engine_profiles.json" in names
+    assert "fairbench/py.typed" in names
+    assert f"fairbench_llm-{__version__}.dist-info/licenses/LICENSE" in names
+
+
+def test_the_sdist_holds_what_the_repository_does(built):
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}
+    wanted |= {f"workloads/{workload}.toml" for workload in workload_names()}
+    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert sorted(wanted - names) == []
+
+
+def test_the_command_runs_from_the_wheel(fresh, tmp_path):
+    for arguments in (["--help"], ["--version"], ["list"]):
+        done = subprocess.run(
+            [fresh / "fairbench", *arguments], cwd=tmp_path, check=True, stdout=subprocess.PIPE
+        )
+        assert done.stdout
+    tiny = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--json"]
+    done = subprocess.run(
+        [fresh / "fairbench", "run", *tiny], cwd=tmp_path, check=True, stdout=subprocess.PIPE
+    )
+    summary = json.loads(done.stdout)
+    (saved,) = (tmp_path / "results" / "runs").iterdir()
+    assert json.loads((saved / "summary.json").read_text()) == summary
+    assert json.loads((saved / "manifest.json").read_text())["git"] is None
+    assert summary["completed"] > 0
+
+
+def test_the_wheel_needs_no_test_or_development_package(fresh):
+    listed = subprocess.run(
+        [fresh / "python", "-m", "pip", "list", "--format", "json"],
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    names = {package["name"] for package in json.loads(listed.stdout)}
+    assert "fairbench-llm" in names
+    assert not names & {"pytest", "hypothesis", "mypy", "ruff", "pandas", "datasets", "tokenizers"}
