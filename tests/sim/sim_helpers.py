@@ -12,9 +12,9 @@ from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import KVPool, TimingProfile
 from invariants import watch
 
-MS = PS_PER_S // 1000
+US = PS_PER_S // 10**6
 
-# An iteration takes 1 ms and 0.01 ms per token through the linear layers. Nothing else.
+# An iteration takes 1,000 us and 10 us per token through the linear layers. Nothing else.
 PLAIN = TimingProfile(
     "plain",
     {"c0": 1, "c_w": 0, "c_T": 0.01, "p": 1, "c_A": 0, "c_K": 0, "c_nd": 0, "c_npf": 0},
@@ -111,17 +111,17 @@ class Home:
         ]
 
     def prefills(self):
-        """(start, sequences, tokens computed) of every prefill iteration, times in ms."""
+        """(start, sequences, tokens computed) of every prefill iteration, times in us."""
         return [
-            (row["start_ps"] / MS, row["batch_size"], row["extend_tokens"] + row["recompute_tokens"])
+            (row["start_ps"] // US, row["batch_size"], row["extend_tokens"] + row["recompute_tokens"])
             for row in self.rows()
             if not row["context_tokens"]
         ]
 
     def decodes(self):
-        """(start, steps, sequences) of every decode stretch, times in ms."""
+        """(start, steps, sequences) of every decode stretch, times in us."""
         return [
-            (row["start_ps"] / MS, row["steps"], row["batch_size"])
+            (row["start_ps"] // US, row["steps"], row["batch_size"])
             for row in self.rows()
             if row["context_tokens"]
         ]

@@ -16,7 +16,7 @@ Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, of
 
 
 class Node:
-    """A tree node: the slices on the edge above it; ``depth`` is tokens from the root to its end."""
+    """A tree node: the slices on the edge above it, and ``depth``, the tokens down to its end."""
 
     __slots__ = ("children", "depth", "edge", "length", "parent")
 
@@ -47,7 +47,7 @@ class PrefixTree(Generic[N]):
     def descend(
         self, node: N, prompt: Prompt, place: Place, limit: int, *, split: bool = True
     ) -> tuple[N, Place]:
-        """Walk down from ``node``, which ends at ``place`` of the prompt, to depth ``limit`` at most.
+        """Walk down from ``node``, which ends at ``place`` of the prompt, to depth ``limit``.
 
         Returns the deepest node whose whole path is a prefix of the prompt, and where it ends.
         A node that matches in part is split there (or, with ``split=False``, not entered).

@@ -6,7 +6,7 @@ from math import isqrt
 
 
 class DecodeRun:
-    """``steps`` steps from ``start_ps``: the first lasts ``first_ps``, each next ``growth_ps`` more."""
+    """``steps`` steps from ``start_ps``, the first of ``first_ps``, each ``growth_ps`` longer."""
 
     __slots__ = ("first_ps", "growth_ps", "start_ps", "steps")
 

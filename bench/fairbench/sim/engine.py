@@ -84,9 +84,8 @@ class Worker:
         self.sync()
         self.scheduler.on_arrival(request, self.waiting)
         self.waiting.enter(sequence)
-        if self._run is not None and not self._batch_is_full and self._run.steps > 1:
-            self._run.steps = 0 if self._run.start_ps == self._clock.now_ps else 1
-            self._schedule(self._run.end_ps(self._run.steps), END)
+        if self._run is not None and not self._batch_is_full:
+            self._stop_run(self._run)
         elif self._idle:
             self._idle = False
             self._schedule(self._clock.now_ps, DECIDE)
@@ -100,6 +99,13 @@ class Worker:
         before_ps = clock.now_ps + clock.past(END, self.index)
         if self._run is not None and (steps := self._run.steps_before(before_ps)):
             self._book_decode(self._run, steps)
+
+    def _stop_run(self, run: DecodeRun) -> None:
+        """End the run at the first boundary from now on, which may be now."""
+        steps = 0 if run.start_ps == self._clock.now_ps else 1
+        if steps < run.steps:
+            run.steps = steps
+            self._schedule(run.end_ps(steps), END)
 
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""

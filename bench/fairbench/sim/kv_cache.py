@@ -60,7 +60,7 @@ class KVCache(PrefixTree[KVNode]):
     # Memory.
 
     def allocate(self, tokens: int) -> None:
-        """Take ``tokens`` for a request, evicting what is short. Precondition: they can be freed."""
+        """Take ``tokens`` for a request, evicting what is short. They must be there to free."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"

@@ -141,6 +141,8 @@ def summary_of(
         "scenario": spec.scenario,
         "dp": spec.dp,
         "seed": spec.seed,
+        "latency": spec.workload.latency,
+        "mem_fraction_static": simulation.mem_fraction_static,
         "pool_tokens": simulation.limits.pool_tokens,
         "chunked_prefill_size": simulation.limits.chunked_prefill_size,
         "token_count_method": source.token_count_method if source else None,

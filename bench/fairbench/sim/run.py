@@ -80,6 +80,10 @@ class Simulation:
         self.profile = load_profile(spec.gpu)
         params = make_params("engine", EngineParams, spec.settings)
         self.limits = engine_limits(params, self.profile)
+        # What the pool was computed from; None where its size was given.
+        self.mem_fraction_static = (
+            None if params.max_total_tokens else mem_fraction(params, self.profile)
+        )
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
@@ -154,10 +158,15 @@ class Simulation:
         return RunResult(requests, programs, service, summary, complete)
 
 
+def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
+    """Share of GPU memory for weights and KV: as given, or the default of the GPU and model."""
+    return params.mem_fraction_static or profile.pool.mem_fraction_static
+
+
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
     """Engine parameters with the defaults of the GPU and model filled in."""
     pool = profile.pool
-    fraction = params.mem_fraction_static or pool.mem_fraction_static
+    fraction = mem_fraction(params, profile)
     return EngineLimits(
         pool_tokens=params.max_total_tokens or pool.tokens(fraction),
         chunked_prefill_size=params.chunked_prefill_size or pool.chunked_prefill_size,

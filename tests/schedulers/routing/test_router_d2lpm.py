@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, answer, prompts, request
+from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 import fairbench
 from fairbench.core import Request, Segment, prompt_tokens

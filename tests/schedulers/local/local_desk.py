@@ -1,0 +1,61 @@
+"""One scheduler with a plain waiting list, driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.list_view import ListView
+
+PATIENCE = 10_000  # candidates in one pass, after which it is taken for endless
+
+
+class Desk:
+    """Say what is cached (``matched``), what arrives and what fits; see what is offered."""
+
+    def __init__(self, scheduler: LocalScheduler) -> None:
+        self.scheduler = scheduler
+        self.matched: dict[Request, int] = {}
+        self.queue: list[Request] = []
+        self.view = ListView(self.queue, lambda request: self.matched.get(request, 0))
+        self.offered: list[Request] = []  # in the last pass
+        self._seen: set[Request] = set()
+
+    def arrive(self, *requests: Request) -> None:
+        for request in requests:
+            self.scheduler.on_arrival(request, self.view)
+            self.view.enter(request)
+
+    def retract(self, request: Request) -> None:
+        self.scheduler.on_retract(request, self.view)
+        self.view.enter(request)
+
+    def run_pass(
+        self, fits: Callable[[Request], bool] = lambda _: True, at_most: int = PATIENCE
+    ) -> list[Request]:
+        """Admit what fits, at most so many, then break off; returns what was admitted."""
+        self.offered = []
+        admitted: list[Request] = []
+        selection = self.scheduler.select(self.view)
+        request = next(selection, None)
+        while request is not None:
+            self.offered.append(request)
+            assert len(self.offered) < PATIENCE, "the pass does not end"
+            if taken := fits(request):
+                self._admit(request)
+                admitted.append(request)
+                if len(admitted) == at_most:
+                    break
+            try:
+                request = selection.send(taken)
+            except StopIteration:
+                break
+        selection.close()
+        return admitted
+
+    def _admit(self, request: Request) -> None:
+        self.view.leave(request)
+        extend = request.input_tokens - self.matched.get(request, 0)
+        self.scheduler.on_admitted(request, extend, request in self._seen)
+        self._seen.add(request)

@@ -1,0 +1,186 @@
+"""A toy engine: a step is one admission pass and one output token for every running request.
+
+Memory is counted, not modelled: an admission reserves its uncached input and all its outputs.
+What is cached are the documents (first prompt segments) of the requests admitted last.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from local_trace import Trace
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler
+
+
+class ToyScan:
+    """A frozen order."""
+
+    def __init__(self, order: list[Request], waiting: dict[Request, None]) -> None:
+        self._order, self._waiting = iter(order), waiting
+        self._skipped: set[str] = set()
+
+    def __iter__(self) -> Iterator[Request]:
+        return self
+
+    def __next__(self) -> Request:
+        for request in self._order:
+            if request.client not in self._skipped and request in self._waiting:
+                return request
+        raise StopIteration
+
+    def skip(self, client: str) -> None:
+        self._skipped.add(client)
+
+    def unskip_all(self) -> None:
+        self._skipped.clear()
+
+
+class ToyView:
+    """A waiting queue in plain dicts, quick enough for deep queues."""
+
+    def __init__(self, documents: int) -> None:
+        self.waiting: dict[Request, None] = {}
+        self.of_client: dict[str, dict[Request, None]] = {}
+        self._order: list[Request] = []
+        self._cached: OrderedDict[str, int] = OrderedDict()
+        self._documents = documents
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def clients(self):
+        return self.of_client.keys()
+
+    def oldest(self, client: str) -> Request:
+        return next(iter(self.of_client[client]))
+
+    def queue_order(self) -> ToyScan:
+        return ToyScan(list(self.waiting), self.waiting)
+
+    def match_order(self, *, refresh: bool = True) -> ToyScan:
+        self._order = [request for request in self._order if request in self.waiting]
+        if refresh:
+            self._order.sort(key=lambda request: -self.matched_tokens(request))
+        return ToyScan(self._order, self.waiting)
+
+    def matched_tokens(self, request: Request) -> int:
+        return min(self._cached.get(request.prompt[0].key, 0), request.input_tokens - 1)
+
+    def enter(self, request: Request) -> None:
+        self.waiting[request] = None
+        self.of_client.setdefault(request.client, {})[request] = None
+        self._order.append(request)
+
+    def admit(self, request: Request) -> None:
+        del self.waiting[request]
+        mine = self.of_client[request.client]
+        del mine[request]
+        if not mine:
+            del self.of_client[request.client]
+        document = request.prompt[0]
+        self._cached[document.key] = document.length
+        self._cached.move_to_end(document.key)
+        if len(self._cached) > self._documents:
+            self._cached.popitem(last=False)
+
+
+class ToyEngine:
+    """``memory_tokens`` is M. ``reserve=False`` admits on the memory in use now."""
+
+    def __init__(
+        self,
+        scheduler: LocalScheduler,
+        memory_tokens: int,
+        clients: str,
+        *,
+        reserve: bool = True,
+        client_view: bool = False,
+        documents: int = 2,
+    ) -> None:
+        self.scheduler = scheduler
+        self.trace = Trace(clients)
+        self.view = ToyView(documents)
+        self.on_instant: Callable[[], None] = lambda: None
+        self.idle_steps = 0  # nothing was admitted although something waiting would have fitted
+        self.largest_decode = 0  # tokens of one client after its last admission
+        self._memory, self._reserve, self._client_view = memory_tokens, reserve, client_view
+        self._running: dict[Request, list[int]] = {}  # -> [extend, produced, output]
+        self._outputs: dict[Request, int] = {}
+        self._since_admission: dict[str, int] = {}
+
+    def submit(self, request: Request, output: int | None = None) -> None:
+        """A request arrives that will produce ``output`` tokens (all that it may)."""
+        self._outputs[request] = output or request.max_new_tokens
+        self.scheduler.on_arrival(request, self.view)
+        self.view.enter(request)
+        cost = request.input_tokens + 2 * self._outputs[request]
+        self.trace.add(arrived={request.client: 1}, asked={request.client: cost})
+        self.on_instant()
+
+    def waiting(self, client: str) -> int:
+        return len(self.view.of_client.get(client, ()))
+
+    def running(self, client: str) -> int:
+        return sum(request.client == client for request in self._running)
+
+    def step(self) -> None:
+        admitted = self._pass()
+        if not admitted and any(self._fits(request) for request in self.view.waiting):
+            self.idle_steps += 1
+        self._decode()
+
+    def _pass(self) -> int:
+        selection = self.scheduler.select(self.view)
+        request, count = next(selection, None), 0
+        while request is not None:
+            if fits := self._fits(request):
+                self._admit(request)
+                count += 1
+            try:
+                request = selection.send(fits)
+            except StopIteration:
+                break
+        return count
+
+    def _extend(self, request: Request) -> int:
+        return request.input_tokens - self.view.matched_tokens(request)
+
+    def _fits(self, request: Request) -> bool:
+        if not self._reserve:
+            used = sum(extend + produced for extend, produced, _ in self._running.values())
+            return used + self._extend(request) <= self._memory
+        used = sum(extend + output for extend, _, output in self._running.values())
+        return used + self._extend(request) + self._outputs[request] <= self._memory
+
+    def _admit(self, request: Request) -> None:
+        client, extend = request.client, self._extend(request)
+        self.view.admit(request)
+        self._running[request] = [extend, 0, self._outputs[request]]
+        self._since_admission[client] = 0
+        self.scheduler.on_admitted(request, extend, False)
+        charged = request.input_tokens if self._client_view else extend
+        self.trace.add(admitted={client: 1}, service={client: charged})
+        self.on_instant()
+
+    def _decode(self) -> None:
+        tokens: dict[str, int] = {}
+        done: dict[str, int] = {}
+        for request, state in list(self._running.items()):
+            client = request.client
+            state[1] += 1
+            tokens[client] = tokens.get(client, 0) + 1
+            if state[1] == state[2]:
+                done[client] = done.get(client, 0) + 1
+        for client, count in tokens.items():
+            self.scheduler.on_tokens(client, count)
+            self._since_admission[client] += count
+            self.largest_decode = max(self.largest_decode, self._since_admission[client])
+        for request, state in list(self._running.items()):
+            if state[1] == state[2]:
+                del self._running[request]
+                self.scheduler.on_finish(request)
+        self.trace.add(finished=done, service={c: 2 * count for c, count in tokens.items()})
+        self.on_instant()

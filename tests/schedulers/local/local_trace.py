@@ -1,0 +1,118 @@
+"""What happened, instant by instant, and the theorems' quantities measured on it.
+
+A trace is written by an engine, not by a scheduler: service W never comes from a counter.
+A client is backlogged while every worker's queue holds a request of it (algorithms.md, B6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+
+import numpy as np
+
+Counts = Mapping[str, int]
+NONE: Counts = {}
+
+
+class Trace:
+    """One column per instant. Numbers hold just after it."""
+
+    def __init__(self, clients: str, workers: int = 1) -> None:
+        self.clients = list(clients)
+        self._waiting = [dict.fromkeys(clients, 0) for _ in range(workers)]
+        self._under_way = dict.fromkeys(clients, 0)  # waiting or running
+        self._service = dict.fromkeys(clients, 0)
+        self._asked = dict.fromkeys(clients, 0)
+        self._rows: list[list[list[int]]] = []
+
+    def add(
+        self,
+        worker: int = 0,
+        *,
+        arrived: Counts = NONE,
+        admitted: Counts = NONE,
+        finished: Counts = NONE,
+        service: Counts = NONE,
+        asked: Counts = NONE,
+    ) -> None:
+        """Append an instant at which, per client, so many requests arrived, were admitted, ..."""
+        for client in self.clients:
+            self._waiting[worker][client] += arrived.get(client, 0) - admitted.get(client, 0)
+            self._under_way[client] += arrived.get(client, 0) - finished.get(client, 0)
+            self._service[client] += service.get(client, 0)
+            self._asked[client] += asked.get(client, 0)
+        backlogged = [min(queue[c] for queue in self._waiting) > 0 for c in self.clients]
+        totals = (self._service, self._asked, self._under_way)
+        self._rows.append([backlogged, *([t[c] for c in self.clients] for t in totals)])
+
+    def rows(self) -> np.ndarray:
+        """Axes: backlogged / service / asked / under way, client, instant."""
+        return np.array(self._rows, dtype=np.int64).transpose(1, 2, 0)
+
+    def service_of(self, client: str) -> int:
+        return self._service[client]
+
+
+def runs(mask: np.ndarray) -> Iterator[slice]:
+    """The stretches in which ``mask`` holds."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        yield slice(first, end)
+
+
+def max_gap(trace: Trace) -> int:
+    """The largest |W_f - W_g| over any interval in which both are backlogged (001 Theorem 4.4)."""
+    backlogged, service, _, _ = trace.rows()
+    worst = 0
+    for f, g in permutations(range(len(trace.clients)), 2):
+        ahead = service[f] - service[g]
+        for run in runs(backlogged[f] & backlogged[g]):
+            worst = max(worst, int(np.ptp(ahead[run])))
+    return worst
+
+
+def max_lag(trace: Trace) -> int:
+    """The largest W_g - W_f over any interval in which f is backlogged (001 Theorem 4.9)."""
+    backlogged, service, _, _ = trace.rows()
+    worst = 0
+    for f, g in permutations(range(len(trace.clients)), 2):
+        behind = service[g] - service[f]
+        for run in runs(backlogged[f]):
+            rise = behind[run] - np.minimum.accumulate(behind[run])
+            worst = max(worst, int(rise.max()))
+    return worst
+
+
+def max_wait(trace: Trace, client: str) -> int:
+    """The most service anybody got while a request of an idle client waited (001 Theorem 4.11).
+
+    Divided by the server's lowest capacity this is the theorem's time.
+    """
+    backlogged, service, _, under_way = trace.rows()
+    me, total = trace.clients.index(client), service.sum(axis=0)
+    worst = 0
+    for run in runs(backlogged[me]):
+        idle_before = run.start == 0 or under_way[me, run.start - 1] == 0
+        if idle_before:
+            own = service[me, run]
+            waiting = np.flatnonzero(own == own[0])[-1]  # until its first admission
+            worst = max(worst, int(total[run][waiting] - total[run.start]))
+    return worst
+
+
+def max_underserved(trace: Trace, client: str) -> float:
+    """max of T/n minus what the client asked for, over its backlogs so far (001 Theorem 4.13).
+
+    The theorem's proof: from the onset of a backlog this never exceeds 5U. n counts the clients
+    that had anything to be served.
+    """
+    backlogged, service, asked, under_way = trace.rows()
+    me, total = trace.clients.index(client), service.sum(axis=0)
+    worst = 0.0
+    for run in runs(backlogged[me]):
+        before = max(run.start - 1, 0)
+        present = np.maximum.accumulate(under_way[:, run] > 0, axis=1).sum(axis=0)
+        requested = asked[me, run] - asked[me, before]
+        worst = max(worst, float(((total[run] - total[before]) / present - requested).max()))
+    return worst

@@ -1,0 +1,133 @@
+"""Preble's priority groups, the form of the paper (004 section 3.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from local_desk import Desk
+from local_requests import Calls
+
+from fairbench.schedulers.local.preble_groups import PrebleGroups
+
+
+def desk(**params) -> Desk:
+    return Desk(PrebleGroups(PrebleGroups.Params(**params)))
+
+
+def cached(at: Desk, call: Calls, tokens: int, client: str = "a"):
+    """A request of 100 tokens, so many of them cached, arrives."""
+    request = call(client, tail=100)
+    at.matched[request] = tokens
+    at.arrive(request)
+    return request
+
+
+def test_63_of_100_tokens_is_group_6():
+    at, call = desk(), Calls()
+    in_5, in_6, in_7 = (cached(at, call, tokens) for tokens in (59, 63, 70))
+    also_6 = cached(at, call, 60)
+    assert at.run_pass() == [in_7, in_6, also_6, in_5]
+
+
+@pytest.mark.parametrize("groups", [7, 10, 49, 100])
+def test_a_share_on_the_border_of_a_group_is_in_the_upper_one(groups):
+    """In floating point 29 / 100 * 100 is 28.99..., a group too low."""
+    at, call = desk(groups=groups), Calls()
+    lower = []
+    for step in range(1, groups):
+        below, border = call("a", tail=groups * 3), call("a", tail=groups * 3)
+        at.matched |= {below: step * 3 - 1, border: step * 3}
+        at.arrive(below, border)
+        lower.append((below, border))
+    order = at.run_pass()
+    assert all(order.index(border) < order.index(below) for below, border in lower)
+
+
+def test_one_round_draws_ten_nine_to_one():
+    at, call = desk(), Calls()
+    for tokens in range(0, 100, 10):
+        for _ in range(30):
+            cached(at, call, tokens)
+    drawn = Counter(at.matched[request] // 10 for request in at.run_pass(at_most=2 * 55))
+    assert drawn == {group: 2 * (group + 1) for group in range(10)}
+
+
+def test_the_round_goes_on_over_passes_of_one_request():
+    at, call = desk(), Calls()
+    for tokens in range(0, 100, 10):
+        for _ in range(15):
+            cached(at, call, tokens)
+    groups = [at.matched[at.run_pass(at_most=1)[0]] // 10 for _ in range(55)]
+    assert groups == [group for group in range(9, -1, -1) for _ in range(group + 1)]
+
+
+def test_a_hit_of_zero_is_not_starved():
+    """Hot requests keep coming, and the cold one gets its turn within a round."""
+    at, call = desk(), Calls()
+    cold = cached(at, call, 0)
+    served = []
+    while cold not in served:
+        cached(at, call, 99)
+        cached(at, call, 99)
+        served += at.run_pass(at_most=1)
+    assert len(served) == 11
+
+
+def test_a_request_is_binned_once_in_the_first_pass_after_it_arrived():
+    at, call = desk(), Calls()
+    early, other = cached(at, call, 5), cached(at, call, 55)
+    at.run_pass(lambda _: False)
+    at.matched[early] = 99  # cached meanwhile, too late
+    assert at.run_pass() == [other, early]
+
+
+def test_inside_a_group_the_order_is_arrival_and_retracted_requests_come_last():
+    at, call = desk(), Calls()
+    one, two = cached(at, call, 95), cached(at, call, 99)
+    assert at.run_pass(at_most=1) == [one]
+    three = cached(at, call, 91)
+    at.retract(one)
+    assert at.run_pass() == [two, three, one]
+
+
+def test_stop_ends_the_pass_and_skip_tries_the_others():
+    for no_room, offered in (("stop", 2), ("skip", 4)):
+        at, call = desk(no_room=no_room), Calls()
+        requests = [cached(at, call, tokens) for tokens in (95, 85, 75, 65)]
+        admitted = at.run_pass(lambda r, large=requests[1]: r is not large)
+        assert at.offered == requests[:offered]
+        assert admitted == [r for r in requests[:offered] if r is not requests[1]]
+
+
+def test_what_did_not_fit_keeps_its_place_and_takes_no_turn():
+    at, call = desk(no_room="skip", groups=2), Calls()
+    one, two, three = (cached(at, call, 90) for _ in range(3))
+    assert at.run_pass(lambda r: r is three) == [three]
+    assert at.run_pass() == [one, two]
+
+
+@pytest.mark.parametrize("no_room", ["stop", "skip"])
+def test_a_pass_that_is_closed_anywhere_loses_nothing(no_room):
+    """Right after an admission, and at a candidate that was never tried."""
+    at, call = desk(no_room=no_room), Calls()
+    requests = [cached(at, call, tokens) for tokens in (95, 95, 45, 5)]
+    served = at.run_pass(at_most=1)
+    untried = at.scheduler.select(at.view)
+    assert next(untried) is requests[1]
+    untried.close()
+    served += at.run_pass(at_most=1)
+    assert served + at.run_pass() == requests
+
+
+def test_an_aborted_request_is_never_offered():
+    at, call = desk(), Calls()
+    first, second = cached(at, call, 95), cached(at, call, 95)
+    at.run_pass(lambda _: False)
+    third = cached(at, call, 95)
+    for request in (first, third):  # one in a group, one not grouped yet
+        at.view.leave(request)
+        at.scheduler.on_finish(request)
+    assert at.run_pass() == [second]
+    at.scheduler.on_finish(second)
+    assert at.run_pass() == []

@@ -1,0 +1,88 @@
+"""Several workers at one instant: a step that ends at an arrival is booked as step by step would."""
+
+import pytest
+from fairbench.core import Request, Segment
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.sequence import Sequence
+from fairbench.sim.service_log import ServiceLog
+from invariants import watch
+from sim_helpers import PLAIN, US, Spy
+
+
+class Listener(Spy):
+    """Writes down how many tokens it had heard of at every arrival, and when it was asked."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+        self.heard = []
+        self.asked_us = []
+
+    def on_arrival(self, request, view):
+        self.heard.append((request.request_id, self.tokens))
+
+    def select(self, view):
+        self.asked_us.append(self.clock.now_ps // US)
+        return super().select(view)
+
+
+def pair(step_by_step):
+    """Two workers, and a function that sends one of them a request now."""
+    clock, log = Clock(), ServiceLog(["x"])
+    limits = EngineLimits(1000, 8192, 16384, 2048, step_by_step=step_by_step)
+    workers = [
+        Worker(index, clock, Listener(clock), PLAIN, limits, log, KVCache(1000))
+        for index in range(2)
+    ]
+    watch(clock, workers)
+
+    def send(worker, number, output, then=lambda: None):
+        request = Request(number, "x", 0, 0, (Segment(f"in-{number}", 10),), 10, output)
+        made = Segment(f"out-{number}", output)
+        workers[worker].submit(Sequence(request, made, clock.now_ps, lambda _: then()))
+
+    return clock, workers, send
+
+
+@pytest.mark.parametrize("step_by_step", [False, True])
+@pytest.mark.parametrize(
+    ("finishing", "deciding", "heard"),
+    # Both workers prefill until 1,100 us (one token) and then step every 1,010 us. The fourth step
+    # ends on both when the third request arrives: worker 0's end comes first, worker 1's does not.
+    [(1, 0, 1 + 4), (0, 1, 1 + 3)],
+)
+def test_a_boundary_at_the_instant_of_an_arrival(step_by_step, finishing, deciding, heard):
+    clock, workers, send = pair(step_by_step)
+    clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))
+    clock.at(0, ARRIVE, 0, lambda: send(finishing, 1, 5, then=lambda: send(deciding, 2, 3)))
+    while clock.next_ps() is not None:
+        clock.step()
+    scheduler = workers[deciding].scheduler
+    assert scheduler.heard == [(0, 0), (2, heard)]
+    assert scheduler.asked_us == [0, 1100 + 4 * 1010]
+    assert scheduler.tokens == 20 + 3
+
+
+@pytest.mark.parametrize("step_by_step", [False, True])
+@pytest.mark.parametrize("left", [1, 2])
+def test_an_arrival_at_a_boundary_shortly_before_the_end_of_a_run(step_by_step, left):
+    clock, workers, send = pair(step_by_step)
+    clock.at(0, ARRIVE, 0, lambda: send(0, 0, 5 + left))
+    clock.at(0, ARRIVE, 0, lambda: send(1, 1, 5, then=lambda: send(0, 2, 3)))
+    while clock.next_ps() is not None:
+        clock.step()
+    assert workers[0].scheduler.asked_us == [0, 1100 + 4 * 1010]
+
+
+@pytest.mark.parametrize("step_by_step", [False, True])
+def test_a_run_that_is_cut_off_at_a_boundary_has_booked_it(step_by_step):
+    clock, workers, send = pair(step_by_step)
+    clock.at(0, ARRIVE, 0, lambda: send(0, 0, 10))
+    limit_ps = (1100 + 3 * 1010) * US
+    while clock.next_ps() <= limit_ps:
+        clock.step()
+    clock.stop_at(limit_ps)
+    workers[0].sync()
+    assert workers[0].scheduler.tokens == 1 + 3

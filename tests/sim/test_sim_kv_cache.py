@@ -1,0 +1,257 @@
+"""The KV cache against a model that knows only tokens, and hand-made evictions."""
+
+from types import SimpleNamespace
+
+from fairbench.core import prompt_tokens
+from fairbench.schedulers.prefix_tree import path
+from fairbench.sim.kv_cache import KVCache
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from invariants import check_evictable_leaves_are_listed, check_tree
+from sim_helpers import prompt
+from strategies import common, prefixes_of, prompts, tokens_of
+
+CAPACITY = 150
+picks = st.integers(0, 999)
+
+
+class KVCacheAgainstTokens(RuleBasedStateMachine):
+    """``touched`` maps each cached token prefix to when it was used last, ``locked`` holds one
+    token tuple per lock. Nodes and splits exist only in the cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache = KVCache(CAPACITY, self.evicted)
+        self.moved = []
+        self.cache.on_moved = self.moved.append
+        self.touched = {}
+        self.locks = []  # (node, tokens)
+        self.waiting = []  # (waiter, tokens)
+        self.private = 0
+        self.wanted = 0  # tokens that are being evicted for
+
+    # The model.
+
+    def cached(self, tokens):
+        return max((n for n in range(len(tokens) + 1) if tokens[:n] in self.touched), default=0)
+
+    def touch(self, tokens, stamp):
+        self.touched.update(dict.fromkeys(prefixes_of(tokens), stamp))
+
+    def is_locked(self, tokens):
+        return any(common(tokens, held) == len(tokens) for _, held in self.locks)
+
+    def evicted(self, prefix, count):
+        tokens = tokens_of(prefix)
+        gone = prefixes_of(tokens)[-count:]
+        assert self.wanted > 0, "evicted more than was asked for"
+        self.wanted -= count
+        ends = [tokens_of(path(node)) for node in self.cache.nodes()]
+        parents = [tokens_of(path(node.parent)) for node in self.cache.nodes()]
+        open_leaves = [end for end in ends if end not in parents and not self.is_locked(end)]
+        assert tokens in open_leaves
+        assert self.touched[tokens] == min(self.touched[leaf] for leaf in open_leaves)
+        assert tokens[:-count] == parents[ends.index(tokens)]
+        for prefix_gone in gone:
+            del self.touched[prefix_gone]
+
+    def unlocked(self):
+        return sum(not self.is_locked(tokens) for tokens in self.touched)
+
+    # What engines and queues do.
+
+    @rule(text=prompts())
+    def store(self, text):
+        """A request's prompt, computed in private memory and then stored."""
+        tokens, total = tokens_of(text), prompt_tokens(text)
+        node, place = self.cache.match(text, total)
+        assert node.depth == self.cached(tokens)
+        need = total - node.depth
+        self.cache.lock(node)
+        self.locks.append((node, tokens[: node.depth]))
+        if fits := need <= self.cache.free + self.cache.evictable:
+            self.wanted = need - self.cache.free
+            self.cache.allocate(need)
+            end, cached = self.cache.insert(node, text, place, total)
+            self.cache.release(cached)
+            assert (cached, end.depth) == (0, total)
+            self.touch(tokens, self.cache._stamp)
+        self.locks.pop()
+        self.cache.unlock(node)
+        assert fits or need > CAPACITY - self.private - len(self.touched) + self.unlocked()
+
+    @rule(text=prompts())
+    def store_twice(self, text):
+        """Two siblings computed the same prompt: the second one's part is a duplicate."""
+        tokens, total = tokens_of(text), prompt_tokens(text)
+        if self.cached(tokens) or 2 * total > self.cache.free:
+            return
+        self.cache.allocate(2 * total)
+        for duplicate in (0, total):
+            _, cached = self.cache.insert(self.cache.root, text, (0, 0), total)
+            assert cached == duplicate
+            self.cache.release(cached)
+            self.touch(tokens, self.cache._stamp)
+
+    @rule(text=prompts())
+    def use(self, text):
+        tokens = tokens_of(text)
+        node, _ = self.cache.match(text, len(tokens))
+        self.cache.touch(node)
+        self.touch(tokens[: self.cached(tokens)], self.cache._stamp)
+
+    @rule(text=prompts())
+    def lock(self, text):
+        node, _ = self.cache.match(text, prompt_tokens(text))
+        self.cache.lock(node)
+        self.locks.append((node, tokens_of(path(node))))
+
+    @precondition(lambda self: self.locks)
+    @rule(pick=picks)
+    def unlock(self, pick):
+        node, _ = self.locks.pop(pick % len(self.locks))
+        self.cache.unlock(node)
+
+    @rule(text=prompts())
+    def wait(self, text):
+        """A request arrives and is matched at the next refresh, which touches all that wait."""
+        self.cache.refresh_stamp = self.cache.next_stamp()
+        total = prompt_tokens(text)
+        waiter = SimpleNamespaceById(prompt=text, total=total, node=None, place=(0, 0))
+        self.cache.attach(waiter, self.cache.root, (0, 0))
+        self.waiting.append((waiter, tokens_of(text)))
+        for _, tokens in self.waiting:
+            self.touch(tokens[: self.cached(tokens)], self.cache.refresh_stamp)
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=picks)
+    def stop_waiting(self, pick):
+        waiter, _ = self.waiting.pop(pick % len(self.waiting))
+        self.cache.detach(waiter)
+
+    @rule(tokens=st.integers(1, CAPACITY))
+    def evict(self, tokens):
+        free, most = self.cache.free, self.unlocked()
+        self.wanted = tokens
+        self.cache.evict(tokens)
+        assert self.cache.free - free >= min(tokens, most)
+
+    @rule(tokens=st.integers(1, 30))
+    def run(self, tokens):
+        if tokens <= self.cache.free + self.cache.evictable:
+            self.wanted = tokens - self.cache.free
+            self.cache.allocate(tokens)
+            self.private += tokens
+
+    @rule(tokens=st.integers(1, 30))
+    def finish(self, tokens):
+        self.cache.release(min(tokens, self.private))
+        self.private -= min(tokens, self.private)
+
+    # What always holds.
+
+    @invariant()
+    def the_same_tokens_are_cached(self):
+        nodes = list(self.cache.nodes())
+        spans = [prefixes_of(tokens_of(path(node)))[-node.length :] for node in nodes]
+        assert sorted(prefix for span in spans for prefix in span) == sorted(self.touched)
+        for node, span in zip(nodes, spans, strict=True):
+            assert {self.touched[prefix] for prefix in span} == {self.cache._access_of(node)}
+            assert {self.is_locked(prefix) for prefix in span} == {node.locks > 0}
+
+    @invariant()
+    def memory_adds_up(self):
+        cache = self.cache
+        assert cache.free + cache.evictable + cache.locked + self.private == CAPACITY
+        assert cache.evictable == self.unlocked()
+        check_tree(cache)
+        check_evictable_leaves_are_listed(cache)
+
+    @invariant()
+    def waiting_requests_know_their_match(self):
+        for waiter, tokens in self.waiting:
+            assert waiter.node.depth == self.cached(tokens)
+        self.moved.clear()
+
+
+class SimpleNamespaceById(SimpleNamespace):
+    """Hashable by identity, as a waiting request is."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+
+KVCacheAgainstTokens.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+TestKVCacheAgainstTokens = KVCacheAgainstTokens.TestCase
+
+
+def stored(cache, text):
+    """Store a prompt; returns its end node, unlocked."""
+    total = prompt_tokens(text)
+    node, place = cache.match(text, total)
+    cache.allocate(total - node.depth)
+    return cache.insert(node, text, place, total)[0]
+
+
+def collector(capacity):
+    gone = []
+    return KVCache(capacity, lambda prefix, tokens: gone.append((prefix, tokens))), gone
+
+
+def test_the_leaf_used_longest_ago_goes_first_and_whole():
+    cache, gone = collector(100)
+    for key in "abc":
+        stored(cache, prompt(key, 10))
+    cache.touch(cache.match(prompt("a", 10), 10)[0])
+    cache.evict(11)
+    assert gone == [(prompt("b", 10), 10), (prompt("c", 10), 10)]
+    assert (cache.free, cache.evictable) == (90, 10)
+
+
+def test_a_parent_goes_after_its_last_child():
+    cache, gone = collector(100)
+    stored(cache, prompt("a", 10, "b", 5))
+    stored(cache, prompt("a", 10, "c", 5))
+    stored(cache, prompt("d", 10))
+    cache.evict(16)
+    # The parent was used when its second child was stored, before d.
+    assert gone == [
+        (prompt("a", 10, "b", 5), 5),
+        (prompt("a", 10, "c", 5), 5),
+        (prompt("a", 10), 10),
+    ]
+
+
+def test_what_is_locked_stays_and_so_does_the_path_above_it():
+    cache, gone = collector(100)
+    held = stored(cache, prompt("a", 10, "b", 5))
+    stored(cache, prompt("a", 10, "c", 5))
+    cache.lock(held)
+    cache.evict(100)
+    assert gone == [(prompt("a", 10, "c", 5), 5)]
+    assert (cache.free, cache.evictable, cache.locked) == (85, 0, 15)
+    cache.unlock(held)
+    cache.evict(100)
+    assert cache.free == 100
+
+
+def test_a_split_of_a_locked_edge_keeps_the_counts():
+    cache, _ = collector(100)
+    held = stored(cache, prompt("a", 10))
+    cache.lock(held)
+    upper, _ = cache.match(prompt("a", 4, "z", 3), 7)
+    assert (upper.length, upper.locks, held.length, held.locks) == (4, 1, 6, 1)
+    cache.unlock(held)
+    assert (cache.evictable, cache.locked) == (10, 0)
+
+
+def test_only_the_shortfall_is_evicted():
+    cache, gone = collector(30)
+    for key in "abc":
+        stored(cache, prompt(key, 10))
+    cache.allocate(10)
+    assert [tokens for _, tokens in gone] == [10]
+    assert cache.free == 0
