@@ -12,7 +12,8 @@ from invariants import check_evictable_leaves_are_listed, check_tree
 from sim_helpers import prompt
 from strategies import common, prefixes_of, prompts, tokens_of
 
-CAPACITY = 150
+CAPACITY = 30
+texts = prompts(lengths=(1, 2, 3, 5))
 picks = st.integers(0, 999)
 
 
@@ -61,7 +62,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     # What engines and queues do.
 
-    @rule(text=prompts())
+    @rule(text=texts)
     def store(self, text):
         """A request's prompt, computed in private memory and then stored."""
         tokens, total = tokens_of(text), prompt_tokens(text)
@@ -70,7 +71,9 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         need = total - node.depth
         self.cache.lock(node)
         self.locks.append((node, tokens[: node.depth]))
-        if fits := need <= self.cache.free + self.cache.evictable:
+        room = CAPACITY - self.private - len(self.touched) + self.unlocked()
+        assert room == self.cache.free + self.cache.evictable
+        if need <= room:
             self.wanted = need - self.cache.free
             self.cache.allocate(need)
             end, cached = self.cache.insert(node, text, place, total)
@@ -79,9 +82,8 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
             self.touch(tokens, self.cache._stamp)
         self.locks.pop()
         self.cache.unlock(node)
-        assert fits or need > CAPACITY - self.private - len(self.touched) + self.unlocked()
 
-    @rule(text=prompts())
+    @rule(text=texts)
     def store_twice(self, text):
         """Two siblings computed the same prompt: the second one's part is a duplicate."""
         tokens, total = tokens_of(text), prompt_tokens(text)
@@ -94,14 +96,14 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
             self.cache.release(cached)
             self.touch(tokens, self.cache._stamp)
 
-    @rule(text=prompts())
+    @rule(text=texts)
     def use(self, text):
         tokens = tokens_of(text)
         node, _ = self.cache.match(text, len(tokens))
         self.cache.touch(node)
         self.touch(tokens[: self.cached(tokens)], self.cache._stamp)
 
-    @rule(text=prompts())
+    @rule(text=texts)
     def lock(self, text):
         node, _ = self.cache.match(text, prompt_tokens(text))
         self.cache.lock(node)
@@ -113,7 +115,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         node, _ = self.locks.pop(pick % len(self.locks))
         self.cache.unlock(node)
 
-    @rule(text=prompts())
+    @rule(text=texts)
     def wait(self, text):
         """A request arrives and is matched at the next refresh, which touches all that wait."""
         self.cache.refresh_stamp = self.cache.next_stamp()
@@ -137,14 +139,14 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.cache.evict(tokens)
         assert self.cache.free - free >= min(tokens, most)
 
-    @rule(tokens=st.integers(1, 30))
+    @rule(tokens=st.integers(1, 9))
     def run(self, tokens):
         if tokens <= self.cache.free + self.cache.evictable:
             self.wanted = tokens - self.cache.free
             self.cache.allocate(tokens)
             self.private += tokens
 
-    @rule(tokens=st.integers(1, 30))
+    @rule(tokens=st.integers(1, 9))
     def finish(self, tokens):
         self.cache.release(min(tokens, self.private))
         self.private -= min(tokens, self.private)
@@ -155,7 +157,8 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
     def the_same_tokens_are_cached(self):
         nodes = list(self.cache.nodes())
         spans = [prefixes_of(tokens_of(path(node)))[-node.length :] for node in nodes]
-        assert sorted(prefix for span in spans for prefix in span) == sorted(self.touched)
+        assert sum(map(len, spans)) == len(self.touched)
+        assert {prefix for span in spans for prefix in span} == self.touched.keys()
         for node, span in zip(nodes, spans, strict=True):
             assert {self.touched[prefix] for prefix in span} == {self.cache._access_of(node)}
             assert {self.is_locked(prefix) for prefix in span} == {node.locks > 0}
@@ -184,7 +187,7 @@ class SimpleNamespaceById(SimpleNamespace):
         return self is other
 
 
-KVCacheAgainstTokens.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+KVCacheAgainstTokens.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
 TestKVCacheAgainstTokens = KVCacheAgainstTokens.TestCase
 
 

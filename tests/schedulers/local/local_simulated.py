@@ -1,0 +1,123 @@
+"""Real simulated workers, driven request by request, and their trace out of the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from local_trace import Trace
+
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.schedulers.base import LocalScheduler, Router
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.sequence import NEVER, Sequence
+from fairbench.sim.service_log import ServiceLog
+from fairbench.sim.timing import load_profile
+
+PROFILE = "a100-80gb-sxm/llama-3.1-8b/tp1/sglang"
+LIMITS = EngineLimits(
+    pool_tokens=1500,
+    chunked_prefill_size=256,
+    max_prefill_tokens=512,
+    max_running_requests=64,
+    full_reservation=True,
+    step_by_step=True,
+)
+
+
+class Fleet:
+    """Workers behind a router. ``submit`` requests; ``step`` events; then ask for the trace."""
+
+    def __init__(
+        self,
+        make: Callable[[], LocalScheduler],
+        clients: str,
+        router: Router | None = None,
+        workers: int = 1,
+        **limits,
+    ) -> None:
+        self.clock = Clock()
+        self.clients = clients
+        self.router = router
+        self.log = ServiceLog(list(clients))
+        self.limits = replace(LIMITS, **limits)
+        profile = load_profile(PROFILE)
+        self.workers = [
+            Worker(i, self.clock, make(), profile, self.limits, self.log,
+                   KVCache(self.limits.pool_tokens))
+            for i in range(workers)
+        ]  # fmt: skip
+        self.sequences: list[Sequence] = []
+        self.on_done: Callable[[Request], None] = lambda _: None
+
+    def submit(self, request: Request, output: int | None = None) -> int:
+        """A request arrives now; returns its worker."""
+        segment = Segment(f"out{request.request_id}", output or request.max_new_tokens)
+        sequence = Sequence(request, segment, self.clock.now_ps, self._done)
+        self.sequences.append(sequence)
+        worker = 0 if self.router is None else self.router.route(request, self._now_s)
+        self.workers[worker].submit(sequence)
+        return worker
+
+    def _done(self, sequence: Sequence) -> None:
+        if self.router is not None:
+            worker, produced = sequence.worker, sequence.produced
+            self.router.on_finish(sequence.request, worker, produced, self._now_s)
+        self.on_done(sequence.request)
+
+    @property
+    def _now_s(self) -> float:
+        return self.clock.now_ps / PS_PER_S
+
+    def waiting(self, client: str, worker: int = 0) -> int:
+        queue = self.workers[worker].waiting.queue_order()
+        return sum(request.client == client for request in queue)
+
+    def at(self, time_s: float, action: Callable[[], None]) -> None:
+        self.clock.at(round(time_s * PS_PER_S), ARRIVE, 0, action)
+
+    def run(self, events: int, look: Callable[[], None] = lambda: None) -> None:
+        """Up to so many events, ``look`` after each."""
+        for _ in range(events):
+            if self.clock.next_ps() is None:
+                break
+            self.clock.step()
+            look()
+
+    def trace(self) -> Trace:
+        """Everything so far, from the logs. An admission is booked when it is decided."""
+        for worker in self.workers:
+            worker.sync()
+        happened = [*self._requests(), *self._service()]
+        trace = Trace(self.clients, len(self.workers))
+        for _, _, worker, what in sorted(happened, key=lambda entry: entry[:2]):
+            trace.add(worker, **what)
+        return trace
+
+    def _requests(self):
+        """At one instant: first what was produced, then arrivals, then admissions."""
+        for s in self.sequences:
+            client, cost = s.request.client, s.request.input_tokens + 2 * s.output.length
+            yield s.arrival_ps, 1, s.worker, {"arrived": {client: 1}, "asked": {client: cost}}
+            if s.admitted_ps != NEVER:
+                yield s.admitted_ps, 2, s.worker, {"admitted": {client: 1}}
+            if s.finish_ps != NEVER:
+                yield s.finish_ps, 0, s.worker, {"finished": {client: 1}}
+
+    def _service(self):
+        columns = self.log.columns
+        for row in range(len(self.log)):
+            at = {name: column[row] for name, column in columns.items()}
+            worker, client = at["worker"], self.clients[at["client"]]
+            if charged := at["extend_charged_tokens"]:
+                yield at["start_ps"], 2, worker, {"service": {client: charged}}
+            steps, growth = at["steps"], at["step_growth_ps"]
+            span = at["end_ps"] - at["start_ps"] - growth * (steps * (steps - 1) // 2)
+            time, length = at["start_ps"], span // steps
+            for step in range(steps):
+                time += length + growth * step
+                if tokens := at["output_tokens"] // steps:
+                    yield time, 0, worker, {"service": {client: 2 * tokens}}
+            assert time == at["end_ps"]
