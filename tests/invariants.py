@@ -58,6 +58,7 @@ def watch(clock, workers) -> None:
         assert clock.now_ps >= before_ps
         for worker in workers:
             check_worker(worker)
+            check_batch(worker.batch)
 
     clock.step = checked
 
@@ -281,10 +282,15 @@ def check_worker(worker) -> None:
     check_locks(worker, holders)
     check_tree(worker.cache)
     check_evictable_leaves_are_listed(worker.cache)
-    batch = worker.batch
+
+
+def check_batch(batch) -> None:
+    """INV-13: the batch's sums are those of a walk over it, and nobody runs beyond its end."""
     produced = [batch.produced(sequence) for sequence in batch.sequences]
     inputs = [sequence.request.input_tokens for sequence in batch.sequences]
     assert batch.context_tokens == sum(produced) + sum(inputs)
+    for sequence, tokens in zip(batch.sequences, produced, strict=True):
+        assert 1 <= tokens <= sequence.output.length
 
 
 def holders_of(worker) -> list:

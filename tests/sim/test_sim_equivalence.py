@@ -1,9 +1,19 @@
 """Closed form against step by step, one seed twice, and service conserved across schedulers."""
 
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import fairbench
 import numpy as np
 import pytest
 from fairbench.schedulers.registry import PAIRS
+from fairbench.sim.admission import PrefillPass
+from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.run import simulate
+from fairbench.sim.sequence import FINISHED, UNFINISHED
 from invariants import assert_same_records, check_all, run_checked
 from sim_helpers import small_spec
 
@@ -27,3 +37,154 @@ def test_step_by_step_gives_the_same_tables(scheduler, workload):
     slow = simulate(experiment(scheduler, workload, engine__step_by_step=True))
     check_all(slow)
     assert_same_records(fast, slow)
+
+
+@pytest.mark.parametrize("workload", CASES)
+def test_the_small_runs_do_force_what_they_are_for(workload, monkeypatch):
+    """Else the tests of this file would prove little."""
+    seen = Counter()
+
+    def counting(owner, name):
+        method = getattr(owner, name)
+
+        def counted(*arguments, **named):
+            seen[name] += 1
+            return method(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    counting(KVCache, "_drop")
+    counting(PrefillPass, "continue_chunk")
+    result = simulate(experiment("lpm", workload))
+    assert min(seen["_drop"], seen["continue_chunk"]) > 50 or workload == "judge"
+    assert min(seen["_drop"], seen["continue_chunk"]) > 20
+    if workload in ("tot", "judge"):
+        assert result.requests["retractions"].sum() > 0
+
+
+@pytest.mark.parametrize("scheduler", ["d2lpm", "preble", "vtc", "least-loaded+fcfs"])
+@pytest.mark.parametrize("workload", ["judge", "chat", "long-qa"])
+def test_step_by_step_gives_the_same_tables_on_several_workers(scheduler, workload):
+    """All programs at once, so that workers run in lockstep and events meet at one instant."""
+    flags = {"request_rate": float("inf"), "num_programs": 2}
+    fast = run_checked(experiment(scheduler, workload, dp=3, flags=flags))
+    slow = simulate(
+        experiment(scheduler, workload, dp=3, flags=flags, engine__step_by_step=True)
+    )
+    assert_same_records(fast, slow)
+
+
+@pytest.mark.parametrize("scheduler", ["lpm", "d2lpm"])
+@pytest.mark.parametrize("workload", ["tot", "chat"])
+def test_a_run_that_is_cut_off_is_the_same_step_by_step(scheduler, workload):
+    flags = {"num_programs": 3, "request_rate": 8.0, "max_drain_s": 1.0}
+    fast = run_checked(experiment(scheduler, workload, flags=flags))
+    slow = simulate(experiment(scheduler, workload, flags=flags, engine__step_by_step=True))
+    check_all(slow)
+    assert_same_records(fast, slow)
+    assert (np.asarray(fast.requests["status"].indices) == UNFINISHED).any()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"lpm__queue_limit": 16},
+        {"engine__max_running_requests": 5},
+        {"engine__full_reservation": True},
+        {"engine__max_prefill_tokens": 700},
+        {"engine__schedule_conservativeness": 0.3},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_engine_settings_keep_the_invariants_and_the_equivalence(more):
+    fast = run_checked(experiment("lpm", "tot", **more))
+    slow = simulate(experiment("lpm", "tot", engine__step_by_step=True, **more))
+    assert_same_records(fast, slow)
+    if "engine__full_reservation" in more:
+        assert fast.requests["retractions"].sum() == 0
+
+
+@pytest.mark.parametrize(
+    "local__option",
+    [("dlpm", "no_room", "skip"), ("preble-groups", "no_room", "skip"), ("vtc", "charge", "input")],
+)
+def test_policies_that_skip_keep_the_invariants_and_the_equivalence(local__option):
+    local, option, value = local__option
+    setting = {f"{local}__{option}": value}
+    fast = run_checked(experiment(f"round-robin+{local}", "judge", **setting))
+    slow = simulate(
+        experiment(f"round-robin+{local}", "judge", engine__step_by_step=True, **setting)
+    )
+    assert_same_records(fast, slow)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("workload", CASES)
+@pytest.mark.parametrize("scheduler", [*PAIRS, "least-loaded+dlpm", "client-round-robin+lpm"])
+def test_step_by_step_gives_the_same_tables_for_more_seeds(scheduler, workload, seed):
+    flags = {"num_programs": 3, "request_rate": float("inf")}
+    fast = run_checked(experiment(scheduler, workload, seed=seed, dp=2, flags=flags))
+    slow = simulate(
+        experiment(scheduler, workload, seed=seed, dp=2, flags=flags, engine__step_by_step=True)
+    )
+    assert_same_records(fast, slow)
+
+
+@pytest.mark.parametrize("scheduler", ["d2lpm", "preble", "vtc"])
+def test_the_same_seed_gives_the_same_records_and_another_one_does_not(scheduler):
+    one, two, other = (
+        simulate(experiment(scheduler, "chat", dp=2, seed=seed)) for seed in (5, 5, 6)
+    )
+    assert_same_records(one, two)
+    assert one.summary == two.summary
+    assert one.requests["arrival_s"].tolist() != other.requests["arrival_s"].tolist()
+
+
+@pytest.mark.parametrize("workload", CASES)
+def test_every_scheduler_serves_the_same_tokens_in_the_end(workload):
+    """Client view: input + 2 output of each client, whoever came first."""
+    served = []
+    for scheduler in PAIRS:
+        result = simulate(experiment(scheduler, workload))
+        check_all(result)
+        service = result.service
+        tokens = service["input_tokens"] + 2 * service["output_tokens"]
+        clients = np.asarray(service["client"].indices)
+        assert (np.asarray(result.requests["status"].indices) == FINISHED).all()
+        served.append(np.bincount(clients, weights=tokens).tolist())
+    assert all(totals == served[0] for totals in served)
+    assert min(served[0]) > 0
+
+
+HASH_SCRIPT = """
+import hashlib, io, sys
+import pyarrow as pa, pyarrow.parquet as pq
+from fairbench.config.resolve import resolve
+from fairbench.sim.run import simulate
+
+for scheduler in ("d2lpm", "preble", "vtc"):
+    flags = {"scheduler": scheduler, "workload": "chat", "dp": 2, "num_programs": 4}
+    result = simulate(resolve(flags, {"engine.max_total_tokens": 2500}))
+    for table in (result.requests, result.programs, result.service):
+        buffer = io.BytesIO()
+        pq.write_table(pa.table(table), buffer)
+        print(scheduler, hashlib.sha256(buffer.getvalue()).hexdigest())
+"""
+
+
+def test_parquet_content_does_not_depend_on_the_hash_seed():
+    source = Path(fairbench.__file__).resolve().parents[1]
+    printed = []
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(source)}
+        done = subprocess.run(
+            [sys.executable, "-c", HASH_SCRIPT],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert len(printed[0].splitlines()) == 9

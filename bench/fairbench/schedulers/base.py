@@ -80,6 +80,7 @@ class LocalScheduler(ABC):
 
     name: ClassVar[str]
     cache_aware: ClassVar[bool] = False
+    per_request_tokens: ClassVar[bool] = False  # wants on_request_tokens, which costs time
     Params: ClassVar[Any]
 
     @abstractmethod
@@ -90,6 +91,10 @@ class LocalScheduler(ABC):
         already) and False if there was no room for it. SGLang's own schedulers return at the
         first False.
         """
+
+    def accepts(self, request: Request, now_s: float) -> bool:
+        """Whether an arriving request is taken in at all. A rate limit refuses some for good."""
+        return True
 
     def on_arrival(self, request: Request, view: WaitingView) -> None:  # noqa: B027
         """The request is about to enter the queue; ``view`` does not hold it yet."""
@@ -102,6 +107,9 @@ class LocalScheduler(ABC):
 
     def on_tokens(self, client: str, tokens: int) -> None:  # noqa: B027
         """Requests of this client produced so many output tokens (calls may be merged)."""
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:  # noqa: B027
+        """The same request by request, only for a scheduler with ``per_request_tokens``."""
 
     def on_retract(self, request: Request, view: WaitingView) -> None:  # noqa: B027
         """A running request lost its memory and is about to re-enter the queue."""

@@ -7,6 +7,7 @@ oracle for the simulator's incremental queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from itertools import count
 
 from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import truncate
@@ -54,19 +55,21 @@ class ListView:
         self._requests = requests
         self._matched = matched
         self._prompt = prompt
-        self._arrival = {request: number for number, request in enumerate(requests)}
+        self._numbers = count()
+        self._arrival = {request: next(self._numbers) for request in requests}
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def enter(self, request: Request) -> None:
         """Append an arrival or a retracted request."""
-        self._arrival[request] = max(self._arrival.values(), default=-1) + 1
+        self._arrival[request] = next(self._numbers)
         self._requests.append(request)
 
     def leave(self, request: Request) -> None:
         """Take an admitted request out."""
         self._requests.remove(request)
+        del self._arrival[request]
 
     def clients(self) -> Collection[str]:
         return dict.fromkeys(r.client for r in self._by_arrival())

@@ -21,6 +21,9 @@ LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
     "vtc": "fairbench.schedulers.local.vtc:VTC",
+    "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
+    "lcf": "fairbench.schedulers.local.lcf:LCF",
+    "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.core import Segment
+from fairbench.core import PS_PER_S, Segment
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import place_at
 from fairbench.sim.admission import Prefill, PrefillPass, run_selection
@@ -74,10 +74,11 @@ class Worker:
     # Arrivals.
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives. One that can never fit the pool is refused at once."""
+        """A request arrives. One that can never fit, or is over a rate limit, is refused at once."""
         request = sequence.request
         sequence.worker = self.index
-        if request.input_tokens + request.max_new_tokens + 1 >= self.limits.pool_tokens:
+        fits = request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
+        if not fits or not self.scheduler.accepts(request, self._clock.now_ps / PS_PER_S):
             sequence.status = REFUSED
             sequence.on_done(sequence)
             return
@@ -134,12 +135,10 @@ class Worker:
         if self._run is not None:
             run, self._run = self._run, None
             self._book_decode(run, run.steps)
-            unfinished_chunk = False
         else:
             self._end_prefill()
-            unfinished_chunk = self._chunked is not None
         done = self.batch.finished()
-        if done or unfinished_chunk:  # both leave SGLang's batch before its next pass
+        if done:  # they leave SGLang's batch before its next pass
             self._batch_is_full = False
         for sequence in done:
             self._finish(sequence)
@@ -216,6 +215,7 @@ class Worker:
                 sequence.first_token_ps = now_ps
             sequence.produced += 1
             self.scheduler.on_tokens(sequence.request.client, 1)
+            self.scheduler.on_request_tokens(sequence.request, 1)
             self.batch.join(sequence)
         self._log.prefill(self.index, self._prefill_start_ps, now_ps, len(prefills), shares)
 
@@ -267,6 +267,9 @@ class Worker:
         run.advance(steps)
         for client, count in batch.per_client.items():
             self.scheduler.on_tokens(client, steps * count)
+        if self.scheduler.per_request_tokens:
+            for sequence in batch.sequences:
+                self.scheduler.on_request_tokens(sequence.request, steps)
 
     def _retract(self) -> None:
         """Take memory back until the next decode step fits (SGLang's retract_decode)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from local_trace import Trace
 
@@ -12,11 +14,12 @@ from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine import EngineLimits, Worker
 from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.news import eviction_news
 from fairbench.sim.sequence import NEVER, Sequence
 from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import load_profile
 
-PROFILE = "a100-80gb-sxm/llama-3.1-8b/tp1/sglang"
+PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 LIMITS = EngineLimits(
     pool_tokens=1500,
     chunked_prefill_size=256,
@@ -45,12 +48,17 @@ class Fleet:
         self.limits = replace(LIMITS, **limits)
         profile = load_profile(PROFILE)
         self.workers = [
-            Worker(i, self.clock, make(), profile, self.limits, self.log,
-                   KVCache(self.limits.pool_tokens))
+            Worker(i, self.clock, make(), profile, self.limits, self.log, self._cache(i))
             for i in range(workers)
-        ]  # fmt: skip
+        ]
         self.sequences: list[Sequence] = []
         self.on_done: Callable[[Request], None] = lambda _: None
+
+    def _cache(self, worker: int) -> KVCache:
+        cache = KVCache(self.limits.pool_tokens)
+        if self.router is not None and self.router.wants_evictions:
+            cache.on_evict = eviction_news(self.clock, self.router, worker, PS_PER_S // 10)
+        return cache
 
     def submit(self, request: Request, output: int | None = None) -> int:
         """A request arrives now; returns its worker."""
@@ -63,17 +71,23 @@ class Fleet:
 
     def _done(self, sequence: Sequence) -> None:
         if self.router is not None:
-            worker, produced = sequence.worker, sequence.produced
-            self.router.on_finish(sequence.request, worker, produced, self._now_s)
+            output = sequence.output._replace(length=sequence.produced)
+            self.router.on_finish(sequence.request, sequence.worker, output, self._now_s)
         self.on_done(sequence.request)
 
     @property
     def _now_s(self) -> float:
         return self.clock.now_ps / PS_PER_S
 
-    def waiting(self, client: str, worker: int = 0) -> int:
-        queue = self.workers[worker].waiting.queue_order()
-        return sum(request.client == client for request in queue)
+    def service_so_far(self, client: str) -> int:
+        """Actual service, an admission booked when it is decided, from the engine's own records."""
+        total = 0
+        for s in self.sequences:
+            if s.request.client == client and s.admitted_ps != NEVER:
+                batch = self.workers[s.worker].batch
+                produced = batch.produced(s) if s in batch.sequences else s.produced
+                total += s.extend_tokens + 2 * produced
+        return total
 
     def at(self, time_s: float, action: Callable[[], None]) -> None:
         self.clock.at(round(time_s * PS_PER_S), ARRIVE, 0, action)
@@ -86,25 +100,34 @@ class Fleet:
             self.clock.step()
             look()
 
-    def trace(self) -> Trace:
-        """Everything so far, from the logs. An admission is booked when it is decided."""
+    def trace(self, *, everywhere: bool = True) -> Trace:
+        """What happened, from the logs, up to where every worker's log goes.
+
+        An admission is booked when it is decided. ``everywhere``: see Trace.
+        """
         for worker in self.workers:
             worker.sync()
-        happened = [*self._requests(), *self._service()]
-        trace = Trace(self.clients, len(self.workers))
-        for _, _, worker, what in sorted(happened, key=lambda entry: entry[:2]):
-            trace.add(worker, **what)
+        ends = dict(zip(self.log.columns["worker"], self.log.columns["end_ps"], strict=True))
+        instants: dict[tuple[int, int, int], dict[str, Counter[str]]] = {}
+        for time, order, worker, what in chain(self._requests(), self._service()):
+            if time < min(ends.values()):
+                instant = instants.setdefault((time, order, worker), {})
+                for name, (client, amount) in what.items():
+                    instant.setdefault(name, Counter())[client] += amount
+        trace = Trace(self.clients, len(self.workers), everywhere=everywhere)
+        for time, order, worker in sorted(instants):
+            trace.add(worker, **instants[time, order, worker])
         return trace
 
     def _requests(self):
         """At one instant: first what was produced, then arrivals, then admissions."""
         for s in self.sequences:
             client, cost = s.request.client, s.request.input_tokens + 2 * s.output.length
-            yield s.arrival_ps, 1, s.worker, {"arrived": {client: 1}, "asked": {client: cost}}
+            yield s.arrival_ps, 1, s.worker, {"arrived": (client, 1), "asked": (client, cost)}
             if s.admitted_ps != NEVER:
-                yield s.admitted_ps, 2, s.worker, {"admitted": {client: 1}}
+                yield s.admitted_ps, 2, s.worker, {"admitted": (client, 1)}
             if s.finish_ps != NEVER:
-                yield s.finish_ps, 0, s.worker, {"finished": {client: 1}}
+                yield s.finish_ps, 0, s.worker, {"finished": (client, 1)}
 
     def _service(self):
         columns = self.log.columns
@@ -112,12 +135,12 @@ class Fleet:
             at = {name: column[row] for name, column in columns.items()}
             worker, client = at["worker"], self.clients[at["client"]]
             if charged := at["extend_charged_tokens"]:
-                yield at["start_ps"], 2, worker, {"service": {client: charged}}
+                yield at["start_ps"], 2, worker, {"service": (client, charged)}
             steps, growth = at["steps"], at["step_growth_ps"]
             span = at["end_ps"] - at["start_ps"] - growth * (steps * (steps - 1) // 2)
             time, length = at["start_ps"], span // steps
             for step in range(steps):
                 time += length + growth * step
                 if tokens := at["output_tokens"] // steps:
-                    yield time, 0, worker, {"service": {client: 2 * tokens}}
+                    yield time, 0, worker, {"service": (client, 2 * tokens)}
             assert time == at["end_ps"]

@@ -16,10 +16,14 @@ NONE: Counts = {}
 
 
 class Trace:
-    """One column per instant. Numbers hold just after it."""
+    """One column per instant. Numbers hold just after it.
 
-    def __init__(self, clients: str, workers: int = 1) -> None:
+    With ``everywhere=False`` a request waiting at any worker makes a backlog.
+    """
+
+    def __init__(self, clients: str, workers: int = 1, *, everywhere: bool = True) -> None:
         self.clients = list(clients)
+        self._of_workers = min if everywhere else max
         self._waiting = [dict.fromkeys(clients, 0) for _ in range(workers)]
         self._under_way = dict.fromkeys(clients, 0)  # waiting or running
         self._service = dict.fromkeys(clients, 0)
@@ -42,7 +46,10 @@ class Trace:
             self._under_way[client] += arrived.get(client, 0) - finished.get(client, 0)
             self._service[client] += service.get(client, 0)
             self._asked[client] += asked.get(client, 0)
-        backlogged = [min(queue[c] for queue in self._waiting) > 0 for c in self.clients]
+        backlogged = [
+            self._of_workers(queue[client] for queue in self._waiting) > 0
+            for client in self.clients
+        ]
         totals = (self._service, self._asked, self._under_way)
         self._rows.append([backlogged, *([t[c] for c in self.clients] for t in totals)])
 
@@ -52,6 +59,12 @@ class Trace:
 
     def service_of(self, client: str) -> int:
         return self._service[client]
+
+
+def backlogged_share(trace: Trace) -> float:
+    """The part of all instants at which every client is backlogged."""
+    backlogged, _, _, _ = trace.rows()
+    return float(backlogged.all(axis=0).mean())
 
 
 def runs(mask: np.ndarray) -> Iterator[slice]:
@@ -104,8 +117,9 @@ def max_wait(trace: Trace, client: str) -> int:
 def max_underserved(trace: Trace, client: str) -> float:
     """max of T/n minus what the client asked for, over its backlogs so far (001 Theorem 4.13).
 
-    The theorem's proof: from the onset of a backlog this never exceeds 5U. n counts the clients
-    that had anything to be served.
+    What the theorem's proof shows: from the onset of a backlog this never exceeds 5U. (Its
+    condition as printed, on every suffix of the interval, fails for the last ones: T/n - 5U < 0.)
+    n counts the clients that had anything to be served.
     """
     backlogged, service, asked, under_way = trace.rows()
     me, total = trace.clients.index(client), service.sum(axis=0)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from fairbench.core import Request, ServiceBound
-from fairbench.schedulers.base import LocalScheduler, Scan, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class DLPM(LocalScheduler):
@@ -79,7 +79,7 @@ class DLPM(LocalScheduler):
                     if self._someone_in_credit(view, blocked):
                         scan.skip(request.client)
                         continue
-                    progressed = self._refill(view, blocked, scan) or progressed
+                    progressed = self._refill(view, blocked) or progressed
                     if self.credit[request.client] <= 0:
                         continue
                 if (yield request):
@@ -94,7 +94,7 @@ class DLPM(LocalScheduler):
     def _someone_in_credit(self, view: WaitingView, blocked: set[str]) -> bool:
         return any(self.credit[c] > 0 and c not in blocked for c in view.clients())
 
-    def _refill(self, view: WaitingView, blocked: set[str], scan: Scan) -> bool:
+    def _refill(self, view: WaitingView, blocked: set[str]) -> bool:
         """Repeat lines 6-7 until a waiting client is in credit, in closed form."""
         quantum = self.params.quantum
         debts = [self.credit[c] for c in view.clients() if c not in blocked]
@@ -105,7 +105,6 @@ class DLPM(LocalScheduler):
             if credit <= 0:
                 self.credit[client] += min(rounds, -credit // quantum + 1) * quantum
                 self._let_go(client)
-        scan.unskip_all()
         return True
 
     def _let_go(self, client: str) -> None:

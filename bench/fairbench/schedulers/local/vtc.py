@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -27,10 +28,15 @@ class VTC(LocalScheduler):
         ``charge``: ``extend`` books uncached input tokens (000:L398 needs it), ``input`` the whole
         input (001). ``lift``: ``none`` is the naive form without lines 6-13, for comparison only.
         ``weights``: a client of weight 2 is entitled to twice the service (001 section 4.3).
+        ``form``: ``artifact`` does what the code behind 001's figures does: no lift when nobody
+        waits, the first output token free, and one token more for every running request in each
+        step that ends one (VTC-artifact 192c2e2). It is there to replay that code's records; it
+        breaks Theorem 4.4.
         """
 
         charge: Literal["extend", "input"] = "extend"
         lift: Literal["paper", "none"] = "paper"
+        form: Literal["paper", "artifact"] = "paper"
         weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
@@ -41,8 +47,15 @@ class VTC(LocalScheduler):
         self._last_left: str | None = None
         self._turn: dict[str, int] = {}  # when a client was last picked: ties rotate
         self._picks = 0
+        self._artifact = params.form == "artifact"
+        self._first: Counter[str] = Counter()  # first tokens yet to come
+        self._running: Counter[str] = Counter()
+        self._step_charged = False
 
     def on_arrival(self, request: Request, view: WaitingView) -> None:
+        self._enter(request, view)
+
+    def _enter(self, request: Request, view: WaitingView) -> None:
         client = request.client
         own = self.counters.setdefault(client, 0)
         waiting = view.clients()
@@ -50,10 +63,8 @@ class VTC(LocalScheduler):
             return
         if waiting:
             self.counters[client] = max(own, min(self.counters[other] for other in waiting))
-        elif self._last_left is not None:
+        elif self._last_left is not None and not self._artifact:
             self.counters[client] = max(own, self.counters[self._last_left])
-
-    on_retract = on_arrival
 
     def select(self, view: WaitingView) -> Selection:
         while waiting := view.clients():
@@ -66,19 +77,41 @@ class VTC(LocalScheduler):
         self._last_left = client
         self._turn[client] = self._picks
         self._picks += 1
+        if self._artifact:
+            self._first[client] += 1
+            self._running[client] += 1
         if not recompute:
             tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
             self._charge(client, self.params.input_weight * tokens)
 
     def on_tokens(self, client: str, tokens: int) -> None:
+        if self._artifact:
+            free = min(self._first[client], tokens)
+            self._first[client] -= free
+            self._step_charged = False
+            tokens -= free
         self._charge(client, self.params.output_weight * tokens)
+
+    def on_finish(self, request: Request) -> None:
+        if not self._artifact:
+            return
+        self._running[request.client] -= 1
+        if not self._step_charged:
+            self._step_charged = True
+            for client, running in self._running.items():
+                self._charge(client, self.params.output_weight * running)
+
+    def on_retract(self, request: Request, view: WaitingView) -> None:
+        if self._artifact:
+            self._running[request.client] -= 1
+        self._enter(request, view)
 
     def _charge(self, client: str, service: int) -> None:
         weight = self.params.weights.get(client, 1)
         self.counters[client] += service if weight == 1 else service / weight
 
     def service_bound(self) -> ServiceBound | None:
-        if self.params.lift == "none" or self.params.weights:
+        if self.params.lift == "none" or self.params.weights or self._artifact:
             return None
         view = "actual" if self.params.charge == "extend" else "client"
         return ServiceBound(view, 0, "VTC Theorem 4.4")

@@ -1,0 +1,24 @@
+"""Least counter first: VTC without the lift (001 section 5.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fairbench.core import ServiceBound
+from fairbench.schedulers.local.vtc import VTC
+
+
+class LCF(VTC):
+    """Serves the client with the least service ever; one that was away is owed all it missed."""
+
+    name = "lcf"
+
+    @dataclass(frozen=True)
+    class Params(VTC.Params):
+        """Those of VTC."""
+
+        lift: Literal["paper", "none"] = "none"
+
+    def service_bound(self) -> ServiceBound | None:
+        return None

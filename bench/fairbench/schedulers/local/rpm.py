@@ -1,0 +1,52 @@
+"""Requests-per-minute limits, the practice VTC is compared with (001 section 5.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+WINDOW_S = 60.0
+
+
+class RPM(LocalScheduler):
+    """Refuses what is over a client's limit; the rest in queue order.
+
+    ``sliding`` counts the requests accepted in the last 60 s, as VTC's artifact does; ``fixed``
+    those accepted in the current minute (001 section 5.3). Not here yet: the form that delays
+    to the next minute (001 section 5.1).
+    """
+
+    name = "rpm"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``limit`` is requests per client and minute."""
+
+        limit: Annotated[int, Gt(0)] = 20
+        window: Literal["sliding", "fixed"] = "sliding"
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._accepted: dict[str, deque[float]] = {}
+
+    def accepts(self, request: Request, now_s: float) -> bool:
+        accepted = self._accepted.setdefault(request.client, deque())
+        sliding = self.params.window == "sliding"
+        start_s = now_s - WINDOW_S if sliding else now_s // WINDOW_S * WINDOW_S
+        while accepted and (accepted[0] <= start_s if sliding else accepted[0] < start_s):
+            accepted.popleft()
+        if len(accepted) >= self.params.limit:
+            return False
+        accepted.append(now_s)
+        return True
+
+    def select(self, view: WaitingView) -> Selection:
+        for request in view.queue_order():
+            if not (yield request):
+                return

@@ -1,0 +1,215 @@
+"""A second engine contract: S-LoRA / LightLLM's loop, for replaying runs measured on it.
+
+No prefix cache and no preemption: a request is admitted only if the batch can be decoded to its
+end, with output lengths known (algorithms.md section 2, FCFS; VTC-artifact sets the allowed output
+to the true one). A new minibatch is tried after ``max_wait_tokens`` decode steps, or when idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.core import PS_PER_S
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.batch import RunningBatch
+from fairbench.sim.clock import DECIDE, END, Clock
+from fairbench.sim.decode_run import DecodeRun
+from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
+from fairbench.sim.service_log import ServiceLog
+from fairbench.sim.timing import PS_PER_MS, TimingProfile
+from fairbench.sim.waiting import WaitingQueue
+
+
+@dataclass(frozen=True)
+class LightLLMLimits:
+    """Server settings. ``max_prefill_tokens`` 0 is S-LoRA's max(pool / 6, 3072).
+
+    ``prefill_overhead_ms`` is what a minibatch costs beyond its tokens (its own start and merge).
+    """
+
+    pool_tokens: int
+    max_running_requests: int = 1_000
+    max_wait_tokens: int = 10
+    max_prefill_tokens: int = 0
+    prefill_overhead_ms: float = 0.0
+
+
+class LightLLMWorker:
+    """One server. ``submit`` requests; their ``on_done`` is called when they are over."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: LocalScheduler,
+        profile: TimingProfile,
+        limits: LightLLMLimits,
+        log: ServiceLog,
+    ) -> None:
+        self.scheduler = scheduler
+        self.limits = limits
+        self.batch = RunningBatch()
+        self.waiting = WaitingQueue(KVCache(limits.pool_tokens), cache_aware=False)
+        self._clock = clock
+        self._profile = profile
+        self._log = log
+        self._max_prefill = limits.max_prefill_tokens or max(limits.pool_tokens // 6, 3_072)
+        self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
+        self._decoded = 0  # steps since the last minibatch was tried
+        self._run: DecodeRun | None = None
+        self._prefilling: list[Sequence] = []
+        self._start_ps = 0
+        self._idle = True
+
+    def submit(self, sequence: Sequence) -> None:
+        """A request arrives; a rate limit may refuse it at once."""
+        request = sequence.request
+        sequence.worker = 0
+        if not self.scheduler.accepts(request, self._clock.now_ps / PS_PER_S):
+            sequence.status = REFUSED
+            sequence.on_done(sequence)
+            return
+        if self._run is not None:
+            self._book(self._run, self._run.steps_before(self._clock.now_ps))
+        self.scheduler.on_arrival(request, self.waiting)
+        self.waiting.enter(sequence)
+        if self._idle:
+            self._idle = False
+            self._clock.at(self._clock.now_ps, DECIDE, 0, self._decide)
+
+    def _decide(self) -> None:
+        """S-LoRA's ``_step``: a minibatch if it is due and something fits, else decode."""
+        due = self.limits.max_wait_tokens - self._decoded
+        if (due <= 0 or not len(self.batch)) and self._start_prefill():
+            return
+        if not len(self.batch):
+            self._idle = True
+            return
+        size = len(self.batch)
+        steps = min(self.batch.steps_to_finish(), max(due, 1))  # overdue: it tries every step
+        first_ps = self._profile.decode_ps(size, self.batch.context_tokens)
+        growth_ps = self._profile.context_ps * size
+        self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
+        self._clock.at(self._run.end_ps(steps), END, 0, self._end_decode)
+
+    # Prefill.
+
+    def _start_prefill(self) -> bool:
+        admitted = self._fill_minibatch()
+        if not admitted:
+            return False
+        now_ps = self._start_ps = self._clock.now_ps
+        self._prefilling = admitted
+        for sequence in admitted:
+            sequence.admitted_ps = now_ps
+        chunks = [(0, sequence.total) for sequence in admitted]
+        duration_ps = self._profile.prefill_ps(chunks) + self._overhead_ps
+        self._clock.at(now_ps + duration_ps, END, 0, self._end_prefill)
+        return True
+
+    def _fill_minibatch(self) -> list[Sequence]:
+        fit = _FitTest(self.batch, self.limits)
+        admitted: list[Sequence] = []
+        tokens = 0
+        selection = self.scheduler.select(self.waiting)
+        request = next(selection, None)
+        while request is not None:
+            sequence = self.waiting.sequence_of(request)
+            fits = tokens + sequence.total <= self._max_prefill and fit.try_add(sequence)
+            if fits:
+                tokens += sequence.total
+                admitted.append(sequence)
+                sequence.extend_tokens = sequence.total
+                self.waiting.admit(request)
+                self.scheduler.on_admitted(request, sequence.total, recompute=False)
+            try:
+                request = selection.send(fits)
+            except StopIteration:
+                break
+        selection.close()
+        self.waiting.end_pass()
+        return admitted
+
+    def _end_prefill(self) -> None:
+        now_ps, admitted = self._clock.now_ps, self._prefilling
+        self._prefilling = []
+        self._decoded = 0
+        shares: dict[str, list[int]] = {}
+        for sequence in admitted:
+            sequence.first_token_ps = now_ps
+            sequence.produced = 1
+            share = shares.setdefault(sequence.request.client, [0, 0, 0, 0, 0])
+            for column, tokens in ((0, sequence.total), (1, sequence.total), (2, sequence.total)):
+                share[column] += tokens
+            share[4] += 1
+            self.batch.join(sequence)
+            self.scheduler.on_tokens(sequence.request.client, 1)
+            self.scheduler.on_request_tokens(sequence.request, 1)
+        self._log.prefill(0, self._start_ps, now_ps, len(admitted), shares)
+        self._finish()
+
+    # Decode.
+
+    def _book(self, run: DecodeRun, steps: int) -> None:
+        if not steps:
+            return
+        batch = self.batch
+        span = run.start_ps, run.end_ps(steps)
+        self._log.decode(
+            0, span, steps, run.growth_ps, batch.context_tokens, batch.per_client
+        )
+        batch.steps += steps
+        self._decoded += steps
+        run.advance(steps)
+        for client, count in batch.per_client.items():
+            self.scheduler.on_tokens(client, steps * count)
+        if self.scheduler.per_request_tokens:
+            for sequence in batch.sequences:
+                self.scheduler.on_request_tokens(sequence.request, steps)
+
+    def _end_decode(self) -> None:
+        run, self._run = self._run, None
+        assert run is not None
+        self._book(run, run.steps)
+        self._finish()
+
+    def _finish(self) -> None:
+        done = self.batch.finished()
+        for sequence in done:
+            self.batch.leave(sequence)
+            sequence.status, sequence.finish_ps = FINISHED, self._clock.now_ps
+            self.scheduler.on_finish(sequence.request)
+        self._clock.at(self._clock.now_ps, DECIDE, 0, self._decide)
+        for sequence in done:
+            sequence.on_done(sequence)
+
+
+class _FitTest:
+    """Whether the batch with one more request can be decoded to its end without running out.
+
+    With requests sorted by remaining outputs, descending, the pool must hold at every finish:
+    max over k of (remaining_k * k + sum of the k current lengths) < pool.
+    """
+
+    def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
+        self._limits = limits
+        self._lengths: list[tuple[int, int]] = []  # (remaining outputs, current length)
+        for sequence in batch.sequences:
+            produced = batch.produced(sequence)
+            remaining = max(1, sequence.output.length - produced - 1)
+            self._lengths.append((remaining, sequence.total + produced))
+
+    def try_add(self, sequence: Sequence) -> bool:
+        """Add a request if it fits; returns whether it did."""
+        extended = [*self._lengths, (sequence.output.length - 1, sequence.total + 1)]
+        if len(extended) > self._limits.max_running_requests:
+            return False
+        extended.sort(key=lambda length: -length[0])
+        held = most = 0
+        for size, (remaining, length) in enumerate(extended, start=1):
+            held += length
+            most = max(most, remaining * size + held)
+        if most >= self._limits.pool_tokens:
+            return False
+        self._lengths = extended
+        return True

@@ -1,0 +1,193 @@
+"""Decode: the new-token ratio, retraction, eviction while decoding, counters. By hand.
+
+An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
+"""
+
+import pytest
+from fairbench.sim.sequence import NEVER
+from hypothesis import given
+from hypothesis import strategies as st
+from sim_helpers import US, Home, SpyLPM, prompt
+from strategies import prompts
+
+DECAY = (0.7 - 0.098) / 600
+
+
+def ratio(home):
+    return home.worker._ratio.at(home.worker.batch.steps)
+
+
+def test_the_ratio_decays_on_decode_steps_only_and_is_reset_when_idle():
+    home = Home(step_by_step=True)
+    home.send(10, 100)
+    home.run(until_ps=1100 * US)
+    assert ratio(home) == 0.7  # a prefill does not count
+    home.run(until_ps=(1100 + 5 * 1010) * US)
+    assert ratio(home) == pytest.approx(0.7 - 5 * DECAY)
+    home.send(10, 3, at_ps=home.clock.now_ps)
+    home.run(until_ps=home.clock.now_ps + 1100 * US)
+    assert ratio(home) == pytest.approx(0.7 - 5 * DECAY)
+    home.run()
+    assert ratio(home) == 0.7
+
+
+def retraction():
+    """Pool 100. Inputs 20 and 10 and up to 39 tokens of KV each: eight too many.
+
+    The second request fits at 1200: 80 free - 0.7 * 39 reserved > 10 + 40 + 1. Both decode from
+    2300 on; after 35 steps 30 + 70 = 100 tokens are in use.
+    """
+    home = Home(pool=100)
+    home.send(20, 40)
+    home.send(10, 40, at_ps=500 * US)
+    return home
+
+
+RETRACTED_US = 2300 + 35 * 1020
+
+
+def test_of_equal_outputs_the_longer_input_is_retracted():
+    home = retraction()
+    home.run(until_ps=RETRACTED_US * US)
+    first, second = home.sent
+    assert home.scheduler.retracted == [0]
+    assert (first.retractions, first.retracted_ps) == (1, RETRACTED_US * US)
+    assert first.total == 20 + 36
+    assert second.retractions == 0
+    # Its outputs are gone, its prompt is still cached.
+    cache = home.worker.cache
+    assert (cache.free, cache.evictable, cache.locked) == (35, 20, 10)
+
+
+def test_the_ratio_after_a_retraction():
+    home = retraction()
+    home.run(until_ps=RETRACTED_US * US)
+    assert ratio(home) == 1.0  # (36 + 20) / (40 + 1), at most 1
+    home = Home(pool=371)
+    home.send(20, 200)
+    home.send(10, 200, at_ps=500 * US)  # 351 free - 0.7 * 199 reserved > 10 + 200 + 1
+    home.run(until_ps=(2300 + 170 * 1020) * US)  # 30 + 2 * 170 in use, one free
+    assert home.scheduler.retracted == [0]
+    assert ratio(home) == (171 + 20) / (200 + 1)
+
+
+def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
+    home = retraction().run()
+    first, second = home.sent
+    # 54 are free or evictable then; 20 would be locked and 3 are reserved: 36 + 4 + 1 is too much.
+    assert first.readmitted_ps == second.finish_ps == (RETRACTED_US + 4 * 1010) * US
+    assert home.scheduler.admissions == [(0, 20, False), (1, 10, False), (0, 36, True)]
+    assert (first.cached_tokens, first.extend_tokens, first.recompute_tokens) == (0, 20, 36)
+    assert (first.first_token_ps, first.produced) == (1200 * US, 40)
+    # Its prefill gives token 37, three steps the rest.
+    assert first.finish_ps == first.readmitted_ps + (1360 + 3 * 1010) * US
+    rows = home.rows()
+    assert sum(row["extend_tokens"] for row in rows) == 30
+    assert sum(row["extend_charged_tokens"] for row in rows) == 30
+    assert sum(row["recompute_tokens"] for row in rows) == 36
+    assert sum(row["output_tokens"] for row in rows) == 80
+    assert home.scheduler.tokens == 80
+
+
+def test_fewest_outputs_are_retracted_first():
+    home = Home(pool=103)
+    home.send(10, 30)
+    home.send(20, 30, at_ps=500 * US)
+    # Joins after ten steps with the shortest input. 50 in use, 2 * 19 * 0.69 reserved, 26 needed.
+    late = home.send(5, 20, at_ps=12_000 * US)
+    home.run()
+    assert late.admitted_ps == (2300 + 10 * 1020) * US
+    assert home.scheduler.retracted == [2]
+
+
+def test_one_running_request_is_never_retracted():
+    home = Home(pool=100)
+    home.send(50, 48)
+    home.run()
+    assert home.scheduler.retracted == []
+
+
+def test_cached_prompts_are_evicted_before_anything_is_retracted():
+    home = retraction()
+    old = prompt("old", 30)
+    before = Home(pool=130)
+    before.send(old, 1)
+    for sequence in home.sent:
+        before.send(sequence.request.prompt, 40, at_ps=2000 * US + sequence.arrival_ps)
+    before.run()
+    assert before.evicted == [(old, 30)]
+    assert before.scheduler.retracted == []
+
+
+@pytest.mark.parametrize("step_by_step", [False, True])
+def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
+    home, evicted_us = Home(pool=100, step_by_step=step_by_step), []
+    home.worker.cache.on_evict = lambda *_: evicted_us.append(home.clock.now_ps // US)
+    home.send(prompt("a", 40), 1)
+    home.send(prompt("b", 30), 1, at_ps=5000 * US)
+    home.send(prompt("c", 10), 60, at_ps=10_000 * US)
+    home.run()
+    # 20 are free from 11,100 on: step 21 needs the 40 of a, step 61 would need those of b.
+    assert evicted_us == [11_100 + 20 * 1010]
+    assert home.decodes() == [(11_100, 59, 1)]
+
+
+def test_counters_are_up_to_the_last_boundary_before_an_arrival():
+    home, heard = Home(pool=100, full_reservation=True), []
+    home.scheduler.on_arrival = lambda request, view: heard.append(home.scheduler.tokens)
+    home.send(30, 20)
+    home.send(60, 20, at_ps=500 * US)  # never room beside the first: the batch is full
+    for at_us in (1300 + 3 * 1010, 1300 + 3 * 1010 + 1, 1300 + 7 * 1010 - 1):
+        home.send(5, 5, at_ps=at_us * US)
+    home.run()
+    assert heard == [0, 0, 1 + 2, 1 + 3, 1 + 6]
+
+
+def test_what_is_under_way_is_known_at_any_time():
+    home = Home(chunked_prefill_size=100, max_running_requests=2)
+    sent = [home.send(*shape) for shape in ((10, 30), (250, 5), (10, 5))]
+    home.run(until_ps=1500 * US)
+    assert home.worker.in_flight() == sent
+    assert [s.admitted_ps == NEVER for s in sent] == [False, False, True]
+    home.run()
+    assert home.worker.in_flight() == []
+
+
+arrivals = st.lists(
+    st.tuples(
+        prompts(lengths=(1, 5, 31, 33, 40), max_size=2),
+        st.integers(1, 30),
+        st.integers(0, 15),
+        st.integers(0, 60_000),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@pytest.mark.parametrize("scheduler", [None, SpyLPM])
+@given(
+    arrivals=arrivals,
+    pool=st.integers(100, 220),
+    chunk=st.sampled_from([16, 50, 8192]),
+    slots=st.sampled_from([2, 2048]),
+)
+def test_any_requests_are_all_served_alike_step_by_step(scheduler, arrivals, pool, chunk, slots):
+    """And the invariants hold after every event: see Home."""
+    ends = []
+    for step_by_step in (False, True):
+        home = Home(
+            scheduler and scheduler(),
+            pool=pool,
+            chunked_prefill_size=chunk,
+            max_running_requests=slots,
+            step_by_step=step_by_step,
+        )
+        for text, output, more, at_us in arrivals:
+            home.send(text, output, max_new=output + more, at_ps=at_us * US)
+        home.run()
+        assert home.worker.in_flight() == []
+        assert home.worker.cache.locked == 0
+        states = [(s.status, s.admitted_ps, s.readmitted_ps, s.finish_ps) for s in home.sent]
+        ends.append((states, home.rows(), home.scheduler.admissions, home.evicted))
+    assert ends[0] == ends[1]

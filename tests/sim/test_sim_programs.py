@@ -1,0 +1,207 @@
+"""Programs in virtual time: gather, sleep, refusal; and what the cluster records of them."""
+
+import numpy as np
+import pytest
+from fairbench.core import PS_PER_S, Demand, Segment
+from fairbench.errors import ProgramFailed, UsageError
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.routing.round_robin import RoundRobin
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.cluster import Cluster
+from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.program_runner import SimLLM, run
+from fairbench.sim.results import tables_of
+from fairbench.sim.run import simulate
+from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
+from fairbench.sim.service_log import ServiceLog
+from invariants import Records, check_records, run_checked
+from sim_helpers import PLAIN, US, prompt, small_spec
+
+IN = prompt("in", 10)
+
+
+class Fake:
+    """An ``LLM`` whose calls take ``output_tokens`` seconds; those of name "no" are refused."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.llm = SimLLM(self.clock, self.submit)
+        self.names = []
+        self.outcome = None
+
+    def submit(self, prompt, name, output, max_new, depth, done):
+        self.names.append(name)
+        if name == "no":
+            done(None, ProgramFailed("no"))
+            return
+        at_ps = self.clock.now_ps + output * PS_PER_S
+        self.clock.at(at_ps, ARRIVE, 0, lambda: done(Segment(name, output), None))
+
+    def call(self, name, seconds):
+        return self.llm.generate(
+            IN, name=name, output_tokens=seconds, max_new_tokens=seconds, depth=0
+        )
+
+    def run(self, program):
+        def ended(result, error):
+            assert self.outcome is None
+            self.outcome = result, error, self.clock.now_ps / PS_PER_S
+
+        run(program, ended)
+        while self.clock.next_ps() is not None:
+            self.clock.step()
+        return self.outcome
+
+
+async def value(awaitable):
+    return await awaitable
+
+
+def test_branches_run_side_by_side_and_results_come_in_the_order_given():
+    fake = Fake()
+
+    async def program():
+        return await fake.llm.gather([value(fake.call(n, t)) for n, t in (("a", 5), ("b", 2))])
+
+    assert fake.run(program()) == ([Segment("a", 5), Segment("b", 2)], None, 5.0)
+    assert fake.names == ["a", "b"]
+
+
+def test_calls_one_after_the_other_add_up_and_sleep_takes_its_time():
+    fake = Fake()
+
+    async def program():
+        first = await fake.call("a", 2)
+        await fake.llm.sleep(0.25)
+        return first, await fake.call("b", 3)
+
+    assert fake.run(program()) == ((Segment("a", 2), Segment("b", 3)), None, 5.25)
+
+
+def test_gather_of_nothing_and_of_what_does_not_wait():
+    fake = Fake()
+
+    async def ready():
+        return 7
+
+    async def program():
+        return await fake.llm.gather([]), await fake.llm.gather([ready(), ready()])
+
+    assert fake.run(program()) == (([], [7, 7]), None, 0.0)
+
+
+def test_a_refused_branch_fails_the_gather_after_the_last_branch_has_ended():
+    fake = Fake()
+
+    async def program():
+        await fake.llm.gather([value(fake.call(n, 4)) for n in ("a", "no", "b")])
+        raise AssertionError("must not come here")
+
+    result, error, at_s = fake.run(program())
+    assert (result, str(error), at_s) == (None, "no", 4.0)
+    assert fake.names == ["a", "no", "b"]
+
+
+def test_a_program_may_catch_a_refusal():
+    fake = Fake()
+
+    async def program():
+        try:
+            await fake.call("no", 1)
+        except ProgramFailed:
+            return await fake.call("again", 2)
+
+    assert fake.run(program()) == (Segment("again", 2), None, 2.0)
+
+
+def test_gathers_nest():
+    fake = Fake()
+
+    async def branch(name):
+        first = await fake.call(name, 1)
+        return [first.key, *(s.key for s in await fake.llm.gather(
+            [value(fake.call(f"{name}{n}", n)) for n in (3, 1)]))]  # fmt: skip
+
+    async def program():
+        return await fake.llm.gather([branch("a"), branch("b")])
+
+    expected = [["a", "a3", "a1"], ["b", "b3", "b1"]]
+    assert fake.run(program()) == (expected, None, 4.0)
+
+
+class Calls:
+    """A program that makes these calls, (input, output, max_new) each, side by side."""
+
+    def __init__(self, number, client, *calls):
+        self.program_id, self.client, self.calls = number, client, calls
+        inputs, outputs = sum(c[0] for c in calls), sum(c[1] for c in calls)
+        self.demand = Demand(len(calls), inputs, outputs)
+
+    async def run(self, llm):
+        await llm.gather([
+            value(llm.generate(
+                prompt(f"{self.program_id}-{n}", inputs), name=f"{n}",
+                output_tokens=output, max_new_tokens=max_new, depth=0,
+            ))
+            for n, (inputs, output, max_new) in enumerate(self.calls)
+        ])  # fmt: skip
+
+
+def cluster_of(streams, pool=100):
+    clock, log = Clock(), ServiceLog(["x", "y"])
+    limits = EngineLimits(pool, 8192, 16384, 2048)
+    worker = Worker(0, clock, FCFS(FCFS.Params()), PLAIN, limits, log, KVCache(pool))
+    cluster = Cluster(clock, RoundRobin(RoundRobin.Params(), 1), [worker], ["x", "y"])
+    for number, programs in enumerate(streams):
+        cluster.add_client(number, iter(programs))
+    return cluster, log
+
+
+def finish(cluster, log, until_ps=None, pool=100):
+    while (next_ps := cluster.clock.next_ps()) is not None:
+        if until_ps is not None and next_ps > until_ps:
+            cluster.clock.stop_at(until_ps)
+            break
+        cluster.clock.step()
+    cluster.settle()
+    tables = tables_of(cluster, log)
+    columns = [t.to_columns() for t in (tables.requests, tables.programs, tables.service)]
+    check_records(Records(*columns, PLAIN, pool))
+    return tables
+
+
+def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_run_on():
+    streams = [[(0.0, Calls(0, "x", (10, 3, 3), (90, 5, 30)))], [(0.001, Calls(1, "y", (10, 2, 2)))]]
+    tables = finish(*cluster_of(streams))
+    assert tables.programs.status.tolist() == [REFUSED, FINISHED]
+    assert tables.requests.status.tolist() == [FINISHED, REFUSED, FINISHED]
+    assert np.isnan(tables.programs.finish_s).tolist() == [True, False]
+    assert tables.requests.output_tokens.tolist() == [3, 0, 2]
+    # Client y was next at 1,100 us: prefill, then both decode.
+    assert tables.requests.finish_s.tolist()[2] == pytest.approx(0.00322)
+
+
+def test_a_cut_off_run_says_what_is_unfinished_and_counts_what_was_done():
+    streams = [[(0.0, Calls(0, "x", (10, 40, 40)))], [(0.0005, Calls(1, "y", (20, 3, 70)))]]
+    tables = finish(*cluster_of(streams), until_ps=(1100 + 4 * 1010 + 500) * US)
+    assert tables.requests.status.tolist() == [UNFINISHED, UNFINISHED]
+    assert tables.programs.status.tolist() == [UNFINISHED, UNFINISHED]
+    assert tables.requests.output_tokens.tolist() == [5, 0]
+    assert tables.service.output_tokens.sum() == 5
+
+
+def test_outputs_are_cut_at_what_the_client_allows():
+    tables = finish(*cluster_of([[(0.0, Calls(0, "x", (10, 40, 7)))]]))
+    assert tables.requests.output_tokens.tolist() == [7]
+
+
+def test_documents_that_do_not_fit_are_refused_and_the_others_are_served():
+    result = run_checked(small_spec("fcfs", "long-qa", pool=20_000, seed=1))
+    states = set(np.asarray(result.requests["status"].indices).tolist())
+    assert states == {FINISHED, REFUSED}
+
+
+def test_a_workload_that_does_not_fit_at_all_is_a_usage_error():
+    with pytest.raises(UsageError, match="no request fits the KV pool of 100 tokens"):
+        simulate(small_spec("fcfs", "tot", pool=100))
