@@ -273,3 +273,19 @@ def test_help_imports_nothing_heavy():
 def test_the_default_result_dir_is_ignored_by_git():
     ignored = Path(__file__).resolve().parents[2] / ".gitignore"
     assert "results/runs/" in ignored.read_text().split("\n")
+
+
+def test_several_seeds_are_run_and_combined(tmp_path):
+    arguments = ["run", *TINY, "--num-runs", 2, "--seed", 5, "--result-dir", tmp_path, "--json"]
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    combined = json.loads(result.stdout)
+    assert combined["seeds"] == [5, 6]
+    parent = only(tmp_path)
+    assert parent.name.endswith("-seed5-x2")
+    stored = sorted(path.name for path in parent.iterdir())
+    assert [name.rsplit("-", 1)[-1] for name in stored] == ["seed5", "seed6", "intervals.json"]
+    one = json.loads((parent / stored[0] / "summary.json").read_text())
+    two = json.loads((parent / stored[1] / "summary.json").read_text())
+    rates = [one["service_rate_tok_s"], two["service_rate_tok_s"]]
+    assert combined["service_rate_tok_s"]["mean"] == pytest.approx(sum(rates) / 2)

@@ -72,17 +72,33 @@ def test_the_last_token_of_room_is_not_given_away():
     assert fits.admitted_ps == 1100 * US
 
 
-def test_a_request_that_uses_up_the_budget_is_admitted_and_the_batch_is_full():
-    home = Home(pool=100, full_reservation=True)
+def come_back(home):
+    """A request as after a retraction: 20 tokens of input and 50 of 60 outputs to prefill."""
     back = home.send(20, 60)
     back.produced = 50
     back.retract(0)
-    small = home.send(5, 2)
+    return back
+
+
+def test_a_request_that_uses_up_the_budget_is_admitted_and_the_batch_is_full():
+    home = Home(pool=100, full_reservation=True)
+    back = come_back(home)
+    small = home.send(5, 2, at_ps=500 * US)
     home.run()
     # The fit test wants 70 + 10 + 1 < 100, the commit books 70 + 60 + 1. One pass later 30 are
     # free and 9 reserved, so that the small one would fit if anybody asked.
     assert back.admitted_ps == 0
     assert small.admitted_ps == back.finish_ps
+
+
+def test_an_unfinished_chunk_reserves_no_outputs():
+    home = Home(pool=100, full_reservation=True, chunked_prefill_size=40)
+    come_back(home)
+    small = home.send(5, 2, at_ps=2000 * US)
+    home.run()
+    # 40 + 1 is booked for the first chunk, and nobody is there to be turned away in the second.
+    assert home.prefills()[:2] == [(0, 1, 40), (1400, 1, 30)]
+    assert small.admitted_ps == 2700 * US
 
 
 def test_the_prefix_is_locked_before_the_fit_test():

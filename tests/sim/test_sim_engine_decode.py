@@ -119,6 +119,17 @@ def test_cached_prompts_are_evicted_before_anything_is_retracted():
     assert before.scheduler.retracted == []
 
 
+def test_a_decode_step_evicts_only_what_it_lacks():
+    home = Home(pool=99)
+    for number, key in enumerate("ab"):
+        home.send(prompt(key, 1), 1, at_ps=number * 5000 * US)
+    home.send(10, 40, at_ps=10_000 * US)
+    home.send(10, 40, at_ps=10_500 * US)
+    home.run()
+    # 77 are free for two requests: 38 steps, and the 39th lacks one token.
+    assert home.evicted == [(prompt("a", 1), 1)]
+
+
 @pytest.mark.parametrize("step_by_step", [False, True])
 def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
     home, evicted_us = Home(pool=100, step_by_step=step_by_step), []

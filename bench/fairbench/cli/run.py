@@ -82,6 +82,13 @@ def run(
     chunked_prefill_size: Annotated[
         int | None, Option(help="Most prompt tokens in one prefill iteration.")
     ] = None,
+    timing_error: Annotated[
+        float | None,
+        Option(help="Perturb the timing profile by up to so many percent, one draw a run."),
+    ] = None,
+    num_runs: Annotated[
+        int, Option(min=1, help="Repeat over so many seeds; metrics get 95% bootstrap intervals.")
+    ] = 1,
     dataset_path: Annotated[
         str | None, Option(help="Real input: a local file, or hf:NAME from the hub.")
     ] = None,
@@ -125,9 +132,15 @@ def run(
         "engine.max_total_tokens": max_total_tokens,
         "engine.max_running_requests": max_running_requests,
         "engine.chunked_prefill_size": chunked_prefill_size,
+        "engine.timing_error_pct": timing_error,
     }
     spec = _resolve(experiment, _given(flags), _given(engine), settings or [])
-    _run(spec, result_dir, as_json=as_json, show_progress=not disable_tqdm)
+    if num_runs > 1:
+        from fairbench.cli.repeat import run_repeatedly
+
+        run_repeatedly(spec, num_runs, result_dir, as_json=as_json, show=not disable_tqdm)
+    else:
+        _run(spec, result_dir, as_json=as_json, show_progress=not disable_tqdm)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +169,7 @@ def _run(spec: ExperimentSpec, result_dir: Path, *, as_json: bool, show_progress
     watch = Stopwatch.start()
     with live_progress(show_progress) as on_progress:
         result = simulate(spec, on_progress=on_progress)
-    path = _save(result_dir, spec, result, watch)
+    path = save(result_dir, spec, result, watch)
     if as_json:
         print_json(result.summary)
         typer.echo(f"fairbench: saved to {path}", err=True)
@@ -167,7 +180,8 @@ def _run(spec: ExperimentSpec, result_dir: Path, *, as_json: bool, show_progress
         raise typer.Exit(130)
 
 
-def _save(parent: Path, spec: ExperimentSpec, result: RunResult, watch: Stopwatch) -> Path:
+def save(parent: Path, spec: ExperimentSpec, result: RunResult, watch: Stopwatch) -> Path:
+    """Save a result into a fresh directory in ``parent``; returns the directory."""
     from fairbench.report.manifest import build_manifest
     from fairbench.report.store import save_run
 

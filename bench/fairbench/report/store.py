@@ -7,8 +7,10 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +88,22 @@ def save_run(
         raise _unwritable(parent, error) from None
 
 
+def fresh_directory(parent: Path, name: str) -> Path:
+    """A new, empty directory in ``parent``, called ``name`` or ``name.2`` and so on.
+
+    Raises UsageError if it cannot be made.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for target in _names(parent / name):
+            with suppress(FileExistsError):
+                target.mkdir()
+                return target
+    except OSError as error:
+        raise _unwritable(parent, error) from None
+    raise AssertionError("names never end")
+
+
 def run_name(spec: ExperimentSpec) -> str:
     """What a run's directory is called, but for the number of a repeat."""
     parts = [spec.tag] if spec.tag else []
@@ -93,10 +111,16 @@ def run_name(spec: ExperimentSpec) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")
 
 
+def _names(wanted: Path) -> Iterator[Path]:
+    """``wanted``, then ``wanted.2`` and so on, without end."""
+    yield wanted
+    for number in count(2):
+        yield wanted.with_name(f"{wanted.name}.{number}")
+
+
 def _rename_to_fresh(hidden: Path, wanted: Path) -> Path:
     """Rename to the wanted name or, where that is taken, to the first free ``name.2``, ..."""
-    number, target = 1, wanted
-    while True:
+    for target in _names(wanted):
         if not target.exists():
             try:
                 return hidden.rename(target)
@@ -104,8 +128,7 @@ def _rename_to_fresh(hidden: Path, wanted: Path) -> Path:
                 # Another run may have taken the name meanwhile; its directory is not empty.
                 if not target.exists():
                     raise
-        number += 1
-        target = wanted.with_name(f"{wanted.name}.{number}")
+    raise AssertionError("names never end")
 
 
 def _write(

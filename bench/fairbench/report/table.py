@@ -49,8 +49,9 @@ def render(summary: Summary, *, path: Path, complete: bool = True) -> Renderable
 def cluster_line(summary: Summary) -> str:
     """What was run on what, beginning with whether it was simulated."""
     kind = "simulated" if summary["simulated"] else "measured"
+    error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
     return (
-        f"{kind} on {summary['timing_profile']}, dp {summary['dp']}, "
+        f"{kind} on {summary['timing_profile']}{error}, dp {summary['dp']}, "
         f"scheduler {summary['scheduler']}, seed {summary['seed']}"
     )
 

@@ -59,6 +59,12 @@ class PrefixTree(Generic[N]):
             child: N | None = node.children.get((prompt[index][0], offset))  # type: ignore[assignment]
             if child is None:
                 break
+            length, left = child.length, prompt[index][1] - offset
+            if length <= left and length <= remaining and len(child.edge) == 1:
+                # The common case: one slice, which the child's key has identified, all of it.
+                node, remaining = child, remaining - length
+                index, offset = (index, offset + length) if length < left else (index + 1, 0)
+                continue
             taken, end = _common(child.edge, prompt, index, offset, remaining)
             if taken < child.length:
                 if split:

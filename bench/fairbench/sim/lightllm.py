@@ -155,9 +155,7 @@ class LightLLMWorker:
             return
         batch = self.batch
         span = run.start_ps, run.end_ps(steps)
-        self._log.decode(
-            0, span, steps, run.growth_ps, batch.context_tokens, batch.per_client
-        )
+        self._log.decode(0, span, steps, run.growth_ps, batch.context_tokens, batch.per_client)
         batch.steps += steps
         self._decoded += steps
         run.advance(steps)

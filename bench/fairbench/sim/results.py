@@ -134,6 +134,7 @@ def summary_of(
         "complete": complete,
         "timing_profile": spec.gpu,
         "timing_grade": simulation.profile.grade,
+        "timing_error_pct": simulation.timing_error_pct,
         "scheduler": spec.scheduler,
         "router": spec.router,
         "local": spec.local,

@@ -21,7 +21,8 @@ from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.news import eviction_news
 from fairbench.sim.results import Tables, facts_of, summary_of, tables_of
 from fairbench.sim.service_log import ServiceLog
-from fairbench.sim.timing import TimingProfile, load_profile
+from fairbench.sim.timing import TimingProfile, load_profile, perturbed
+from fairbench.workloads.arrivals import stream
 from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import ClientPlan, plan_clients, program_stream
 
@@ -77,8 +78,12 @@ class Simulation:
     ) -> None:
         self.spec = spec
         self.plans = plans
-        self.profile = load_profile(spec.gpu)
         params = make_params("engine", EngineParams, spec.settings)
+        self.profile = load_profile(spec.gpu)
+        self.timing_error_pct = params.timing_error_pct
+        if params.timing_error_pct:
+            rng = stream(spec.seed, "timing-error")
+            self.profile = perturbed(self.profile, params.timing_error_pct, rng)
         self.limits = engine_limits(params, self.profile)
         # What the pool was computed from; None where its size was given.
         self.mem_fraction_static = (

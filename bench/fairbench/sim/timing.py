@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
+from random import Random
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
@@ -67,6 +68,21 @@ class TimingProfile:
         most = max(weights, compute)
         smooth = most * ((weights / most) ** p + (compute / most) ** p) ** (1 / p)
         return float(c["c0"] + smooth + self.host_ms)
+
+
+def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
+    """The profile as it may be if it is off by up to ``percent``: as a whole and in each term."""
+
+    def factor() -> float:
+        return 1 + rng.uniform(-percent, percent) / 100
+
+    bias = factor()
+    coefficients = {
+        name: value if name == "p" else value * bias * factor()
+        for name, value in sorted(profile.coefficients_ms.items())
+    }
+    host_ms = profile.host_ms * bias * factor()
+    return replace(profile, coefficients_ms=coefficients, host_ms=host_ms)
 
 
 @dataclass(frozen=True)

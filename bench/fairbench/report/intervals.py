@@ -1,0 +1,123 @@
+"""Several runs of one experiment, seed by seed, as means with 95% bootstrap intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+LEVEL = 0.95
+RESAMPLES = 10_000
+NOT_METRICS = frozenset(
+    {"dp", "pool_tokens", "mem_fraction_static", "chunked_prefill_size", "timing_error_pct"}
+)
+
+Summary = Mapping[str, Any]
+
+
+def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """The 95% percentile-bootstrap interval of the mean (Efron 1979), from a fixed seed.
+
+    One value gives an interval of no width: it says nothing about the spread. Raises ValueError
+    for no value.
+    """
+    if not values:
+        raise ValueError("no values to bootstrap")
+    sample = np.asarray(values, dtype=np.float64)
+    picks = np.random.default_rng(seed).integers(len(sample), size=(RESAMPLES, len(sample)))
+    means = sample[picks].mean(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """The runs' summaries as one: every metric is ``{mean, low, high, runs}`` or null.
+
+    ``runs`` is how many runs define the metric; ``lower_bound`` is true where some of them give
+    only a lower bound. What all runs share (scheduler, workload ...) stays a plain value.
+    """
+    censored = {key for summary in summaries for key in summary["censored"]}
+    combined = _combine_flat(summaries, censored, "")
+    combined["seeds"] = [summary["seed"] for summary in summaries]
+    combined["num_runs"] = len(summaries)
+    combined["complete"] = all(summary["complete"] for summary in summaries)
+    combined["clients"] = [
+        _combine_flat(rows, censored, f"clients.{rows[0]['client']}.")
+        for rows in zip(*(summary["clients"] for summary in summaries), strict=True)
+    ]
+    for key in ("seed", "notes", "censored"):
+        combined.pop(key, None)
+    return combined
+
+
+def _combine_flat(rows: Sequence[Summary], censored: set[str], prefix: str) -> dict[str, Any]:
+    combined: dict[str, Any] = {}
+    for key, first in rows[0].items():
+        values = [row[key] for row in rows]
+        if isinstance(first, list | dict):
+            continue
+        if key in NOT_METRICS or any(isinstance(value, str | bool) for value in values):
+            combined[key] = first
+            continue
+        combined[key] = _interval(values, lower_bound=prefix + key in censored)
+    return combined
+
+
+def _interval(values: Sequence[float | None], *, lower_bound: bool) -> dict[str, Any] | None:
+    defined = [float(value) for value in values if value is not None]
+    if not defined:
+        return None
+    low, high = bootstrap(defined)
+    mean = float(np.mean(defined))
+    interval: dict[str, Any] = {"mean": mean, "low": low, "high": high, "runs": len(defined)}
+    if lower_bound:
+        interval["lower_bound"] = True
+    return interval
+
+
+SHOWN = (
+    ("service_rate_tok_s", "service, tok/s", 0),
+    ("actual_service_tok_s", "actual service, tok/s", 0),
+    ("output_rate_tok_s", "output, tok/s", 0),
+    ("cache_hit_rate", "cache hit", 3),
+    ("jain_index", "Jain index", 3),
+    ("jain_index_actual", "Jain index, actual service", 3),
+    ("jain_index_maxmin", "Jain index of a max-min allocation", 3),
+    ("jain_index_entitlement", "Jain index per entitlement", 3),
+    ("min_entitlement_ratio", "worst share of entitlement", 3),
+    ("max_service_gap", "largest service gap, tokens", 0),
+    ("victim_p50_s", "well-behaved P50, s", 1),
+    ("victim_p99_s", "well-behaved P99, s", 1),
+)
+
+
+def as_lines(combined: Summary) -> Iterator[str]:
+    """The combined summary for people, at most 100 columns."""
+    seeds, percent = combined["seeds"], combined["timing_error_pct"]
+    error = f" +-{percent:g}%" if percent else ""
+    yield (
+        f"simulated on {combined['timing_profile']}{error}, dp {combined['dp']}, "
+        f"scheduler {combined['scheduler']}"
+    )
+    yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
+        f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: mean [95% bootstrap interval]"
+    )
+    for key, label, digits in SHOWN:
+        interval = combined[key]
+        some = interval is not None and interval["runs"] < combined["num_runs"]
+        of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""
+        yield f"  {label:36}{show(interval, digits)}{of_runs}"
+    for client in combined["clients"]:
+        behaviour = "misbehaves" if client["misbehaving"] else "well-behaved"
+        rate = show(client["service_rate_tok_s"], 0)
+        yield f"  {client['client'] + ', ' + behaviour + ', tok/s':36.36}{rate}"
+
+
+def show(interval: Summary | None, digits: int) -> str:
+    """``mean [low, high]``, with > for a lower bound, or - if no run defines it."""
+    if interval is None:
+        return "-"
+    mean, low, high = (f"{interval[key]:,.{digits}f}" for key in ("mean", "low", "high"))
+    sign = "> " if interval.get("lower_bound") else ""
+    return f"{sign}{mean} [{low}, {high}]"
