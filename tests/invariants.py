@@ -1,30 +1,40 @@
 """What must hold of every simulation, numbered. Call ``check_all`` after every simulator test.
 
 ``check_all`` takes a ``Simulation`` (after ``result``) or a ``RunResult``. ``run_checked`` runs a
-spec and checks its workers after every single event too.
+spec and checks its workers after every single event too. INV-3 to 5, 12 and 13 are in
+worker_invariants.
 """
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.registry import local_class
 from fairbench.sim.results import tables_of
 from fairbench.sim.run import RunResult, Simulation, _plans, _source
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.sim.timing import TimingProfile, load_profile
+from worker_invariants import check_rest, check_worker, watch
 
 TOLERANCE_S = 1e-9
 
 
 @dataclass(frozen=True)
 class Records:
-    """The three tables as numpy columns, and what is needed to judge them."""
+    """The three tables as numpy columns, and what is needed to judge them.
+
+    ``profile`` is None where it is not known exactly. ``limited``: a rate limit refuses too.
+    """
 
     requests: dict
     programs: dict
     service: dict
-    profile: TimingProfile
+    profile: TimingProfile | None
     pool_tokens: int
+    limited: bool = False
 
 
 def check_all(subject) -> None:
@@ -37,7 +47,7 @@ def check_all(subject) -> None:
 
 
 def run_checked(spec) -> RunResult:
-    """``simulate(spec)``, with the workers checked after every event and all the rest at the end."""
+    """``simulate(spec)``, with the workers checked after every event and the rest at the end."""
     source = _source(spec)
     simulation = Simulation(spec, _plans(spec), source)
     watch(simulation.clock, simulation.cluster.workers)
@@ -48,31 +58,22 @@ def run_checked(spec) -> RunResult:
     return result
 
 
-def watch(clock, workers) -> None:
-    """Check the workers after every event of the clock, and that it never runs backwards."""
-    step = clock.step
-
-    def checked() -> None:
-        before_ps = clock.now_ps
-        step()
-        assert clock.now_ps >= before_ps
-        for worker in workers:
-            check_worker(worker)
-            check_batch(worker.batch)
-
-    clock.step = checked
-
-
 def records_of(subject) -> Records:
     """Tables of a settled simulation or of a result."""
     if isinstance(subject, RunResult):
-        tables = subject.requests, subject.programs, subject.service
-        profile = load_profile(subject.summary["timing_profile"])
-        return Records(*map(_plain, tables), profile, subject.summary["pool_tokens"])
+        tables, summary = (subject.requests, subject.programs, subject.service), subject.summary
+        profile = None if summary["timing_error_pct"] else load_profile(summary["timing_profile"])
+        limited = _limits_rates(summary["local"])
+        return Records(*map(_plain, tables), profile, summary["pool_tokens"], limited)
     made = tables_of(subject.cluster, subject.log)
     tables = made.requests, made.programs, made.service
     columns = (table.to_columns() for table in tables)
-    return Records(*columns, subject.profile, subject.limits.pool_tokens)
+    limited = _limits_rates(subject.spec.local)
+    return Records(*columns, subject.profile, subject.limits.pool_tokens, limited)
+
+
+def _limits_rates(local: str) -> bool:
+    return local_class(local).accepts is not LocalScheduler.accepts
 
 
 def _plain(table) -> dict:
@@ -90,7 +91,8 @@ def check_records(records: Records) -> None:
     check_causality(records)
     check_service_totals(records)
     check_no_overlap(records)
-    check_durations(records)
+    if records.profile is not None:
+        check_durations(records)
     check_work_conservation(records)
 
 
@@ -108,7 +110,8 @@ def check_request_conservation(records: Records) -> None:
     assert np.isnan(r["finish_s"][~finished]).all()
     assert np.isnan(r["admitted_s"][refused]).all()
     too_big = r["input_tokens"] + r["max_new_tokens"] + 1 >= records.pool_tokens
-    assert (refused == too_big).all()
+    assert refused[too_big].all()
+    assert records.limited or not refused[~too_big].any()
     admitted = ~np.isnan(r["admitted_s"])
     covered = r["cached_tokens"] + r["extend_tokens"]
     assert (covered[admitted] == r["input_tokens"][admitted]).all()
@@ -147,7 +150,7 @@ def check_causality(records: Records) -> None:
     of depth d arrives after d others of its program have finished."""
     r, p = records.requests, records.programs
     chain = [r[name] for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s")]
-    for earlier, later in zip(chain, chain[1:], strict=False):
+    for earlier, later in pairwise(chain):
         known = ~np.isnan(later)
         assert (earlier[known] <= later[known]).all()
     back = ~np.isnan(r["readmitted_s"])
@@ -258,8 +261,8 @@ def check_work_conservation(records: Records) -> None:
             if idle_to - idle_from < TOLERANCE_S:
                 continue
             for begin, end in waits:
-                end = np.where(np.isnan(end), last_s, end)  # noqa: PLW2901
-                overlap = np.minimum(end, idle_to) - np.maximum(begin, idle_from)
+                until = np.minimum(np.where(np.isnan(end), last_s, end), idle_to)
+                overlap = until - np.maximum(begin, idle_from)
                 assert not (overlap > TOLERANCE_S).any()
 
 
@@ -270,96 +273,3 @@ def assert_same_records(one: RunResult, other: RunResult) -> None:
         assert list(mine) == list(theirs)
         for column in mine:
             assert mine[column].tobytes() == theirs[column].tobytes(), f"{name}.{column}"
-
-
-# Workers, at any event.
-
-
-def check_worker(worker) -> None:
-    """INV-3 to 5 and 12, between any two events."""
-    holders = holders_of(worker)
-    check_kv_conservation(worker, holders)
-    check_locks(worker, holders)
-    check_tree(worker.cache)
-    check_evictable_leaves_are_listed(worker.cache)
-
-
-def check_batch(batch) -> None:
-    """INV-13: the batch's sums are those of a walk over it, and nobody runs beyond its end."""
-    produced = [batch.produced(sequence) for sequence in batch.sequences]
-    inputs = [sequence.request.input_tokens for sequence in batch.sequences]
-    assert batch.context_tokens == sum(produced) + sum(inputs)
-    for sequence, tokens in zip(batch.sequences, produced, strict=True):
-        assert 1 <= tokens <= sequence.output.length
-
-
-def holders_of(worker) -> list:
-    """Sequences that hold memory: running, prefilling, or between two chunks."""
-    prefilling = [prefill.sequence for prefill in worker._prefills]
-    chunked = [] if worker._chunked is None else [worker._chunked]
-    return list(dict.fromkeys([*worker.batch.sequences, *prefilling, *chunked]))
-
-
-def check_kv_conservation(worker, holders) -> None:
-    """INV-3: capacity = free + evictable + locked + private, none of them negative."""
-    cache, batch = worker.cache, worker.batch
-    decoded = sum(batch.private(s) for s in batch.sequences)
-    private = decoded + sum(s.private for s in holders)
-    parts = cache.free, cache.evictable, cache.locked, private
-    assert min(parts) >= 0
-    assert sum(parts) == cache.capacity
-
-
-def check_locks(worker, holders) -> None:
-    """INV-4: a node is locked once by each sequence that holds it or something below it."""
-    expected = Counter()
-    for sequence in holders:
-        at = sequence.node
-        while at is not worker.cache.root:
-            expected[id(at)] += 1
-            at = at.parent
-    for node in worker.cache.nodes():
-        assert node.locks == expected[id(node)]
-
-
-def check_tree(cache) -> None:
-    """INV-5: depths, keys, sums and counts of waiting requests agree with the nodes."""
-    evictable = locked = 0
-    waiting = Counter()
-    for node in [cache.root, *cache.nodes()]:
-        if node.waiters:
-            count = sum(len(group) for group in node.waiters.values())
-            at = node
-            while at is not None:
-                waiting[id(at)] += count
-                at = at.parent
-    for node in cache.nodes():
-        assert node.length == sum(length for _, _, length in node.edge) > 0
-        assert node.depth == node.parent.depth + node.length
-        assert node.parent.children[node.key] is node
-        assert node.waiting_below == waiting[id(node)]
-        if node.locks:
-            locked += node.length
-        else:
-            evictable += node.length
-            assert not any(child.locks for child in node.children.values())
-    assert (evictable, locked) == (cache.evictable, cache.locked)
-
-
-def check_evictable_leaves_are_listed(cache) -> None:
-    """INV-12: eviction knows every unlocked leaf, and lists a node once at most."""
-    listed = Counter(id(node) for _, _, node in cache._leaves)
-    assert not listed or max(listed.values()) == 1
-    for node in cache.nodes():
-        assert node.listed == (id(node) in listed)
-        assert node.listed or node.locks or node.children
-
-
-def check_rest(worker) -> None:
-    """INV-3, 4 and 10 at the end: with nothing running nothing is locked or private, and a worker
-    that has waiting requests is not asleep."""
-    if not holders_of(worker):
-        assert worker.cache.locked == 0
-        assert worker.cache.free + worker.cache.evictable == worker.cache.capacity
-    if len(worker.waiting):
-        assert not worker._idle

@@ -1,7 +1,8 @@
 """Hypothesis strategies, and prompts as plain tokens for brute-force oracles."""
 
-from fairbench.core import Segment
 from hypothesis import strategies as st
+
+from fairbench.core import Segment
 
 # Around the 32 tokens of in-batch deprioritisation, and short ones so that prompts part inside.
 LENGTHS = (1, 2, 5, 31, 32, 33, 40)

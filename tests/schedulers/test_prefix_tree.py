@@ -1,9 +1,10 @@
 """The radix tree against a set of token prefixes."""
 
-from fairbench.core import Segment
-from fairbench.schedulers.prefix_tree import Node, PrefixTree, path, place_at, truncate
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fairbench.core import Segment
+from fairbench.schedulers.prefix_tree import Node, PrefixTree, path, place_at, truncate
 from strategies import common, prefixes_of, prompts, tokens_of
 
 
@@ -32,7 +33,9 @@ def check(tree):
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["insert", "match", "peek", "remove"]), prompts(), st.integers(1, 99)),
+    st.tuples(
+        st.sampled_from(["insert", "match", "peek", "remove"]), prompts(), st.integers(1, 99)
+    ),
     max_size=30,
 )
 

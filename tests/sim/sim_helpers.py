@@ -10,7 +10,7 @@ from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import Sequence
 from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import KVPool, TimingProfile
-from invariants import watch
+from worker_invariants import watch
 
 US = PS_PER_S // 10**6
 
@@ -113,7 +113,11 @@ class Home:
     def prefills(self):
         """(start, sequences, tokens computed) of every prefill iteration, times in us."""
         return [
-            (row["start_ps"] // US, row["batch_size"], row["extend_tokens"] + row["recompute_tokens"])
+            (
+                row["start_ps"] // US,
+                row["batch_size"],
+                row["extend_tokens"] + row["recompute_tokens"],
+            )
             for row in self.rows()
             if not row["context_tokens"]
         ]

@@ -1,13 +1,14 @@
 """Closed forms against plain loops: decode runs, sums over the batch, the new-token ratio."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fairbench.core import Request, Segment
 from fairbench.sim.batch import RunningBatch
 from fairbench.sim.decode_run import DecodeRun
 from fairbench.sim.sequence import Sequence
 from fairbench.sim.token_ratio import NewTokenRatio
-from hypothesis import given
-from hypothesis import strategies as st
 
 times = st.integers(0, 10**6)
 

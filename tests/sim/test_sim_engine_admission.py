@@ -4,9 +4,10 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 """
 
 import pytest
+from sim_helpers import US, Home, SpyLPM, prompt
+
 from fairbench.core import Segment
 from fairbench.sim.sequence import NEVER, REFUSED
-from sim_helpers import US, Home, SpyLPM, prompt
 
 
 def test_prefill_comes_first_and_decode_waits():
@@ -92,13 +93,15 @@ def test_a_request_that_uses_up_the_budget_is_admitted_and_the_batch_is_full():
 
 
 def test_an_unfinished_chunk_reserves_no_outputs():
-    home = Home(pool=100, full_reservation=True, chunked_prefill_size=40)
+    home = Home(pool=137, full_reservation=True, chunked_prefill_size=40)
+    home.send(10, 40)
     come_back(home)
     small = home.send(5, 2, at_ps=2000 * US)
     home.run()
-    # 40 + 1 is booked for the first chunk, and nobody is there to be turned away in the second.
-    assert home.prefills()[:2] == [(0, 1, 40), (1400, 1, 30)]
-    assert small.admitted_ps == 2700 * US
+    # The first pass books 10 + 40 + 1 and 30 + 1; with 60 outputs the batch would be full. At 2800
+    # 57 are free and 39 + 9 reserved.
+    assert home.prefills()[:2] == [(0, 2, 40), (1400, 1, 40)]
+    assert small.admitted_ps == 2800 * US
 
 
 def test_the_prefix_is_locked_before_the_fit_test():
@@ -173,7 +176,13 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_decode_stalls():
     # The whole prompt is charged with the first chunk, its tokens are computed chunk by chunk.
     columns = ("input_tokens", "extend_charged_tokens", "extend_tokens", "output_tokens")
     rows = [tuple(row[name] for name in columns) for row in home.rows()[:5]]
-    assert rows == [(10, 10, 10, 1), (250, 250, 100, 0), (0, 0, 100, 0), (60, 60, 100, 1), (0, 0, 10, 1)]
+    assert rows == [
+        (10, 10, 10, 1),
+        (250, 250, 100, 0),
+        (0, 0, 100, 0),
+        (60, 60, 100, 1),
+        (0, 0, 10, 1),
+    ]
     assert home.scheduler.admissions == [(0, 10, False), (1, 250, False), (2, 60, False)]
 
 
@@ -223,7 +232,9 @@ def test_the_largest_request_that_fits_runs_to_its_end():
     assert largest.finish_ps == (1500 + 47 * 1010) * US
 
 
-@pytest.mark.parametrize(("full_reservation", "admitted_us"), [(False, 1100), (True, 1100 + 99 * 1010)])
+@pytest.mark.parametrize(
+    ("full_reservation", "admitted_us"), [(False, 1100), (True, 1100 + 99 * 1010)]
+)
 def test_the_ratio_scales_what_running_requests_reserve(full_reservation, admitted_us):
     home = Home(pool=200, full_reservation=full_reservation)
     home.send(10, 100)

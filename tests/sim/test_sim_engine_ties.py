@@ -1,14 +1,15 @@
-"""Several workers at one instant: a step that ends at an arrival is booked as step by step would."""
+"""Workers at one instant: a step that ends at an arrival is booked as step by step would."""
 
 import pytest
+from sim_helpers import PLAIN, US, Spy
+
 from fairbench.core import Request, Segment
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine import EngineLimits, Worker
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import Sequence
 from fairbench.sim.service_log import ServiceLog
-from invariants import watch
-from sim_helpers import PLAIN, US, Spy
+from worker_invariants import watch
 
 
 class Listener(Spy):
@@ -81,6 +82,7 @@ def test_a_run_that_is_cut_off_at_a_boundary_has_booked_it(step_by_step):
     clock, workers, send = pair(step_by_step)
     clock.at(0, ARRIVE, 0, lambda: send(0, 0, 10))
     limit_ps = (1100 + 3 * 1010) * US
+    clock.at(limit_ps - 1, ARRIVE, 0, lambda: None)
     while clock.next_ps() <= limit_ps:
         clock.step()
     clock.stop_at(limit_ps)

@@ -6,23 +6,24 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import fairbench
 import numpy as np
 import pytest
+from sim_helpers import small_spec
+
+import fairbench
 from fairbench.schedulers.registry import PAIRS
 from fairbench.sim.admission import PrefillPass
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.run import simulate
-from fairbench.sim.sequence import FINISHED, UNFINISHED
+from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from invariants import assert_same_records, check_all, run_checked
-from sim_helpers import small_spec
 
 # Small pools force eviction and retraction, small chunks force chunked prefill.
 CASES = {
-    "tot": dict(pool=9_000, engine__chunked_prefill_size=512),
-    "judge": dict(pool=9_000, engine__chunked_prefill_size=1024),
-    "long-qa": dict(pool=60_000, engine__chunked_prefill_size=4096),
-    "chat": dict(pool=2_500, engine__chunked_prefill_size=128),
+    "tot": {"pool": 9_000, "engine__chunked_prefill_size": 512},
+    "judge": {"pool": 9_000, "engine__chunked_prefill_size": 1024},
+    "long-qa": {"pool": 60_000, "engine__chunked_prefill_size": 4096},
+    "chat": {"pool": 2_500, "engine__chunked_prefill_size": 128},
 }
 
 
@@ -68,9 +69,7 @@ def test_step_by_step_gives_the_same_tables_on_several_workers(scheduler, worklo
     """All programs at once, so that workers run in lockstep and events meet at one instant."""
     flags = {"request_rate": float("inf"), "num_programs": 2}
     fast = run_checked(experiment(scheduler, workload, dp=3, flags=flags))
-    slow = simulate(
-        experiment(scheduler, workload, dp=3, flags=flags, engine__step_by_step=True)
-    )
+    slow = simulate(experiment(scheduler, workload, dp=3, flags=flags, engine__step_by_step=True))
     assert_same_records(fast, slow)
 
 
@@ -105,17 +104,25 @@ def test_engine_settings_keep_the_invariants_and_the_equivalence(more):
 
 
 @pytest.mark.parametrize(
-    "local__option",
-    [("dlpm", "no_room", "skip"), ("preble-groups", "no_room", "skip"), ("vtc", "charge", "input")],
+    ("local", "option", "value"),
+    [
+        ("dlpm", "no_room", "skip"),
+        ("preble-groups", "no_room", "skip"),
+        ("vtc", "charge", "input"),
+        ("vtc-predict", "output_weight", 2),
+        ("lcf", "charge", "input"),
+        ("rpm", "limit", 12),
+    ],
 )
-def test_policies_that_skip_keep_the_invariants_and_the_equivalence(local__option):
-    local, option, value = local__option
+def test_other_policies_keep_the_invariants_and_the_equivalence(local, option, value):
     setting = {f"{local}__{option}": value}
     fast = run_checked(experiment(f"round-robin+{local}", "judge", **setting))
     slow = simulate(
         experiment(f"round-robin+{local}", "judge", engine__step_by_step=True, **setting)
     )
     assert_same_records(fast, slow)
+    refused = (np.asarray(fast.requests["status"].indices) == REFUSED).any()
+    assert refused == (local == "rpm")
 
 
 @pytest.mark.slow

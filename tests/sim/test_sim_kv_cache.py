@@ -2,15 +2,16 @@
 
 from types import SimpleNamespace
 
-from fairbench.core import prompt_tokens
-from fairbench.schedulers.prefix_tree import path
-from fairbench.sim.kv_cache import KVCache
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from invariants import check_evictable_leaves_are_listed, check_tree
 from sim_helpers import prompt
+
+from fairbench.core import prompt_tokens
+from fairbench.schedulers.prefix_tree import path
+from fairbench.sim.kv_cache import KVCache
 from strategies import common, prefixes_of, prompts, tokens_of
+from worker_invariants import check_evictable_leaves_are_listed, check_tree
 
 CAPACITY = 30
 texts = prompts(lengths=(1, 2, 3, 5))

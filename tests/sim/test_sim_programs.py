@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from sim_helpers import PLAIN, US, prompt, small_spec
+
 from fairbench.core import PS_PER_S, Demand, Segment
 from fairbench.errors import ProgramFailed, UsageError
 from fairbench.schedulers.local.fcfs import FCFS
@@ -16,7 +18,6 @@ from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.sim.service_log import ServiceLog
 from invariants import Records, check_records, run_checked
-from sim_helpers import PLAIN, US, prompt, small_spec
 
 IN = prompt("in", 10)
 
@@ -172,7 +173,10 @@ def finish(cluster, log, until_ps=None, pool=100):
 
 
 def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_run_on():
-    streams = [[(0.0, Calls(0, "x", (10, 3, 3), (90, 5, 30)))], [(0.001, Calls(1, "y", (10, 2, 2)))]]
+    streams = [
+        [(0.0, Calls(0, "x", (10, 3, 3), (90, 5, 30)))],
+        [(0.001, Calls(1, "y", (10, 2, 2)))],
+    ]
     tables = finish(*cluster_of(streams))
     assert tables.programs.status.tolist() == [REFUSED, FINISHED]
     assert tables.requests.status.tolist() == [FINISHED, REFUSED, FINISHED]

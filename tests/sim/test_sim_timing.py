@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from fairbench.errors import UsageError
-from fairbench.sim.timing import load_profile, model_names, profile_ids, resolve_profile
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fairbench.errors import UsageError
+from fairbench.sim.timing import load_profile, model_names, profile_ids, resolve_profile
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "profiles"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="../shared/profiles is not here")

@@ -1,17 +1,18 @@
 """The incremental waiting queue gives exactly the orders of the naive one that sorts a list."""
 
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sim_helpers import prompt
+
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.prefix_tree import path
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import Sequence
 from fairbench.sim.waiting import WaitingQueue
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from invariants import check_tree
-from sim_helpers import prompt
 from strategies import common, prompts, tokens_of
+from worker_invariants import check_tree
 
 clients = st.sampled_from(["x", "y", "z"])
 texts = prompts(lengths=(3, 31, 32, 33, 40), max_size=2)
@@ -63,13 +64,24 @@ class Both:
         self.sequences[request].retract(0)
         self.enter(request)
 
-    def pass_over(self, decisions=(), *, refresh=True, matching=True):
-        """One pass, in which a scheduler looks and decides; returns the requests it was offered."""
+    def pass_over(self, decisions=(), *, refresh=True, matching=True, again=False):
+        """One pass, in which a scheduler looks (``again``: twice) and decides.
+
+        Returns the requests it was offered.
+        """
+        plan = iter(decisions)
+        offered = self.scan(plan, refresh, matching)
+        if again:
+            offered += self.scan(plan, False, matching)
+        self.fast.end_pass()
+        return offered
+
+    def scan(self, plan, refresh, matching):
         if matching:
             fast, slow = (view.match_order(refresh=refresh) for view in (self.fast, self.slow))
         else:
             fast, slow = self.fast.queue_order(), self.slow.queue_order()
-        offered, plan = [], iter(decisions)
+        offered = []
         for request in slow:
             assert next(fast) is request
             offered.append(request)
@@ -85,7 +97,6 @@ class Both:
                     fast.unskip_all()
                     slow.unskip_all()
         assert next(fast, None) is None
-        self.fast.end_pass()
         return offered
 
 
@@ -106,9 +117,9 @@ class QueueAgainstList(RuleBasedStateMachine):
     def evict(self, tokens):
         self.both.cache.evict(tokens)
 
-    @rule(decisions=decisions, refresh=st.booleans())
-    def look(self, decisions, refresh):
-        self.both.pass_over(decisions, refresh=refresh)
+    @rule(decisions=decisions, refresh=st.booleans(), again=st.booleans())
+    def look(self, decisions, refresh, again):
+        self.both.pass_over(decisions, refresh=refresh, again=again)
 
     @rule(decisions=decisions)
     def look_in_queue_order(self, decisions):

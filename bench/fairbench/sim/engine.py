@@ -74,7 +74,7 @@ class Worker:
     # Arrivals.
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives. One that can never fit, or is over a rate limit, is refused at once."""
+        """A request arrives. One that can never fit, or is over a rate limit, is refused now."""
         request = sequence.request
         sequence.worker = self.index
         fits = request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens

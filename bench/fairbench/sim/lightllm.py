@@ -1,8 +1,10 @@
 """A second engine contract: S-LoRA / LightLLM's loop, for replaying runs measured on it.
 
 No prefix cache and no preemption: a request is admitted only if the batch can be decoded to its
-end, with output lengths known (algorithms.md section 2, FCFS; VTC-artifact sets the allowed output
-to the true one). A new minibatch is tried after ``max_wait_tokens`` decode steps, or when idle.
+end, with output lengths known (``Request.max_new_tokens`` is taken for the true length, as in the
+measured runs, which ignored the end-of-sequence token). A new minibatch is tried
+``max_wait_tokens`` decode steps after the last one and from then on after each step, or when idle.
+Source: VTC-artifact 192c2e2, slora/server/router/{manager,req_queue}.py.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from fairbench.sim.waiting import WaitingQueue
 class LightLLMLimits:
     """Server settings. ``max_prefill_tokens`` 0 is S-LoRA's max(pool / 6, 3072).
 
+    ``client_tokens`` of the pool are set aside for each client in the batch (its adapter).
     ``prefill_overhead_ms`` is what a minibatch costs beyond its tokens (its own start and merge).
     """
 
     pool_tokens: int
+    client_tokens: int = 0
     max_running_requests: int = 1_000
     max_wait_tokens: int = 10
     max_prefill_tokens: int = 0
@@ -186,15 +190,17 @@ class _FitTest:
     """Whether the batch with one more request can be decoded to its end without running out.
 
     With requests sorted by remaining outputs, descending, the pool must hold at every finish:
-    max over k of (remaining_k * k + sum of the k current lengths) < pool.
+    max over k of (remaining_k * k + sum of the k current lengths) < pool. The last token of a
+    request needs no memory, and a new one is counted as after its prefill.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
         self._limits = limits
+        self._clients = set(batch.per_client)
         self._lengths: list[tuple[int, int]] = []  # (remaining outputs, current length)
         for sequence in batch.sequences:
             produced = batch.produced(sequence)
-            remaining = max(1, sequence.output.length - produced - 1)
+            remaining = sequence.output.length - produced - 1
             self._lengths.append((remaining, sequence.total + produced))
 
     def try_add(self, sequence: Sequence) -> bool:
@@ -202,12 +208,13 @@ class _FitTest:
         extended = [*self._lengths, (sequence.output.length - 1, sequence.total + 1)]
         if len(extended) > self._limits.max_running_requests:
             return False
+        clients = self._clients | {sequence.request.client}
         extended.sort(key=lambda length: -length[0])
         held = most = 0
         for size, (remaining, length) in enumerate(extended, start=1):
             held += length
             most = max(most, remaining * size + held)
-        if most >= self._limits.pool_tokens:
+        if most >= self._limits.pool_tokens - self._limits.client_tokens * len(clients):
             return False
-        self._lengths = extended
+        self._lengths, self._clients = extended, clients
         return True

@@ -1,157 +1,97 @@
-"""Replays runs that were measured on a real server: same arrivals, same lengths, simulated time."""
+"""Replays measured runs: same arrivals, same lengths, simulated time.
+
+The server was S-LoRA's (VTC-artifact 192c2e2), so the engine is ``lightllm``. Its settings below
+are read from that code; only ``PREFILL_OVERHEAD_MS`` and the profile's ``c_T`` are fitted, by
+``calibrate`` on the runs of ``FITTED_SCENARIOS``, and frozen.
+"""
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.errors import DataError
+from fairbench.metrics.records import Floats
+from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.lightllm import LightLLMLimits, LightLLMWorker
-from fairbench.sim.sequence import NEVER, REFUSED, Sequence
+from fairbench.sim.measured import MeasuredRun, build_scheduler
+from fairbench.sim.sequence import NEVER, Sequence
 from fairbench.sim.service_log import ServiceLog
-from fairbench.sim.timing import TimingProfile
+from fairbench.sim.timing import TimingProfile, load_profile
 
-Numbers = NDArray[np.float64]
-COLUMNS = (
-    "client",
-    "prompt_len",
-    "output_len",
-    "req_time",
-    "first_token_latency",
-    "request_latency",
-)
+FITTED_SCENARIOS = ("overload", "proportional")
+FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
+PREFILL_OVERHEAD_MS = 60.0
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trace:
-    """Requests of one run, one entry each. Times in s; a refused request has NaN latencies."""
-
-    client: Numbers
-    prompt_len: Numbers
-    output_len: Numbers
-    req_time: Numbers
-    first_token_latency: Numbers
-    request_latency: Numbers
-
-    @property
-    def refused(self) -> int:
-        """Requests that the rate limit refused."""
-        return int(np.isnan(self.request_latency).sum())
-
-    def __len__(self) -> int:
-        return len(self.client)
+# A prompt of n tokens was sent as "Hello " * n: the tokenizer puts BOS before it and makes a token
+# of the last blank (fair_bench/trace.py, dummy_prompt).
+ADDED_PROMPT_TOKENS = 2
+# Each adapter in the batch takes 4 x its rank of 8 off the pool, though --no-lora loads none
+# (req_queue.py, adapter_size); every client has an adapter of its own.
+POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MeasuredRun:
-    """A measured run: ``name`` is the scheduler and scenario as its file is called."""
-
-    name: str
-    trace: Trace
-
-
-def load_measured(path: Path) -> list[MeasuredRun]:
-    """Measured runs from JSON lines (``.gz`` or not), one run a line.
-
-    Each has ``path`` and equally long lists under the names of ``Trace``; a request latency of -1
-    means refused. Raises DataError naming file, line and field.
-    """
-    runs = []
-    for number, text in _lines(path):
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not JSON: {error.msg}") from None
-        runs.append(_measured(record, where))
-    if not runs:
-        raise DataError(f"{path}: no records")
-    return sorted(runs, key=lambda run: run.name)
+def server_limits(prefill_overhead_ms: float = PREFILL_OVERHEAD_MS) -> LightLLMLimits:
+    """The settings of the server that the measured runs were made on."""
+    return LightLLMLimits(
+        POOL_TOKENS, client_tokens=CLIENT_TOKENS, prefill_overhead_ms=prefill_overhead_ms
+    )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-        with opened as lines:
-            yield from enumerate(lines, start=1)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{path}: cannot be read: {reason}") from None
-
-
-def _measured(record: Any, where: str) -> MeasuredRun:
-    if not isinstance(record, dict) or not isinstance(record.get("path"), str):
-        raise DataError(f"{where}: missing field 'path'")
-    columns: dict[str, Numbers] = {}
-    for name in COLUMNS:
-        try:
-            columns[name] = np.asarray(record[name], dtype=np.float64)
-        except KeyError:
-            raise DataError(f"{where}: missing field {name!r}") from None
-        except (TypeError, ValueError):
-            raise DataError(f"{where}: field {name!r} must be a list of numbers") from None
-        if columns[name].shape != columns["client"].shape:
-            raise DataError(f"{where}: field {name!r} is not as long as 'client'")
-    refused = columns["request_latency"] < 0
-    for name in ("first_token_latency", "request_latency"):
-        columns[name] = np.where(refused, np.nan, columns[name])
-    parts = Path(record["path"]).with_suffix("").parts
-    name = "/".join(parts[1:]).replace("all_results_", "")
-    return MeasuredRun(name, Trace(**columns))
+def replay_run(run: MeasuredRun, profile: TimingProfile | None = None) -> Trace:
+    """A measured run as the simulator has it, on the fitted profile if no other is given."""
+    used = profile or load_profile(FITTED_PROFILE)
+    return replay(run.trace, build_scheduler(run.scheduler), used, server_limits())
 
 
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """The trace with simulated latencies in place of the measured ones."""
+    """The trace with simulated latencies in place of its own; NaN for what was refused."""
     clock = Clock()
-    clients = [str(int(client)) for client in np.unique(trace.client)]
-    log = ServiceLog(clients)
+    log = ServiceLog([str(client) for client in trace.clients])
     worker = LightLLMWorker(clock, scheduler, profile, limits, log)
     ended: dict[int, Sequence] = {}
 
     def done(sequence: Sequence) -> None:
         ended[sequence.request.request_id] = sequence
 
-    def arrival(index: int) -> None:
-        output = int(trace.output_len[index])
-        tokens = int(trace.prompt_len[index]) + 1
-        key, client = f"r{index}", str(int(trace.client[index]))
-        request = Request(index, client, index, 0, (Segment(key, tokens),), tokens, output)
-        worker.submit(Sequence(request, Segment(f"{key}/out", output), clock.now_ps, done))
+    def arrive(index: int) -> None:
+        request = _request(trace, index)
+        output = Segment(f"r{index}/out", int(trace.output_tokens[index]))
+        worker.submit(Sequence(request, output, clock.now_ps, done))
 
-    start_s = float(trace.req_time.min())
-    for index, time_s in enumerate(trace.req_time):
+    start_s = float(trace.req_time_s.min())
+    for index, time_s in enumerate(trace.req_time_s):
         at_ps = round((float(time_s) - start_s) * PS_PER_S)
-        clock.at(at_ps, ARRIVE, 0, partial(arrival, index))
+        clock.at(at_ps, ARRIVE, 0, partial(arrive, index))
     while clock.next_ps() is not None:
         clock.step()
     sequences = [ended[index] for index in range(len(trace))]
     return Trace(
         trace.client,
-        trace.prompt_len,
-        trace.output_len,
-        trace.req_time,
-        _latencies([s.first_token_ps for s in sequences], sequences),
-        _latencies([s.finish_ps for s in sequences], sequences),
+        trace.prompt_tokens,
+        trace.output_tokens,
+        trace.req_time_s,
+        _latencies_s([s.first_token_ps for s in sequences], sequences),
+        _latencies_s([s.finish_ps for s in sequences], sequences),
     )
 
 
-def _latencies(times_ps: list[int], sequences: list[Sequence]) -> Numbers:
+def _request(trace: Trace, index: int) -> Request:
+    tokens = int(trace.prompt_tokens[index]) + ADDED_PROMPT_TOKENS
+    prompt = (Segment(f"r{index}", tokens),)
+    client, output = str(trace.client[index]), int(trace.output_tokens[index])
+    return Request(index, client, index, 0, prompt, tokens, output)
+
+
+def _latencies_s(times_ps: list[int], sequences: list[Sequence]) -> Floats:
     return np.array(
         [
-            np.nan if s.status == REFUSED or at == NEVER else (at - s.arrival_ps) / PS_PER_S
-            for at, s in zip(times_ps, sequences, strict=True)
+            np.nan if at == NEVER else (at - sequence.arrival_ps) / PS_PER_S
+            for at, sequence in zip(times_ps, sequences, strict=True)
         ]
     )

@@ -24,6 +24,7 @@ SERVICE_COLUMNS = (
     "recompute_tokens",
     "output_tokens",
 )
+_END, _STEPS, _OUTPUT = map(SERVICE_COLUMNS.index, ("end_ps", "steps", "output_tokens"))
 REQUEST_COLUMNS = (
     "request_id",
     "program_id",
@@ -48,19 +49,25 @@ REQUEST_COLUMNS = (
 
 
 class Columns:
-    """Named columns of integers, filled row by row."""
+    """A table of integers with named columns, filled row by row (and kept so, as one array)."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.columns = {name: array("q") for name in names}
-        self._appends = tuple(column.append for column in self.columns.values())
+        self._names = names
+        self._values = array("q")
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return len(self._values) // len(self._names)
+
+    @property
+    def columns(self) -> dict[str, array[int]]:
+        """The columns, copied out."""
+        width = len(self._names)
+        return {name: self._values[n::width] for n, name in enumerate(self._names)}
 
     def append(self, *row: int) -> None:
         """Add one row, values in column order."""
-        for append, value in zip(self._appends, row, strict=True):
-            append(value)
+        assert len(row) == len(self._names)
+        self._values.extend(row)
 
 
 class ServiceLog(Columns):
@@ -106,11 +113,12 @@ class ServiceLog(Columns):
 
     def prolong(self, rows: range, end_ps: int, steps: int, batch: dict[str, int]) -> None:
         """The same batch went on for ``steps`` more steps, without a break."""
-        columns = self.columns
+        values, width = self._values, len(SERVICE_COLUMNS)
         for row, count in zip(rows, batch.values(), strict=True):
-            columns["end_ps"][row] = end_ps
-            columns["steps"][row] += steps
-            columns["output_tokens"][row] += steps * count
+            start = row * width
+            values[start + _END] = end_ps
+            values[start + _STEPS] += steps
+            values[start + _OUTPUT] += steps * count
 
 
 class RequestLog(Columns):

@@ -1,0 +1,119 @@
+"""A run known only by its requests' latencies, and what can be said of it.
+
+Measured runs of other people come like this: no service log, no admission times. Simulated replays
+are reduced to the same columns, so that both sides of a comparison go through the same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.records import Flags, Floats, Ints
+
+_INSTANT_S = 1e-6  # the least time over which a request's service is spread
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """Requests of one run, one entry each, in any order.
+
+    ``req_time_s`` is the arrival; both latencies count from there and are NaN if refused.
+    """
+
+    client: Ints
+    prompt_tokens: Ints
+    output_tokens: Ints
+    req_time_s: Floats
+    first_token_latency_s: Floats
+    request_latency_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @property
+    def finished(self) -> Flags:
+        """Which requests were served; the others were refused."""
+        return ~np.isnan(self.request_latency_s)
+
+    @property
+    def refused(self) -> int:
+        """Number of requests that the rate limit refused."""
+        return int(np.count_nonzero(~self.finished))
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients, ascending, those without service included."""
+        return [int(client) for client in np.unique(self.client)]
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last completion; NaN if nothing was served."""
+        if not self.finished.any():
+            return float("nan")
+        return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
+
+    def service_tokens(self, weights: ServiceWeights) -> Floats:
+        """Weighted tokens of each request (client view), 0 if refused."""
+        cost = weights.extend * self.prompt_tokens + weights.output * self.output_tokens
+        return np.where(self.finished, cost, 0.0)
+
+
+def throughput_tok_s(trace: Trace) -> float:
+    """Input and output tokens served per second of the run's own duration."""
+    tokens = (trace.prompt_tokens + trace.output_tokens)[trace.finished].sum()
+    return float(tokens / trace.duration_s)
+
+
+def service_rates_tok_s(trace: Trace, weights: ServiceWeights) -> dict[int, float]:
+    """Client-view service of each client per second of the run's own duration."""
+    service = trace.service_tokens(weights)
+    return {
+        client: float(service[trace.client == client].sum() / trace.duration_s)
+        for client in trace.clients
+    }
+
+
+def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
+    """A percentile of the time to first token of these clients' served requests; NaN if none."""
+    chosen = np.isin(trace.client, clients) & trace.finished
+    if not chosen.any():
+        return float("nan")
+    return float(np.percentile(trace.first_token_latency_s[chosen], percent))
+
+
+def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
+    """The largest difference between two clients' accumulated service until the last arrival.
+
+    A request's service is spread evenly from its first to its last token, as VTC-artifact does
+    (192c2e2, plot_6.2_work_diff.py), since nothing else is known of a measured run. Later than the
+    last arrival the difference only says whose queue is left over.
+    """
+    served = trace.finished
+    start = (trace.req_time_s + trace.first_token_latency_s)[served]
+    last = (trace.req_time_s + trace.request_latency_s)[served]
+    end = np.maximum(last, start + _INSTANT_S)
+    horizon_s = float(trace.req_time_s.max())
+    times = np.unique(np.concatenate([start, end, [horizon_s]]))
+    times = times[times <= horizon_s]
+    service, owner = trace.service_tokens(weights)[served], trace.client[served]
+    curves = [
+        _accumulated(times, start[mine], end[mine], service[mine])
+        for mine in (owner == client for client in trace.clients)
+    ]
+    return float(np.ptp(np.array(curves), axis=0).max())
+
+
+def _accumulated(times: Floats, start: Floats, end: Floats, service: Floats) -> Floats:
+    """Sum over requests of ``service``, spread evenly over [start, end], up to each time."""
+    rate = service / (end - start)
+    events = np.concatenate([start, end])
+    order = np.argsort(events, kind="stable")
+    slope = np.cumsum(np.concatenate([rate, -rate])[order])
+    at = events[order]
+    if not len(at):
+        return np.zeros(len(times))
+    total = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(at))])
+    return np.interp(times, at, total, left=0.0)

@@ -1,0 +1,305 @@
+"""SGLang 0.5.23's own scheduling classes on a CPU, without a model: one engine iteration a call.
+
+The scheduler, batch, policy, adder, radix cache and allocator are SGLang's. Only what surrounds
+them is replaced: no process, no model, no tokenizer, no metrics. Overlap scheduling is off.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import logging
+import os
+import sys
+import types
+import warnings
+from array import array
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from unittest.mock import MagicMock
+
+VERSION = "0.5.23"
+ABSENT = ("triton", "sgl_kernel", "torchvision")  # need a GPU, and are never called here
+
+MODULES = {
+    "torch": "torch",
+    "runtime_context": "sglang.srt.runtime_context",
+    "disaggregation": "sglang.srt.disaggregation.utils",
+    "spec_info": "sglang.srt.speculative.spec_info",
+    "schedule_batch": "sglang.srt.managers.schedule_batch",
+    "schedule_policy": "sglang.srt.managers.schedule_policy",
+    "scheduler": "sglang.srt.managers.scheduler",
+    "utils": "sglang.srt.managers.utils",
+    "results": "sglang.srt.managers.scheduler_components.batch_result_processor",
+    "cache_init_params": "sglang.srt.mem_cache.cache_init_params",
+    "memory_pool": "sglang.srt.mem_cache.memory_pool",
+    "radix_cache": "sglang.srt.mem_cache.radix_cache",
+    "token": "sglang.srt.mem_cache.allocator.token",
+    "sampling_params": "sglang.srt.sampling.sampling_params",
+}
+
+# Parts of a SGLang scheduler that are absent or off in a plain engine on one GPU.
+NONE = (
+    "_pending_chunked_abort_req",
+    "chunked_req",
+    "decode_offload_manager",
+    "dllm_config",
+    "dynamic_chunk_sizer",
+    "hisparse_coordinator",
+    "last_batch",
+    "max_queued_requests",
+    "min_free_slots_delayer",
+    "prefill_delayer",
+    "scheduler_stage_metrics",
+    "truncation_align_size",
+)
+OFF = (
+    "_prefill_decode_interval_remaining",
+    "abort_on_priority_when_disabled",
+    "enable_hicache_storage",
+    "enable_hierarchical_cache",
+    "enable_hisparse",
+    "enable_lmcache",
+    "enable_lora",
+    "enable_overlap",
+    "enable_priority_preemption",
+    "enable_priority_scheduling",
+    "enable_skip_finishing_decode",
+    "enable_unified_cache_external_linker",
+    "is_hybrid_swa",
+    "is_mixed_chunk",
+    "max_prefill_bs",
+    "prefill_decode_interval",
+    "priority_scheduling_preemption_threshold",
+    "processed_tokens_counter",
+    "require_mlp_sync",
+)
+
+
+def why_absent():
+    """Why SGLang cannot be driven here, or "" if it can. Imports nothing."""
+    try:
+        found = importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return f"sglang {VERSION} is not installed"
+    return "" if found == VERSION else f"sglang is {found}, not {VERSION}"
+
+
+class _StubLoader:
+    def create_module(self, spec):
+        return _Stub(spec.name)
+
+    def exec_module(self, module):
+        """Nothing to run."""
+
+
+class _StubFinder:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, _StubLoader(), is_package=True)
+        return None
+
+
+class _Stub(types.ModuleType):
+    """A package whose every attribute is a class or a function that returns what it decorates."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.__path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = type(name, (), {}) if name[:1].isupper() else _Stub(f"{self.__name__}.{name}")
+        setattr(self, name, value)
+        return value
+
+    def __call__(self, *arguments, **named):
+        if len(arguments) == 1 and callable(arguments[0]) and not named:
+            return arguments[0]
+        return lambda function: function
+
+
+@cache
+def sglang():
+    """SGLang's modules, imported with stand-ins for what a machine without a GPU lacks."""
+    os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import transformers.utils.import_utils as available
+
+        available.is_torchvision_available()  # remembered: it must not see the stand-in
+        sys.meta_path.append(_StubFinder())
+        logging.disable(logging.WARNING)
+        return types.SimpleNamespace(**{name: import_module(path) for name, path in MODULES.items()})
+
+
+@cache
+def _scheduler_class():
+    """SGLang's Scheduler without its constructor: no process, model, tokenizer or metrics."""
+    sgl = sglang()
+
+    class Bare(sgl.scheduler.Scheduler):
+        def __init__(self, pool, chunk, max_prefill, slots, policy):
+            self.__dict__ |= dict.fromkeys(NONE) | dict.fromkeys(OFF, False)
+            self.disaggregation_mode = sgl.disaggregation.DisaggregationMode.NULL
+            self.spec_algorithm = sgl.spec_info.SpeculativeAlgorithm.NONE
+            self.page_size, self.max_running_requests = 1, slots
+            self.chunked_prefill_size, self.max_prefill_tokens = chunk, max_prefill
+            self.waiting_queue, self.retracted, self.evicted = [], [], []
+            self.running_batch = sgl.schedule_batch.ScheduleBatch(reqs=[], batch_is_full=False)
+            self._make_memory(pool, slots)
+            self.policy = sgl.schedule_policy.SchedulePolicy(
+                policy, self.tree_cache, False, False, False
+            )
+            self.new_token_ratio_tracker = sgl.scheduler.NewTokenRatioTracker.from_config()
+            self._make_surroundings()
+
+        def _make_memory(self, pool, slots):
+            evicted = self.evicted
+
+            class Cache(sgl.radix_cache.RadixCache):
+                def _delete_leaf(self, node):
+                    evicted.append((_path(node), len(node.key)))
+                    super()._delete_leaf(node)
+
+            rows = sgl.memory_pool.ReqToTokenPool(slots, pool + 8, "cpu", False)
+            tokens = sgl.token.TokenToKVPoolAllocator(pool, sgl.torch.float32, "cpu", None, False)
+            self.tree_cache = Cache(sgl.cache_init_params.CacheInitParams(False, rows, tokens, 1))
+            self.req_to_token_pool, self.token_to_kv_pool_allocator = rows, tokens
+
+        def _make_surroundings(self):
+            """What has no say in scheduling."""
+            self.model_config = types.SimpleNamespace(
+                is_encoder_decoder=False, vocab_size=2**62, self_opened_think_start_ids=None
+            )
+            self.metrics_reporter = MagicMock(num_generated_tokens=0, forward_ct_decode=0)
+            self.grammar_manager, self.load_inquirer = MagicMock(), MagicMock()
+            self.grammar_manager.has_waiting_grammars.return_value = False
+            self.dp_attn_adapter, self.ngram_embedding_manager = MagicMock(), MagicMock()
+            self.dp_attn_adapter.maybe_prepare_mlp_sync_batch.side_effect = _first
+            self.dp_attn_adapter.maybe_convert_decode_to_extend.side_effect = _first
+            self.ngram_embedding_manager.prepare_for_forward.side_effect = _first
+            self.beam_coordinator, self.tp_worker = MagicMock(), MagicMock()
+            self.beam_coordinator.pending_member_rows.return_value = 0
+            self.beam_coordinator.commit_decode.return_value = set()
+            self.tp_worker.model_runner.prefill_aware_swa = False
+            fields = dict.fromkeys(sgl.results.SchedulerBatchResultProcessor.__dataclass_fields__)
+            mine = {name: self.__dict__[name] for name in fields if name in self.__dict__}
+            self.batch_result_processor = sgl.results.SchedulerBatchResultProcessor(
+                **fields
+                | mine
+                | {"is_generation": True, "enable_overlap_mlx": False, "output_streamer": MagicMock()}
+            )
+
+        def _add_request_to_queue(self, req, is_retracted=False):
+            if is_retracted:
+                self.retracted.append(req)
+            super()._add_request_to_queue(req, is_retracted)
+
+    return Bare
+
+
+def _first(value, *_, **__):
+    return value
+
+
+def _path(node):
+    """The token ids from the root to the end of a radix tree node."""
+    parts = []
+    while node.parent is not None:
+        parts.append(node.key.token_ids)
+        node = node.parent
+    return tuple(token for part in reversed(parts) for token in part)
+
+
+@dataclass
+class Iteration:
+    """What an engine did in one iteration; requests by number, in order."""
+
+    prefills: list  # (request, cached tokens, computed tokens)
+    retracted: list
+    evicted: list  # (token ids of the prefix, tokens of it that went)
+    finished: list
+    decoding: int = 0
+
+
+class RealEngine:
+    """A SGLang scheduler with an empty KV pool. ``close`` it: SGLang's configuration is global."""
+
+    def __init__(
+        self, policy, *, pool, chunk, max_prefill, slots, conservativeness, match_limit
+    ):
+        self._sgl = sgl = sglang()
+        sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit
+        self._config = sgl.runtime_context.get_context().override_server_args(
+            schedule_policy=policy,
+            chunked_prefill_size=chunk,
+            max_prefill_tokens=max_prefill,
+            max_running_requests=slots,
+            pp_max_micro_batch_size=slots,
+            schedule_conservativeness=conservativeness,
+            disable_overlap_schedule=True,
+            attention_backend="torch_native",
+            device="cpu",
+        )
+        self._config.install()
+        self._scheduler = _scheduler_class()(pool, chunk, max_prefill, slots, policy)
+        self._outputs = {}
+
+    def close(self):
+        """Give SGLang's global configuration back."""
+        self._config.restore()
+
+    def submit(self, number, prompt, output, max_new):
+        """A request arrives; it will produce the tokens ``output``."""
+        sgl = self._sgl
+        params = sgl.sampling_params.SamplingParams(
+            max_new_tokens=max_new, stop_token_ids={output[-1]}
+        )
+        params.normalize(None)
+        req = sgl.schedule_batch.Req(str(number), "", array("q", prompt), params)
+        self._outputs[req] = output
+        self._scheduler._add_request_to_queue(req)
+
+    def iterate(self):
+        """One turn of SGLang's event loop; None if it had nothing to do."""
+        scheduler = self._scheduler
+        plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
+        scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
+        scheduler.last_batch = batch
+        if batch is None:
+            if not scheduler.waiting_queue:
+                scheduler.new_token_ratio_tracker.reset()
+            return None
+        prefill = batch.forward_mode.is_extend()
+        requests = list(batch.reqs)
+        prefills = [(_number(r), r.prefix_len, r.extend_len) for r in requests] if prefill else []
+        self._complete(batch, prefill)
+        iteration = Iteration(
+            prefills,
+            [_number(req) for req in scheduler.retracted],
+            list(scheduler.evicted),
+            [_number(req) for req in requests if req.finished()],
+            0 if prefill else len(requests),
+        )
+        scheduler.retracted.clear()
+        scheduler.evicted.clear()
+        return iteration
+
+    def _complete(self, batch, prefill):
+        """The model's part, and SGLang's processing of its result."""
+        sgl, processor = self._sgl, self._scheduler.batch_result_processor
+        tokens = [self._outputs[req][len(req.output_ids)] for req in batch.reqs]
+        result = sgl.utils.GenerationBatchResult(next_token_ids=sgl.torch.tensor(tokens))
+        if prefill:
+            processor.process_batch_result_prefill(batch, result)
+        else:
+            batch.input_ids = result.next_token_ids
+            processor.process_batch_result_decode(batch, result)
+
+
+def _number(req):
+    return int(req.rid)

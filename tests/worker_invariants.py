@@ -1,0 +1,108 @@
+"""The numbered invariants of one worker, which hold between any two events. See invariants."""
+
+from collections import Counter
+
+
+def watch(clock, workers) -> None:
+    """Check the workers after every event of the clock, and that it never runs backwards."""
+    step = clock.step
+
+    def checked() -> None:
+        before_ps = clock.now_ps
+        step()
+        assert clock.now_ps >= before_ps
+        for worker in workers:
+            check_worker(worker)
+            check_batch(worker.batch)
+
+    clock.step = checked
+
+
+def check_worker(worker) -> None:
+    """INV-3 to 5 and 12, between any two events."""
+    holders = holders_of(worker)
+    check_kv_conservation(worker, holders)
+    check_locks(worker, holders)
+    check_tree(worker.cache)
+    check_evictable_leaves_are_listed(worker.cache)
+
+
+def check_batch(batch) -> None:
+    """INV-13: the batch's sums are those of a walk over it, and nobody runs beyond its end."""
+    produced = [batch.produced(sequence) for sequence in batch.sequences]
+    inputs = [sequence.request.input_tokens for sequence in batch.sequences]
+    assert batch.context_tokens == sum(produced) + sum(inputs)
+    for sequence, tokens in zip(batch.sequences, produced, strict=True):
+        assert 1 <= tokens <= sequence.output.length
+
+
+def holders_of(worker) -> list:
+    """Sequences that hold memory: running, prefilling, or between two chunks."""
+    prefilling = [prefill.sequence for prefill in worker._prefills]
+    chunked = [] if worker._chunked is None else [worker._chunked]
+    return list(dict.fromkeys([*worker.batch.sequences, *prefilling, *chunked]))
+
+
+def check_kv_conservation(worker, holders) -> None:
+    """INV-3: capacity = free + evictable + locked + private, none of them negative."""
+    cache, batch = worker.cache, worker.batch
+    decoded = sum(batch.private(s) for s in batch.sequences)
+    private = decoded + sum(s.private for s in holders)
+    parts = cache.free, cache.evictable, cache.locked, private
+    assert min(parts) >= 0
+    assert sum(parts) == cache.capacity
+
+
+def check_locks(worker, holders) -> None:
+    """INV-4: a node is locked once by each sequence that holds it or something below it."""
+    expected = Counter()
+    for sequence in holders:
+        at = sequence.node
+        while at is not worker.cache.root:
+            expected[id(at)] += 1
+            at = at.parent
+    for node in worker.cache.nodes():
+        assert node.locks == expected[id(node)]
+
+
+def check_tree(cache) -> None:
+    """INV-5: depths, keys, sums and counts of waiting requests agree with the nodes."""
+    evictable = locked = 0
+    waiting = Counter()
+    for node in [cache.root, *cache.nodes()]:
+        if node.waiters:
+            count = sum(len(group) for group in node.waiters.values())
+            at = node
+            while at is not None:
+                waiting[id(at)] += count
+                at = at.parent
+    for node in cache.nodes():
+        assert node.length == sum(length for _, _, length in node.edge) > 0
+        assert node.depth == node.parent.depth + node.length
+        assert node.parent.children[node.key] is node
+        assert node.waiting_below == waiting[id(node)]
+        if node.locks:
+            locked += node.length
+        else:
+            evictable += node.length
+            assert not any(child.locks for child in node.children.values())
+    assert (evictable, locked) == (cache.evictable, cache.locked)
+
+
+def check_evictable_leaves_are_listed(cache) -> None:
+    """INV-12: eviction knows every unlocked leaf, and lists a node once at most."""
+    listed = Counter(id(node) for _, _, node in cache._leaves)
+    assert not listed or max(listed.values()) == 1
+    for node in cache.nodes():
+        assert node.listed == (id(node) in listed)
+        assert node.listed or node.locks or node.children
+
+
+def check_rest(worker) -> None:
+    """INV-3, 4 and 10 at the end: with nothing running nothing is locked or private, and a worker
+    that has waiting requests is not asleep."""
+    if not holders_of(worker):
+        assert worker.cache.locked == 0
+        assert worker.cache.free + worker.cache.evictable == worker.cache.capacity
+    if len(worker.waiting):
+        assert not worker._idle
