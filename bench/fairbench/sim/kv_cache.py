@@ -15,6 +15,12 @@ from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice, path, place_at
 
 
+# When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
+# at a refresh, whose single stamp they share, the request's place in the list (SGLang touches them
+# one by one in that order).
+Access = tuple[int, int, int]
+
+
 class KVNode(Node):
     """A cached stretch of some prompt."""
 
@@ -23,7 +29,7 @@ class KVNode(Node):
     def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
         super().__init__(parent, edge, length)
         self.locks = 0
-        self.last_access = 0
+        self.last_access: Access = (0, 0, 0)
         self.number = 0  # creation order, breaks LRU ties
         self.listed = False  # has an entry in the eviction heap
         self.waiting_below = 0  # waiting requests whose match goes through or ends here
@@ -31,12 +37,17 @@ class KVNode(Node):
 
 
 class Waiter(Protocol):
-    """A waiting request attached to the node where its match ends."""
+    """A waiting request attached to the node where its match ended when it was last matched."""
 
     prompt: Prompt
     total: int
     node: KVNode | None
     place: Place
+
+    @property
+    def touched_at(self) -> tuple[int, int]:
+        """Its place in the list at the last refresh, in the order of touching."""
+        ...
 
 
 class KVCache(PrefixTree[KVNode]):
@@ -51,11 +62,12 @@ class KVCache(PrefixTree[KVNode]):
         self.evictable = 0
         self.locked = 0
         self.on_evict = on_evict
-        self.on_moved: Callable[[Waiter], None] | None = None  # a waiter's match changed
+        self.on_moved: Callable[[Waiter], None] | None = None  # a waiter's match has changed
         self.refresh_stamp = 0  # when waiting requests last touched their prefixes
         self._stamp = 0
         self._created = 0
-        self._leaves: list[tuple[int, int, KVNode]] = []
+        self._leaves: list[tuple[Access, int, KVNode]] = []
+        self._matching: Access | None = None  # the refresh touch of the waiter being matched
 
     # Memory.
 
@@ -79,28 +91,29 @@ class KVCache(PrefixTree[KVNode]):
 
     def _oldest_leaf(self) -> KVNode | None:
         while self._leaves:
-            stamp, _, node = heappop(self._leaves)
+            listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
                 continue  # listed again when it is unlocked or loses its children
-            if stamp == (access := self._access_of(node)):
+            if listed == (access := self._access_of(node)):
                 return node
             self._list(node, access)
         return None
 
-    def _access_of(self, node: KVNode) -> int:
+    def _access_of(self, leaf: KVNode) -> Access:
         """Last access, counting the touch that every waiting request gives its prefix."""
-        if node.waiting_below:
-            return max(node.last_access, self.refresh_stamp)
-        return node.last_access
+        if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
+            return leaf.last_access
+        places = (waiter.touched_at for group in leaf.waiters.values() for waiter in group)
+        return max((self.refresh_stamp, *place) for place in places)
 
-    def _list(self, node: KVNode, access: int) -> None:
+    def _list(self, node: KVNode, access: Access) -> None:
         node.listed = True
         heappush(self._leaves, (access, node.number, node))
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            self._list(node, self._access_of(node))
+            self._list(node, node.last_access)  # maybe too early; put right when it is popped
 
     def _drop(self, leaf: KVNode) -> None:
         if self.on_evict is not None:
@@ -121,10 +134,10 @@ class KVCache(PrefixTree[KVNode]):
 
     def touch(self, node: KVNode) -> None:
         """Mark the whole path to ``node`` as used now."""
-        stamp = self.next_stamp()
+        access = self.next_stamp(), 0, 0
         at: KVNode | None = node
         while at is not None:
-            at.last_access = stamp
+            at.last_access = access
             at = at.parent  # type: ignore[assignment]
 
     def lock(self, node: KVNode) -> None:
@@ -171,31 +184,42 @@ class KVCache(PrefixTree[KVNode]):
         self._created += 1
         upper.number = self._created
         upper.locks = lower.locks
-        upper.last_access = lower.last_access
         upper.waiting_below = lower.waiting_below
+        upper.last_access = lower.last_access
+        # SGLang touches a node that matches in part before it cuts it.
+        lower.last_access = self._matching or (self.next_stamp(), 0, 0)
 
-    # Waiting requests, attached where their match ends (see match_index.py).
+    # Waiting requests, attached where their match ended.
 
-    def attach(self, waiter: Waiter, node: KVNode, place: Place) -> None:
-        """Match a waiting request from ``node`` on and keep its match up to date from now on."""
-        end, place = self.descend(node, waiter.prompt, place, waiter.total)
-        waiter.node, waiter.place = end, place
-        self._file(waiter, end)
-        at: KVNode | None = end
-        while at is not None:
+    def attach(self, waiter: Waiter) -> None:
+        """Match a waiting request at a refresh, from where its last match ended, if it had one.
+
+        ``on_moved`` tells when that is due again. Its touch counts from the last refresh.
+        """
+        start: KVNode | None = waiter.node
+        if start is not None:
+            self._unfile(waiter, start)
+        self._matching = (self.refresh_stamp, *waiter.touched_at)
+        waiter.node, waiter.place = self.descend(
+            start or self.root, waiter.prompt, waiter.place, waiter.total
+        )
+        self._matching = None
+        self._file(waiter, waiter.node)
+        at: KVNode | None = waiter.node
+        while at is not start:
+            assert at is not None
             at.waiting_below += 1
             at = at.parent  # type: ignore[assignment]
 
     def detach(self, waiter: Waiter) -> None:
         """Forget a waiting request; its last touch stays on its path."""
-        node = waiter.node
-        assert node is not None
-        assert node.waiters is not None
-        del node.waiters[_next_key(waiter)][waiter]
+        at: KVNode | None = waiter.node
+        assert at is not None
+        self._unfile(waiter, at)
         waiter.node = None
-        at: KVNode | None = node
+        access = (self.refresh_stamp, *waiter.touched_at)
         while at is not None:
-            at.last_access = max(at.last_access, self.refresh_stamp)
+            at.last_access = max(at.last_access, access)
             at.waiting_below -= 1
             at = at.parent  # type: ignore[assignment]
 
@@ -204,19 +228,18 @@ class KVCache(PrefixTree[KVNode]):
             node.waiters = {}
         node.waiters.setdefault(_next_key(waiter), {})[waiter] = None
 
+    def _unfile(self, waiter: Waiter, node: KVNode) -> None:
+        assert node.waiters is not None
+        group = node.waiters[_next_key(waiter)]
+        del group[waiter]
+        if not group:
+            del node.waiters[_next_key(waiter)]
+
     def _advance(self, parent: KVNode, child: KVNode) -> None:
-        """A new child: waiters of the parent that go on with its key match further."""
-        if not parent.waiters or not (moving := parent.waiters.pop(child.key, None)):
-            return
-        for waiter in moving:
-            end, waiter.place = self.descend(parent, waiter.prompt, waiter.place, waiter.total)
-            waiter.node = end
-            self._file(waiter, end)
-            at = end
-            while at is not parent:
-                at.waiting_below += 1
-                at = at.parent  # type: ignore[assignment]
-            self._moved(waiter)
+        """A new child: waiters of the parent that go on with its key will match further."""
+        if parent.waiters:
+            for waiter in parent.waiters.get(child.key, ()):
+                self._moved(waiter)
 
     def _retreat(self, leaf: KVNode, parent: KVNode, key: tuple[str, int]) -> None:
         """A leaf is gone: its waiters fall back to the parent."""

@@ -18,7 +18,6 @@ from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.decode_run import DecodeRun
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
-from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import PS_PER_MS, TimingProfile
 from fairbench.sim.waiting import WaitingQueue
 
@@ -48,7 +47,6 @@ class LightLLMWorker:
         scheduler: LocalScheduler,
         profile: TimingProfile,
         limits: LightLLMLimits,
-        log: ServiceLog,
     ) -> None:
         self.scheduler = scheduler
         self.limits = limits
@@ -56,20 +54,21 @@ class LightLLMWorker:
         self.waiting = WaitingQueue(KVCache(limits.pool_tokens), cache_aware=False)
         self._clock = clock
         self._profile = profile
-        self._log = log
         self._max_prefill = limits.max_prefill_tokens or max(limits.pool_tokens // 6, 3_072)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._decoded = 0  # steps since the last minibatch was tried
         self._run: DecodeRun | None = None
         self._prefilling: list[Sequence] = []
-        self._start_ps = 0
         self._idle = True
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives; a rate limit may refuse it at once."""
+        """A request arrives; it is refused at once if it can never fit or is over a rate limit."""
         request = sequence.request
         sequence.worker = 0
-        if not self.scheduler.accepts(request, self._clock.now_ps / PS_PER_S):
+        fits = sequence.total <= self._max_prefill and _FitTest(
+            RunningBatch(), self.limits
+        ).try_add(sequence)
+        if not fits or not self.scheduler.accepts(request, self._clock.now_ps / PS_PER_S):
             sequence.status = REFUSED
             sequence.on_done(sequence)
             return
@@ -102,7 +101,7 @@ class LightLLMWorker:
         admitted = self._fill_minibatch()
         if not admitted:
             return False
-        now_ps = self._start_ps = self._clock.now_ps
+        now_ps = self._clock.now_ps
         self._prefilling = admitted
         for sequence in admitted:
             sequence.admitted_ps = now_ps
@@ -135,21 +134,14 @@ class LightLLMWorker:
         return admitted
 
     def _end_prefill(self) -> None:
-        now_ps, admitted = self._clock.now_ps, self._prefilling
-        self._prefilling = []
+        admitted, self._prefilling = self._prefilling, []
         self._decoded = 0
-        shares: dict[str, list[int]] = {}
         for sequence in admitted:
-            sequence.first_token_ps = now_ps
+            sequence.first_token_ps = self._clock.now_ps
             sequence.produced = 1
-            share = shares.setdefault(sequence.request.client, [0, 0, 0, 0, 0])
-            for column, tokens in ((0, sequence.total), (1, sequence.total), (2, sequence.total)):
-                share[column] += tokens
-            share[4] += 1
             self.batch.join(sequence)
             self.scheduler.on_tokens(sequence.request.client, 1)
             self.scheduler.on_request_tokens(sequence.request, 1)
-        self._log.prefill(0, self._start_ps, now_ps, len(admitted), shares)
         self._finish()
 
     # Decode.
@@ -158,8 +150,6 @@ class LightLLMWorker:
         if not steps:
             return
         batch = self.batch
-        span = run.start_ps, run.end_ps(steps)
-        self._log.decode(0, span, steps, run.growth_ps, batch.context_tokens, batch.per_client)
         batch.steps += steps
         self._decoded += steps
         run.advance(steps)

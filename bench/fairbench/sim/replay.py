@@ -19,7 +19,6 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.lightllm import LightLLMLimits, LightLLMWorker
 from fairbench.sim.measured import MeasuredRun, build_scheduler
 from fairbench.sim.sequence import NEVER, Sequence
-from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import TimingProfile, load_profile
 
 FITTED_SCENARIOS = ("overload", "proportional")
@@ -52,8 +51,7 @@ def replay(
 ) -> Trace:
     """The trace with simulated latencies in place of its own; NaN for what was refused."""
     clock = Clock()
-    log = ServiceLog([str(client) for client in trace.clients])
-    worker = LightLLMWorker(clock, scheduler, profile, limits, log)
+    worker = LightLLMWorker(clock, scheduler, profile, limits)
     ended: dict[int, Sequence] = {}
 
     def done(sequence: Sequence) -> None:

@@ -28,6 +28,7 @@ class Entry:
 
     __slots__ = (
         "admitted",
+        "before",
         "dirty",
         "head",
         "key",
@@ -50,6 +51,7 @@ class Entry:
         self.node: KVNode | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
+        self.before = (0, 0, 0)  # a refresh, and the key and rank that it found
         self.head: Prompt | None = None  # its cold group, if it is cold
         self.dirty = True
         self.admitted = False
@@ -58,6 +60,13 @@ class Entry:
     def order(self) -> Order:
         """Its place in the sorted list. (Made when asked for: kept, it would be a cycle.)"""
         return self.key, self.rank, self
+
+    @property
+    def touched_at(self) -> tuple[int, int]:
+        """Its place in the list that the last refresh found: its present one if it did not move."""
+        assert self.cache is not None
+        refresh, key, rank = self.before
+        return (key, rank) if refresh == XX else (self.key, self.rank)
 
     @property
     def matched(self) -> int:
@@ -87,6 +96,8 @@ class WaitingQueue:
         self._joined: dict[Prompt, list[Entry]] = {}  # groups whose leader may have changed
         self._number = 0
         self._low = self._high = 0
+        self._looked = False  # match_order has been called in this pass
+        self._unmatched_passes = 0
         if cache_aware:
             cache.on_moved = self._on_moved
 
@@ -108,14 +119,15 @@ class WaitingQueue:
         assert self._cache_aware, "match order is kept only for a cache-aware scheduler"
         if refresh:
             self._refresh()
+        elif not self._looked:
+            self.touch_head()
+        self._looked = True
         return MatchScan(self._sorted)
 
     def matched_tokens(self, request: Request) -> int:
         entry = self._entry[request]
-        if entry.node is None:
-            node, _ = self._cache.match(entry.prompt, entry.total - 1)
-            self._cache.touch(node)
-            return node.depth
+        if entry.node is None or entry.dirty:
+            return self.match(request)[0].depth
         return entry.matched
 
     # The home's side.
@@ -141,17 +153,24 @@ class WaitingQueue:
     def match(self, request: Request) -> tuple[KVNode, Place]:
         """Match a candidate (at most its length - 1), touching its path."""
         entry = self._entry[request]
-        if entry.node is not None and entry.node.depth < entry.total:
-            node, place = entry.node, entry.place
-        else:
-            node, place = self._cache.match(entry.prompt, entry.total - 1)
+        node, place, limit = entry.node, entry.place, entry.total - 1
+        if node is None or node.depth > limit:
+            node, place = self._cache.root, (0, 0)
+        node, place = self._cache.descend(node, entry.prompt, place, limit)
         self._cache.touch(node)
         return node, place
 
-    def touch_head(self, count: int) -> None:
-        """Refresh the prefixes of the first ``count`` requests, head last."""
-        first = [entry for entry, _ in zip(self._queue.values(), range(count), strict=False)]
-        for entry in reversed(first):
+    def touch_head(self) -> None:
+        """Called in every pass that does not match the queue: in some it touches the list's head.
+
+        The first requests' prefixes, the very first last.
+        """
+        self._unmatched_passes += 1
+        if (self._unmatched_passes - 1) % TOUCH_EVERY:
+            return
+        waiting = MatchScan(self._sorted) if self._cache_aware else self.queue_order()
+        for request in reversed(list(islice(waiting, TOUCH_COUNT))):
+            entry = self._entry[request]
             self._cache.touch(self._cache.match(entry.prompt, entry.total)[0])
 
     def admit(self, request: Request) -> None:
@@ -178,6 +197,7 @@ class WaitingQueue:
             if entry.node is not None:
                 self._cache.detach(entry)
         self._leaving.clear()
+        self._looked = False
 
     # Keeping the order.
 
@@ -192,21 +212,21 @@ class WaitingQueue:
         cache = self._cache
         cache.refresh_stamp = cache.next_stamp()
         changed: dict[Entry, None] = {}
-        for entry in self._dirty:
+        for entry in sorted(self._dirty, key=_place_in_list):
             entry.dirty = False
             if entry.admitted:
                 continue
-            if entry.node is None:
-                cache.attach(entry, cache.root, (0, 0))
+            cache.attach(entry)
             changed[entry] = None
             self._regroup(entry)
         self._dirty.clear()
         self._elect_leaders(changed)
-        self._move(changed)
+        self._move(changed, cache.refresh_stamp)
 
     def _regroup(self, entry: Entry) -> None:
         """Put a request into the group of its first 32 tokens if it is cold, out if it is warm."""
-        cold = entry.matched <= IN_BATCH_TOKENS
+        assert entry.node is not None
+        cold = entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
             return
         if not cold:
@@ -244,7 +264,7 @@ class WaitingQueue:
                     changed[old] = None
         self._joined.clear()
 
-    def _move(self, changed: dict[Entry, None]) -> None:
+    def _move(self, changed: dict[Entry, None], refresh: int) -> None:
         """Give changed requests the places that a stable sort of the old list would give them."""
         moves: list[tuple[Order, int]] = []
         for entry in changed:
@@ -252,6 +272,7 @@ class WaitingQueue:
             key = DEPRIORITIZED if last else -entry.matched
             if key != entry.key:
                 moves.append((entry.order, key))
+                entry.before = (refresh, entry.key, entry.rank)
         moves.sort(key=lambda move: move[0][:2])
         for order, key in moves:  # from further back in the list: behind those with the same key
             if order[0] > key:
