@@ -10,7 +10,7 @@ from metrics_helpers import NAN, facts, log, requests
 from fairbench.core import ServiceBound
 from fairbench.metrics.gap import Gap, max_service_gap
 from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, ServiceLog, Window
-from fairbench.metrics.waiting import intersection, merged, queued_throughout, waits
+from fairbench.metrics.waiting import intersection, merged, unqueued_share, waits
 
 
 def lists(intervals):
@@ -61,11 +61,13 @@ def test_an_intersection_holds_the_instants_in_both(a, b):
 
 @pytest.mark.parametrize(
     ("window", "expected"),
-    [((1, 8), True), ((2, 4), True), ((0, 4), False), ((1, 9), False), ((7, 12), False)],
+    # Somebody waits in [1, 8) and [10, 12).
+    [((1, 8), 0), ((2, 4), 0), ((0, 4), 1 / 4), ((1, 9), 1 / 8), ((7, 12), 2 / 5), ((8, 10), 1)],
 )
-def test_queued_throughout_needs_someone_waiting_at_every_instant(window, expected):
+def test_the_unqueued_share_is_the_time_in_which_nobody_waits(window, expected):
     table = requests(waiting(0, 1, 5), waiting(1, 5, 8), waiting(0, 3, 4), waiting(1, 10, 12))
-    assert queued_throughout(table, 20, Window(*window)) is expected
+    assert unqueued_share(table, 20, Window(*window)) == pytest.approx(expected)
+    assert np.isnan(unqueued_share(table, 20, Window(3, 3)))
 
 
 BACKLOGGED = (waiting(0, 0, 10), waiting(1, 2, 8))  # together in [2, 8)

@@ -2,8 +2,9 @@
 
 import random
 from dataclasses import dataclass, field
+from unittest import mock
 
-import fairbench.sim.engine
+import fairbench.sim.waiting
 import pytest
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.schedulers.local.fcfs import FCFS
@@ -197,7 +198,8 @@ def ask_ours(policy, stream):
             at_ps=arrival.step * STEP_PS,
             on_done=finished,
         )
-    home.run()
+    with mock.patch.object(fairbench.sim.waiting, "TOUCH_COUNT", stream.limit):
+        home.run()
     return done
 
 

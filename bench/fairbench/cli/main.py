@@ -13,6 +13,7 @@ from fairbench import __version__
 from fairbench.cli.list import list_names
 from fairbench.cli.run import run
 from fairbench.cli.show import show
+from fairbench.cli.validate import validate
 from fairbench.errors import FairbenchError, UsageError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -72,6 +73,7 @@ def _options(
 app.command("run")(run)
 app.command("list")(list_names)
 app.command("show")(show)
+app.command("validate")(validate)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,7 +17,10 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairbench.cli.interrupt import Interruption
     from fairbench.config import ExperimentSpec
+
+POLL_S = 0.2
 
 
 def run_repeatedly(
@@ -25,15 +28,19 @@ def run_repeatedly(
 ) -> None:
     """Run seeds ``spec.seed`` and up; each run is saved as usual, inside one fresh directory.
 
-    That directory also gets ``intervals.json``. On Ctrl-C, runs that have ended are kept.
+    That directory also gets ``intervals.json``. On Ctrl-C, what was begun is kept as it stands.
     """
+    from fairbench.cli.interrupt import interruptible
     from fairbench.report.intervals import as_lines, combine
     from fairbench.report.store import check_writable, fresh_directory, run_name
 
     check_writable(result_dir)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
     parent = fresh_directory(result_dir, f"{run_name(spec)}-x{num_runs}")
-    summaries = _run_all(specs, parent, show=show)
+    with interruptible() as interrupted:
+        summaries = _run_all(specs, parent, interrupted, show=show)
+    if not summaries:
+        raise typer.Exit(interrupted.exit_code)
     combined = combine(summaries)
     text = json.dumps(combined, indent=2, allow_nan=False) + "\n"
     (parent / "intervals.json").write_text(text, encoding="utf-8")
@@ -43,49 +50,50 @@ def run_repeatedly(
     else:
         typer.echo("\n".join([*as_lines(combined), f"files  {parent}"]))
     if not combined["complete"]:
-        raise typer.Exit(130)
+        raise typer.Exit(interrupted.exit_code)
 
 
-def _run_all(specs: list[ExperimentSpec], parent: Path, *, show: bool) -> list[dict[str, Any]]:
-    """The summaries in order of the seeds."""
+def _run_all(
+    specs: list[ExperimentSpec], parent: Path, interrupted: Interruption, *, show: bool
+) -> list[dict[str, Any]]:
+    """The summaries in order of the seeds; after an interruption, those of the runs begun."""
     jobs = min(len(specs), os.cpu_count() or 1)
     # Spawned, so that a process starts clean whatever threads this one has.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_run_one, spec, parent) for spec in specs]
-        try:
-            with _progress(len(specs), show) as advance:
-                for _ in as_completed(futures):
-                    advance()
-        except KeyboardInterrupt:
-            pool.shutdown(wait=True, cancel_futures=True)
-            ended = [future.result() for future in futures if not future.cancelled()]
-            if not ended:
-                raise
-            return [summary | {"complete": False} for summary in ended]
-        return [future.result() for future in futures]
+        left = futures = [pool.submit(_run_one, spec, parent) for spec in specs]
+        with _progress(len(specs), show) as advance:
+            while left and not interrupted():
+                done, waiting = wait(left, timeout=POLL_S, return_when=FIRST_COMPLETED)
+                advance(len(done))
+                left = list(waiting)
+        for future in left:
+            future.cancel()  # no effect on those that run: they end, or are interrupted themselves
+        return [future.result() for future in futures if not future.cancelled()]
 
 
 def _run_one(spec: ExperimentSpec, parent: Path) -> dict[str, Any]:
     """In a process of its own: one run, saved; returns its summary."""
+    from fairbench.cli.interrupt import interruptible
     from fairbench.cli.run import save
     from fairbench.report.manifest import Stopwatch
     from fairbench.sim.run import simulate
 
     watch = Stopwatch.start()
-    result = simulate(spec)
-    save(parent, spec, result, watch)
+    with interruptible() as interrupted:
+        result = simulate(spec, interrupted=interrupted)
+        save(parent, spec, result, watch)
     return result.summary
 
 
 @contextmanager
-def _progress(total: int, show: bool) -> Iterator[Callable[[], None]]:
+def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
     """A bar over the runs on stderr; silent off a terminal or when not wanted."""
     if not (show and sys.stderr.isatty()):
-        yield lambda: None
+        yield lambda done: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("runs", total=total)
-        yield lambda: bar.advance(task)
+        yield lambda done: bar.advance(task, done)

@@ -159,6 +159,7 @@ def _resolve(
 
 
 def _run(spec: ExperimentSpec, result_dir: Path, *, as_json: bool, show_progress: bool) -> None:
+    from fairbench.cli.interrupt import interruptible
     from fairbench.cli.output import print_json, print_summary
     from fairbench.cli.progress import live_progress
     from fairbench.report.manifest import Stopwatch
@@ -167,9 +168,10 @@ def _run(spec: ExperimentSpec, result_dir: Path, *, as_json: bool, show_progress
 
     check_writable(result_dir)
     watch = Stopwatch.start()
-    with live_progress(show_progress) as on_progress:
-        result = simulate(spec, on_progress=on_progress)
-    path = save(result_dir, spec, result, watch)
+    with interruptible() as interrupted:
+        with live_progress(show_progress) as on_progress:
+            result = simulate(spec, on_progress=on_progress, interrupted=interrupted)
+        path = save(result_dir, spec, result, watch)
     if as_json:
         print_json(result.summary)
         typer.echo(f"fairbench: saved to {path}", err=True)
@@ -177,7 +179,7 @@ def _run(spec: ExperimentSpec, result_dir: Path, *, as_json: bool, show_progress
         print_summary(result.summary, path, complete=result.complete)
     if not result.complete:
         typer.echo("fairbench: interrupted; what had finished is saved", err=True)
-        raise typer.Exit(130)
+        raise typer.Exit(interrupted.exit_code)
 
 
 def save(parent: Path, spec: ExperimentSpec, result: RunResult, watch: Stopwatch) -> Path:

@@ -11,8 +11,9 @@ from fairbench.metrics.notes import EMPTY_WINDOW, Notes
 from fairbench.metrics.records import Facts, Floats, Programs, Requests, ServiceLog, Window
 from fairbench.metrics.service import View, window_service
 from fairbench.metrics.totals import ratio
-from fairbench.metrics.waiting import queued_throughout
+from fairbench.metrics.waiting import unqueued_share
 
+DEMAND_LIMITED_ABOVE = 0.05  # of the window with nothing queued
 NO_SERVICE = "no client was served in the window"
 NO_DEMAND = "no client was entitled to any service in the window"
 NOT_ALL_ACTIVE = "at no time were all clients active"
@@ -22,8 +23,8 @@ NOT_ALL_ACTIVE = "at no time were all clients active"
 class Fairness:
     """Rates are over the window, in (weighted) tokens per second of the whole cluster.
 
-    ``demand_limited``: at some instant of the window nothing was queued, so that rates compare
-    loads rather than schedulers. ``jain_index_maxmin`` is what a perfect scheduler would have
+    ``queue_empty_share``: the part of the window in which no request waited anywhere;
+    ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers. ``jain_index_maxmin`` is what a perfect scheduler would have
     scored. The gap and its bound are in weighted tokens, ``service_gap_bound_s`` in seconds of
     cluster service; they are not confined to the window. The paper's window is 000:L345's.
     """
@@ -32,6 +33,7 @@ class Fairness:
     actual_service_tok_s: float
     output_rate_tok_s: float
     extend_rate_tok_s: float
+    queue_empty_share: float
     demand_limited: bool
     jain_index: float
     jain_index_actual: float
@@ -51,6 +53,7 @@ def fairness(
 ) -> Fairness:
     """Everything about fairness, given the shares over the window."""
     gap = max_service_gap(requests, log, facts)
+    empty = unqueued_share(requests, facts.horizon_s, got.window)
     bound, bound_s = _bound(requests, log, facts, got, notes)
     entitled = got.entitled_ratios
     window = all_active_window(programs, facts)
@@ -62,7 +65,8 @@ def fairness(
         actual_service_tok_s=_rate("actual_service_tok_s", float(got.actual.sum()), got, notes),
         output_rate_tok_s=_log_rate("output_rate_tok_s", View.OUTPUT, log, facts, got, notes),
         extend_rate_tok_s=_log_rate("extend_rate_tok_s", View.EXTEND, log, facts, got, notes),
-        demand_limited=not queued_throughout(requests, facts.horizon_s, got.window),
+        queue_empty_share=value("queue_empty_share", empty, "the window is empty"),
+        demand_limited=not empty <= DEMAND_LIMITED_ABOVE,
         jain_index=value("jain_index", jain(got.service), NO_SERVICE),
         jain_index_actual=value("jain_index_actual", jain(got.actual), NO_SERVICE),
         jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement), NO_DEMAND),

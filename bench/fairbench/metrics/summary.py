@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import inf, isfinite, nextafter
 from typing import Any
 
 from fairbench.metrics.client_summary import (
@@ -62,7 +62,9 @@ class Summary:
 def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
     """Every metric of a run. The window is cut at the horizon if the run was stopped inside it."""
     notes = Notes()
-    window = Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
+    # What ends with the run is in it: its last tokens come at the horizon itself.
+    horizon_s = nextafter(facts.horizon_s, inf)
+    window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
     got = shares(programs, log, facts, window)
     cohorts = samples(requests, programs, facts)
     return Summary(

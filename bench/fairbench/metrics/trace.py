@@ -50,9 +50,7 @@ class Trace:
 
     @property
     def duration_s(self) -> float:
-        """From the first arrival to the last completion; NaN if nothing was served."""
-        if not self.finished.any():
-            return float("nan")
+        """From the first arrival to the last completion. Precondition: something was served."""
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 
     def service_tokens(self, weights: ServiceWeights) -> Floats:
@@ -62,18 +60,16 @@ class Trace:
 
 
 def throughput_tok_s(trace: Trace) -> float:
-    """Input and output tokens served per second of the run's own duration."""
+    """Input and output tokens served per second of the run's own duration; 0 if none."""
     tokens = (trace.prompt_tokens + trace.output_tokens)[trace.finished].sum()
-    return float(tokens / trace.duration_s)
+    return float(tokens / trace.duration_s) if tokens else 0.0
 
 
 def service_rates_tok_s(trace: Trace, weights: ServiceWeights) -> dict[int, float]:
     """Client-view service of each client per second of the run's own duration."""
     service = trace.service_tokens(weights)
-    return {
-        client: float(service[trace.client == client].sum() / trace.duration_s)
-        for client in trace.clients
-    }
+    sums = {client: float(service[trace.client == client].sum()) for client in trace.clients}
+    return {client: total / trace.duration_s if total else 0.0 for client, total in sums.items()}
 
 
 def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
@@ -116,4 +112,5 @@ def _accumulated(times: Floats, start: Floats, end: Floats, service: Floats) -> 
     if not len(at):
         return np.zeros(len(times))
     total = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(at))])
-    return np.interp(times, at, total, left=0.0)
+    curve: Floats = np.interp(times, at, total, left=0.0)
+    return curve

@@ -87,11 +87,13 @@ def backlogs(requests: Requests, facts: Facts) -> list[Intervals]:
     return result
 
 
-def queued_throughout(requests: Requests, horizon_s: float, window: Window) -> bool:
-    """Whether some request was waiting on some worker during the whole window."""
+def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:
+    """The part of the window in which no request waits on any worker; NaN for an empty window."""
+    if not window.length_s:
+        return float("nan")
     table = waits(requests, horizon_s)
-    inside = (table.start < window.end_s) & (table.end > window.start_s)
-    order = np.argsort(table.start[inside], kind="stable")
-    start, end = table.start[inside][order], table.end[inside][order]
-    reach = np.maximum.accumulate(np.concatenate([[window.start_s], end]))
-    return bool(np.all(start <= reach[:-1]) and reach[-1] >= window.end_s)
+    start, end = np.maximum(table.start, window.start_s), np.minimum(table.end, window.end_s)
+    inside = start < end
+    queued = merged(start[inside], end[inside])
+    queued_s = float((queued.end - queued.start).sum())
+    return max(0.0, 1 - queued_s / window.length_s)

@@ -43,9 +43,17 @@ class PrefillPass:
         return self._cache.free + self._cache.evictable - self._total_offset
 
     @property
+    def _reserved_all(self) -> bool:
+        memory = self._cache.free + self._cache.evictable
+        return memory <= self._total_offset or memory <= self._current_offset
+
+    @property
     def spent(self) -> bool:
-        """Input or chunk budget used up: the pass ends, the batch is not full."""
-        return self._input_left <= 0 or self._chunk_left <= 0
+        """Input or chunk budget used up: the pass ends, the batch is not full.
+
+        Want of memory counts first: then the next candidate is tried, and finds that out.
+        """
+        return (self._input_left <= 0 or self._chunk_left <= 0) and not self._reserved_all
 
     def continue_chunk(self, sequence: Sequence) -> None:
         """The chunked request goes first, whatever the policy says."""
@@ -85,8 +93,7 @@ class PrefillPass:
         self._current_offset += prefill.tokens + 1
         self._input_left -= prefill.tokens
         self._chunk_left -= prefill.tokens
-        memory = self._cache.free + self._cache.evictable
-        if memory <= self._total_offset or memory <= self._current_offset:
+        if self._reserved_all:
             self.out_of_memory = True  # although this request was admitted
 
 

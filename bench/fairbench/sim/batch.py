@@ -18,12 +18,13 @@ class RunningBatch:
 
     def __init__(self) -> None:
         self.steps = 0
-        self.sequences: dict[Sequence, None] = {}
+        self.sequences: dict[Sequence, int] = {}  # each with its place in SGLang's batch
         self.per_client: dict[str, int] = {}
         self._context_base = 0
         self._reserve_base = 0
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
         self._due: list[tuple[int, int, Sequence]] = []
+        self._joined = 0
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -56,7 +57,8 @@ class RunningBatch:
         """Add a sequence whose prefill is complete."""
         request = sequence.request
         sequence.joined_step = self.steps
-        self.sequences[sequence] = None
+        self._joined += 1
+        self.sequences[sequence] = self._joined
         self.per_client[request.client] = self.per_client.get(request.client, 0) + 1
         self._context_base += request.input_tokens + sequence.produced - self.steps
         to_go = request.max_new_tokens - sequence.produced
@@ -87,13 +89,16 @@ class RunningBatch:
         return self._due[0][0] - self.steps
 
     def finished(self) -> list[Sequence]:
-        """Sequences that produced their last token in the step just done (still in the batch)."""
+        """Sequences that produced their last token in the step just done, in batch order.
+
+        They are still in the batch.
+        """
         done: dict[Sequence, None] = {}  # one that was retracted may have two equal entries
         while self._due and (self._due[0][0] <= self.steps or not self._is_due(*self._due[0])):
             entry = heappop(self._due)
             if self._is_due(*entry):
                 done[entry[2]] = None
-        return list(done)
+        return sorted(done, key=self.sequences.__getitem__)
 
     def _is_due(self, due: int, _: int, sequence: Sequence) -> bool:
         """Whether a heap entry is still valid (a retracted sequence leaves one behind)."""
@@ -108,3 +113,9 @@ class RunningBatch:
             key=lambda s: (self.produced(s), -s.request.input_tokens),
             reverse=True,
         )
+
+    def rearrange(self, order: list[Sequence]) -> None:
+        """Put the batch, which consists of ``order``, into that order."""
+        assert order and len(order) == len(self.sequences)
+        self.sequences = {sequence: self._joined + n for n, sequence in enumerate(order, start=1)}
+        self._joined += len(order)

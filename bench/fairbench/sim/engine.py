@@ -19,10 +19,8 @@ from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import TimingProfile
-from fairbench.sim.token_ratio import NewTokenRatio
+from fairbench.sim.token_ratio import RETRACT_DECODE_STEPS, NewTokenRatio
 from fairbench.sim.waiting import WaitingQueue
-
-TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the queue's head under other policies
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ class Worker:
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._batch_is_full = False
         self._chunked: Sequence | None = None
-        self._passes = 0
         self._run: DecodeRun | None = None
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
@@ -164,7 +161,8 @@ class Worker:
             if len(self.batch) >= self.limits.max_running_requests:
                 self._batch_is_full = True
                 return False
-        self._touch_head()
+        if not self.scheduler.cache_aware:
+            self.waiting.pass_unmatched()
         attempt = self._fill_pass()
         if not attempt.admitted:
             return False
@@ -194,23 +192,21 @@ class Worker:
         self._chunked = attempt.chunked
         return attempt
 
-    def _touch_head(self) -> None:
-        if not self.scheduler.cache_aware:
-            if self._passes % TOUCH_EVERY == 0:
-                self.waiting.touch_head(TOUCH_COUNT)
-            self._passes += 1
-
     def _end_prefill(self) -> None:
         """Book the iteration, put prompts into the tree, join the batch."""
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
         shares: dict[str, list[int]] = {}
-        for prefill in prefills:
+        if self._chunked is not None or not len(self.batch):
+            # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
+            # the flag: a pass is made although the last one found no room.
+            self._batch_is_full = False
+        for prefill in sorted(prefills, key=lambda prefill: not prefill.last):
             sequence = prefill.sequence
             self._store_prompt(sequence, prefill.tokens)
             _add_share(shares, prefill)
             if not prefill.last:
-                continue
+                continue  # stored last
             if sequence.first_token_ps == NEVER:
                 sequence.first_token_ps = now_ps
             sequence.produced += 1
@@ -229,6 +225,9 @@ class Worker:
         cache.unlock(node)
         sequence.node, sequence.private = end, 0
         sequence.place = place_at(sequence.prompt, sequence.filled)
+        request = sequence.request
+        if sequence.filled > request.input_tokens:  # after a retraction outputs are prefilled too
+            cache.match(request.prompt, request.input_tokens)  # and their node starts here
 
     # Decode.
 
@@ -272,19 +271,26 @@ class Worker:
                 self.scheduler.on_request_tokens(sequence.request, steps)
 
     def _retract(self) -> None:
-        """Take memory back until the next decode step fits (SGLang's retract_decode)."""
+        """Take memory back until the next decode step fits (SGLang's retract_decode).
+
+        Everything evictable goes first, and as much again as gives each of those that stay the
+        memory of some decode steps.
+        """
         batch, cache = self.batch, self.cache
         order = batch.retraction_order()
         self._rows = None
+        cache.evict(len(batch) - cache.free)
         while len(batch) > cache.free + cache.evictable and len(order) > 1:
             sequence = order.pop()
             node = sequence.node
             assert node is not None
             cache.release(batch.leave(sequence))
             cache.unlock(node)
+            cache.evict(RETRACT_DECODE_STEPS * len(order) - cache.free)
             sequence.retract(self._clock.now_ps)
             self.scheduler.on_retract(sequence.request, self.waiting)
             self.waiting.enter(sequence)
+        batch.rearrange(order)
         self._ratio.after_retraction(batch)
         self._batch_is_full = False
 
@@ -296,7 +302,8 @@ class Worker:
         self._rows = None
         sequence.finish_ps = self._clock.now_ps
         sequence.status = FINISHED
-        if kept := sequence.produced - 1:
+        kept = sequence.produced - 1
+        if request.input_tokens + kept > node.depth:
             prompt = (*request.prompt, Segment(sequence.output.key, kept))
             place = place_at(prompt, node.depth)
             _, cached = cache.insert(node, prompt, place, request.input_tokens + kept)

@@ -44,9 +44,8 @@ class Waiter(Protocol):
     node: KVNode | None
     place: Place
 
-    @property
-    def touched_at(self) -> tuple[int, int]:
-        """Its place in the list at the last refresh, in the order of touching."""
+    def touched_at(self, refresh: int) -> tuple[int, int]:
+        """Its place in the list in which the last refresh touched it."""
         ...
 
 
@@ -104,8 +103,11 @@ class KVCache(PrefixTree[KVNode]):
         """Last access, counting the touch that every waiting request gives its prefix."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
-        places = (waiter.touched_at for group in leaf.waiters.values() for waiter in group)
-        return max((self.refresh_stamp, *place) for place in places)
+        waiters = (waiter for group in leaf.waiters.values() for waiter in group)
+        return max(leaf.last_access, max(map(self._refreshed, waiters)))
+
+    def _refreshed(self, waiter: Waiter) -> Access:
+        return self.refresh_stamp, *waiter.touched_at(self.refresh_stamp)
 
     def _list(self, node: KVNode, access: Access) -> None:
         node.listed = True
@@ -199,7 +201,7 @@ class KVCache(PrefixTree[KVNode]):
         start: KVNode | None = waiter.node
         if start is not None:
             self._unfile(waiter, start)
-        self._matching = (self.refresh_stamp, *waiter.touched_at)
+        self._matching = self._refreshed(waiter)
         waiter.node, waiter.place = self.descend(
             start or self.root, waiter.prompt, waiter.place, waiter.total
         )
@@ -217,7 +219,7 @@ class KVCache(PrefixTree[KVNode]):
         assert at is not None
         self._unfile(waiter, at)
         waiter.node = None
-        access = (self.refresh_stamp, *waiter.touched_at)
+        access = self._refreshed(waiter)
         while at is not None:
             at.last_access = max(at.last_access, access)
             at.waiting_below -= 1

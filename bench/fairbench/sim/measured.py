@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +90,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     if not runs:
         raise DataError(f"{path}: no records")
     runs.sort(key=lambda run: run.name)
-    for one, other in zip(runs, runs[1:], strict=False):
+    for one, other in pairwise(runs):
         if one.name == other.name:
             raise DataError(f"{path}: two runs are called {one.name!r}")
     return runs
@@ -96,10 +98,10 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8")
-        with opened as lines:
+        packed = path.suffix == ".gz"
+        with gzip.open(path, "rt") if packed else path.open(encoding="utf-8") as lines:
             yield from enumerate(lines, start=1)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{path}: cannot be read: {reason}") from None
 

@@ -23,7 +23,7 @@ from fairbench.sim.timing import TimingProfile, load_profile
 
 FITTED_SCENARIOS = ("overload", "proportional")
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-PREFILL_OVERHEAD_MS = 60.0
+PREFILL_OVERHEAD_MS = 70.0
 
 # A prompt of n tokens was sent as "Hello " * n: the tokenizer puts BOS before it and makes a token
 # of the last blank (fair_bench/trace.py, dummy_prompt).

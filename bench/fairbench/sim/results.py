@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,13 +100,19 @@ def facts_of(simulation: Simulation) -> Facts:
 
 
 def _window(simulation: Simulation) -> Window:
-    """[end of warm-up, end of arrivals), from 0 where fixed counts end within the warm-up."""
+    """[end of warm-up, end of arrivals); the whole run where that would be hardly a window.
+
+    Fixed counts of programs may end within the warm-up, and a run may be interrupted there. The
+    end of the run itself is included, since its last tokens come just then.
+    """
     spec, cluster = simulation.spec, simulation.cluster
-    if spec.duration_s is not None:
-        return Window(spec.warmup_s, spec.duration_s)
-    end_s = cluster.last_arrival_ps / PS_PER_S
-    if end_s <= 2 * spec.warmup_s:
-        return Window(0.0, cluster.now_s)
+    end_s = spec.duration_s
+    if end_s is None:
+        end_s = cluster.last_arrival_ps / PS_PER_S
+        if end_s <= 2 * spec.warmup_s:
+            return Window(0.0, nextafter(cluster.now_s, inf))
+    if cluster.now_s <= spec.warmup_s:
+        return Window(0.0, nextafter(cluster.now_s, inf))
     return Window(spec.warmup_s, end_s)
 
 
@@ -129,6 +136,8 @@ def summary_of(
     """The summary as JSON types: metrics, and what was run."""
     spec = simulation.spec
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    if facts.bound is None:
+        metrics["notes"]["bound_source"] = facts.bound_unavailable
     return {
         "simulated": True,
         "complete": complete,

@@ -52,21 +52,23 @@ class RunResult:
 
 
 def simulate(
-    spec: ExperimentSpec, *, on_progress: Callable[[Progress], None] | None = None
+    spec: ExperimentSpec,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> RunResult:
-    """Run an experiment. On Ctrl-C the result holds what had finished, with ``complete`` False.
+    """Run an experiment.
+
+    ``interrupted`` is asked between events; once it is true the run ends there, and the result
+    holds what had finished, with ``complete`` False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool.
     """
     plans = _plans(spec)
     source = _source(spec)
     simulation = Simulation(spec, plans, source)
-    complete = True
-    try:
-        with _no_collector():
-            simulation.run(on_progress)
-    except KeyboardInterrupt:
-        complete = False
+    with _no_collector():
+        complete = simulation.run(on_progress, interrupted)
     return simulation.result(complete, source)
 
 
@@ -110,22 +112,29 @@ class Simulation:
         local = build_local(self.spec.local, self.spec.settings)
         return Worker(index, self.clock, local, self.profile, self.limits, self.log, cache)
 
-    def run(self, on_progress: Callable[[Progress], None] | None = None) -> None:
-        """Simulate until every program has ended, or to the hard limit."""
+    def run(
+        self,
+        on_progress: Callable[[Progress], None] | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Simulate until every program has ended, or to the hard limit; False if interrupted."""
         clock, cluster = self.clock, self.cluster
         report_at_ps = 0
         while (next_ps := clock.next_ps()) is not None:
+            if interrupted():
+                return False
             if not cluster.arrivals_open:
                 limit_ps = self._hard_limit_ps()
                 if not cluster.running:
-                    return
+                    break
                 if next_ps > limit_ps:
                     clock.stop_at(limit_ps)
-                    return
+                    break
             clock.step()
             if on_progress is not None and clock.now_ps >= report_at_ps:
                 report_at_ps = clock.now_ps + PROGRESS_EVERY_PS
                 on_progress(self._progress())
+        return True
 
     def _hard_limit_ps(self) -> int:
         end_ps = self.cluster.last_arrival_ps

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
 
 from sortedcontainers import SortedList
 
@@ -20,6 +21,7 @@ from fairbench.sim.kv_cache import KVCache, KVNode, Waiter
 from fairbench.sim.sequence import Sequence
 
 DEPRIORITIZED, ARRIVED = 1, 2  # sort keys behind every -matched
+TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing
 Order = tuple[int, int, "Entry"]  # (sort key, rank among equal keys, unique)
 
 
@@ -61,12 +63,10 @@ class Entry:
         """Its place in the sorted list. (Made when asked for: kept, it would be a cycle.)"""
         return self.key, self.rank, self
 
-    @property
-    def touched_at(self) -> tuple[int, int]:
-        """Its place in the list that the last refresh found: its present one if it did not move."""
-        assert self.cache is not None
-        refresh, key, rank = self.before
-        return (key, rank) if refresh == XX else (self.key, self.rank)
+    def touched_at(self, refresh: int) -> tuple[int, int]:
+        """Its place in the list that the last refresh found."""
+        moved_at, key, rank = self.before
+        return (key, rank) if moved_at == refresh else (self.key, self.rank)
 
     @property
     def matched(self) -> int:
@@ -120,7 +120,7 @@ class WaitingQueue:
         if refresh:
             self._refresh()
         elif not self._looked:
-            self.touch_head()
+            self.pass_unmatched()
         self._looked = True
         return MatchScan(self._sorted)
 
@@ -160,16 +160,17 @@ class WaitingQueue:
         self._cache.touch(node)
         return node, place
 
-    def touch_head(self) -> None:
-        """Called in every pass that does not match the queue: in some it touches the list's head.
+    def pass_unmatched(self) -> None:
+        """To be called in every pass that does not match the queue: some touch its head."""
+        if self._entry:
+            if self._unmatched_passes % TOUCH_EVERY == 0:
+                self.touch_head(TOUCH_COUNT)
+            self._unmatched_passes += 1
 
-        The first requests' prefixes, the very first last.
-        """
-        self._unmatched_passes += 1
-        if (self._unmatched_passes - 1) % TOUCH_EVERY:
-            return
-        waiting = MatchScan(self._sorted) if self._cache_aware else self.queue_order()
-        for request in reversed(list(islice(waiting, TOUCH_COUNT))):
+    def touch_head(self, count: int) -> None:
+        """Refresh the prefixes of the first ``count`` requests of the list, head last."""
+        scan = MatchScan(self._sorted) if self._cache_aware else self.queue_order()
+        for request in reversed(list(islice(scan, count))):
             entry = self._entry[request]
             self._cache.touch(self._cache.match(entry.prompt, entry.total)[0])
 
@@ -212,7 +213,7 @@ class WaitingQueue:
         cache = self._cache
         cache.refresh_stamp = cache.next_stamp()
         changed: dict[Entry, None] = {}
-        for entry in sorted(self._dirty, key=_place_in_list):
+        for entry in sorted(self._dirty, key=lambda waiting: (waiting.key, waiting.rank)):
             entry.dirty = False
             if entry.admitted:
                 continue

@@ -16,9 +16,9 @@ class LCF(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """Those of VTC."""
+        """Those of VTC, but that nothing is ever lifted."""
 
-        lift: Literal["paper", "none"] = "none"
+        lift: Literal["none"] = "none"
 
     def service_bound(self) -> ServiceBound | None:
         return None

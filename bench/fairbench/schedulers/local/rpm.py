@@ -17,16 +17,16 @@ WINDOW_S = 60.0
 class RPM(LocalScheduler):
     """Refuses what is over a client's limit; the rest in queue order.
 
-    ``sliding`` counts the requests accepted in the last 60 s, as VTC's artifact does; ``fixed``
-    those accepted in the current minute (001 section 5.3). Not here yet: the form that delays
-    to the next minute (001 section 5.1).
+    ``sliding`` counts the requests accepted in the last 60 s, as the code behind 001's figures does
+    (VTC-artifact 192c2e2, lshare_req_queue.py); ``fixed`` those accepted in the current minute
+    (001 section 5.3). Both refuse; neither delays a request to the next minute.
     """
 
     name = "rpm"
 
     @dataclass(frozen=True)
     class Params:
-        """``limit`` is requests per client and minute."""
+        """``limit`` is requests per client and minute; ``window`` as above."""
 
         limit: Annotated[int, Gt(0)] = 20
         window: Literal["sliding", "fixed"] = "sliding"
@@ -39,7 +39,7 @@ class RPM(LocalScheduler):
         accepted = self._accepted.setdefault(request.client, deque())
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else now_s // WINDOW_S * WINDOW_S
-        while accepted and (accepted[0] <= start_s if sliding else accepted[0] < start_s):
+        while accepted and accepted[0] < start_s:  # one exactly 60 s old still counts
             accepted.popleft()
         if len(accepted) >= self.params.limit:
             return False

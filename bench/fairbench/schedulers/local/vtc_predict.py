@@ -19,7 +19,9 @@ class PredictiveVTC(VTC):
 
     ``oracle`` takes the allowed output for the true length, as runs with ``ignore_eos`` have it,
     off by up to ``error`` of it either way; ``average`` is a moving average of the client's last
-    outputs, 0 before the first (VTC-artifact 192c2e2).
+    outputs, 0 before the first. With ``form=artifact`` each step that ends a request charges one
+    token more for those that go on beyond their prediction (VTC-artifact 192c2e2,
+    vtc_{oracle,pred_len}_req_queue.py).
     """
 
     name = "vtc-predict"
@@ -48,7 +50,8 @@ class PredictiveVTC(VTC):
             self._charge(request.client, self.params.output_weight * predicted)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Charged request by request instead."""
+        """Charged request by request instead; this only marks a new step."""
+        self._step_charged = False
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         before = max(self._produced[request], self._predicted[request])
@@ -57,11 +60,24 @@ class PredictiveVTC(VTC):
         self._charge(request.client, self.params.output_weight * beyond)
 
     def on_finish(self, request: Request) -> None:
-        produced = self._produced.pop(request, 0)
-        refund = max(0, self._predicted.pop(request, 0) - produced)
+        if request not in self._predicted:  # it never ran
+            return
+        if self._artifact:
+            self._charge_beyond()
+        produced = self._produced.pop(request)
+        refund = max(0, self._predicted.pop(request) - produced)
         self._charge(request.client, -self.params.output_weight * refund)
         old = self._average.get(request.client, 0.0)
-        self._average[request.client] = ((WINDOW - 1) * old + produced) / WINDOW
+        new = ((WINDOW - 1) * old + produced) / WINDOW
+        self._average[request.client] = new if old else float(produced)
+
+    def _charge_beyond(self) -> None:
+        if self._step_charged:
+            return
+        self._step_charged = True
+        for request, predicted in self._predicted.items():
+            if predicted < self._produced[request] < request.max_new_tokens:
+                self._charge(request.client, self.params.output_weight)
 
     def _predict(self, request: Request) -> int:
         if self.params.predictor == "average":

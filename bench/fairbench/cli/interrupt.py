@@ -1,0 +1,49 @@
+"""Ctrl-C without harm: signals that ask for the end are noted, and acted on between two events."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Whether the end was asked for: call it to know."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signum is not None
+
+    @property
+    def exit_code(self) -> int:
+        """128 plus the signal's number, as shells have it: 130 for Ctrl-C."""
+        return 128 + (self.signum or signal.SIGINT)
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Inside, SIGINT and SIGTERM only make the ``Interruption`` true, however often they come.
+
+    Python would raise KeyboardInterrupt in the middle of a state change. Whoever is inside polls,
+    stops at a point of its own and saves. Does nothing off the main thread.
+    """
+    asked = Interruption()
+
+    def note(signum: int, _: FrameType | None) -> None:
+        asked.signum = asked.signum or signum
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    previous = {signum: signal.signal(signum, note) for signum in SIGNALS}
+    try:
+        yield asked
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

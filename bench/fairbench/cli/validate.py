@@ -1,0 +1,139 @@
+"""``fairbench validate``: the simulator against runs measured on a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairbench.report.validation import RunComparison
+    from fairbench.sim.measured import MeasuredRun
+
+
+def validate(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="Measured runs, JSON lines (.gz or not).")
+    ],
+    crosschecks: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON file of published numbers, for a second table."),
+    ] = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(help="Write validation.{json,csv,svg,png} there (needs matplotlib)."),
+    ] = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Only redo the calibration and print it (30 s).")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
+    ] = False,
+) -> None:
+    """Replay measured runs in the simulator and print simulated against measured.
+
+    Same arrivals, lengths and scheduler; S-LoRA's engine on an A10G with Llama-2-7b. Two constants
+    of prefill are fitted to the overload and proportional runs; all other runs are the test.
+    """
+    from fairbench.sim.measured import load_measured
+
+    runs = load_measured(path)
+    if fit:
+        _print_fit(runs, as_json=as_json)
+        return
+    if output_dir is not None:
+        from fairbench.report.validation_files import check_output
+
+        check_output(output_dir)
+    checks = None if crosschecks is None else _crosschecks(crosschecks)
+    _report(_compared(runs), checks, output_dir, as_json=as_json)
+
+
+def _compared(runs: list[MeasuredRun]) -> list[RunComparison]:
+    from fairbench.report.validation import compare_run
+    from fairbench.sim.replay import FITTED_SCENARIOS, replay_run
+
+    return [
+        compare_run(
+            run.name,
+            run.scenario,
+            run.trace,
+            replay_run(run),
+            fitted=run.scenario in FITTED_SCENARIOS,
+        )
+        for run in runs
+    ]
+
+
+def _report(
+    runs: list[RunComparison],
+    checks: list[Mapping[str, Any]] | None,
+    output_dir: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from fairbench.cli.output import print_json
+    from fairbench.report.validation_files import as_json_object, write_files
+    from fairbench.report.validation_order import scheduler_orders
+    from fairbench.report.validation_table import as_text
+
+    orders = scheduler_orders(runs)
+    whole = as_json_object(runs, orders, _settings(), checks)
+    if output_dir is not None:
+        write_files(output_dir, whole, runs, _basis())
+        typer.echo(f"fairbench: written to {output_dir}", err=True)
+    if as_json:
+        print_json(whole)
+    else:
+        typer.echo(as_text(runs, orders, _basis(), checks), nl=False)
+
+
+def _settings() -> dict[str, Any]:
+    from fairbench.sim.replay import FITTED_PROFILE, FITTED_SCENARIOS, PREFILL_OVERHEAD_MS
+    from fairbench.sim.timing import load_profile
+
+    return {
+        "timing_profile": FITTED_PROFILE,
+        "fitted_scenarios": list(FITTED_SCENARIOS),
+        "fitted": {
+            "c_T_ms": load_profile(FITTED_PROFILE).coefficients_ms["c_T"],
+            "prefill_overhead_ms": PREFILL_OVERHEAD_MS,
+        },
+    }
+
+
+def _basis() -> str:
+    settings = _settings()
+    values = settings["fitted"]
+    return (
+        f"timing profile {settings['timing_profile']}; fitted, to the "
+        f"{' and '.join(settings['fitted_scenarios'])} runs only: c_T = {values['c_T_ms']:g} ms a "
+        f"prefilled token, {values['prefill_overhead_ms']:g} ms a minibatch"
+    )
+
+
+def _crosschecks(path: Path) -> list[Mapping[str, Any]]:
+    from fairbench.sim.crosschecks import crosschecks
+
+    return [check.as_dict() for check in crosschecks(path)]
+
+
+def _print_fit(runs: list[MeasuredRun], *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from fairbench.cli.output import print_json
+    from fairbench.sim.calibrate import candidates, fitted_runs
+
+    fits = list(candidates(fitted_runs(runs)))
+    best = min(fits, key=lambda one: one.error)
+    if as_json:
+        print_json({"candidates": [asdict(one) for one in fits], "best": asdict(best)})
+        return
+    for one in fits:
+        typer.echo(
+            f"c_T {one.c_t_ms:.2f} ms, minibatch {one.prefill_overhead_ms:.0f} ms: "
+            f"error {one.error:.2%}{'  <- best' if one is best else ''}"
+        )

@@ -1,0 +1,30 @@
+"""A run that is stopped between any two events leaves records that agree with each other."""
+
+import math
+
+import pytest
+from invariants import check_all
+from sim_helpers import small_spec
+
+from fairbench.sim.run import simulate
+
+
+def after(polls):
+    """An ``interrupted`` that is true from so many polls on."""
+    left = iter(range(polls))
+    return lambda: next(left, None) is None
+
+
+@pytest.mark.parametrize("scheduler", ["lpm", "vtc", "d2lpm"])
+@pytest.mark.parametrize("polls", [0, 1, 7, 50, 333, 1000])
+def test_whatever_had_happened_is_kept_and_consistent(scheduler, polls):
+    result = simulate(small_spec(scheduler, "tot", pool=9_000, dp=2, flags={"num_programs": 4}), interrupted=after(polls))
+    assert not result.complete
+    check_all(result)
+    for key, value in result.summary.items():
+        assert not isinstance(value, float) or math.isfinite(value), key
+    assert result.summary["window_start_s"] <= result.summary["window_end_s"]
+
+
+def test_a_run_that_nobody_stops_is_complete():
+    assert simulate(small_spec("vtc", "chat"), interrupted=after(10**9)).complete
