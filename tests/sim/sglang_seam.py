@@ -230,7 +230,16 @@ class RealEngine:
     """A SGLang scheduler with an empty KV pool. ``close`` it: SGLang's configuration is global."""
 
     def __init__(
-        self, policy, *, pool, chunk, max_prefill, slots, conservativeness, match_limit
+        self,
+        policy,
+        *,
+        pool,
+        chunk,
+        max_prefill,
+        slots,
+        conservativeness,
+        match_limit,
+        ignore_eos,
     ):
         self._sgl = sgl = sglang()
         sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit
@@ -248,6 +257,7 @@ class RealEngine:
         self._config.install()
         self._scheduler = _scheduler_class()(pool, chunk, max_prefill, slots, policy)
         self._outputs = {}
+        self._ignore_eos = ignore_eos
 
     def close(self):
         """Give SGLang's global configuration back."""
@@ -257,7 +267,7 @@ class RealEngine:
         """A request arrives; it will produce the tokens ``output``."""
         sgl = self._sgl
         params = sgl.sampling_params.SamplingParams(
-            max_new_tokens=max_new, stop_token_ids={output[-1]}
+            max_new_tokens=max_new, stop_token_ids={output[-1]}, ignore_eos=self._ignore_eos
         )
         params.normalize(None)
         req = sgl.schedule_batch.Req(str(number), "", array("q", prompt), params)

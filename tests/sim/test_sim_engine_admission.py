@@ -73,23 +73,34 @@ def test_the_last_token_of_room_is_not_given_away():
     assert fits.admitted_ps == 1100 * US
 
 
-def come_back(home):
+def come_back(home, at_ps=0):
     """A request as after a retraction: 20 tokens of input and 50 of 60 outputs to prefill."""
-    back = home.send(20, 60)
+    back = home.send(20, 60, at_ps=at_ps)
     back.produced = 50
     back.retract(0)
     return back
 
 
 def test_a_request_that_uses_up_the_budget_is_admitted_and_the_batch_is_full():
+    home = Home(pool=145, full_reservation=True)
+    home.send(5, 40)
+    back = come_back(home, at_ps=US)
+    small = home.send(5, 2, at_ps=1500 * US)
+    home.run()
+    # At 1050 the fit test wants 70 + 10 + 1 < 145 - 5 - 39, the commit books 70 + 60 + 1. One pass
+    # later 70 are free and 39 + 9 reserved, so that the small one would fit if anybody asked.
+    assert back.admitted_ps == 1050 * US
+    assert small.admitted_ps == back.finish_ps
+
+
+def test_a_batch_that_was_empty_forgets_that_it_is_full():
     home = Home(pool=100, full_reservation=True)
     back = come_back(home)
     small = home.send(5, 2, at_ps=500 * US)
     home.run()
-    # The fit test wants 70 + 10 + 1 < 100, the commit books 70 + 60 + 1. One pass later 30 are
-    # free and 9 reserved, so that the small one would fit if anybody asked.
+    # As above, but SGLang keeps the flag in the empty batch, which the prefill batch replaces.
     assert back.admitted_ps == 0
-    assert small.admitted_ps == back.finish_ps
+    assert small.admitted_ps == 1700 * US
 
 
 def test_an_unfinished_chunk_reserves_no_outputs():

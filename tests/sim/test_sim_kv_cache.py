@@ -1,7 +1,5 @@
 """The KV cache against a model that knows only tokens, and hand-made evictions."""
 
-from types import SimpleNamespace
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -20,7 +18,7 @@ picks = st.integers(0, 999)
 
 class KVCacheAgainstTokens(RuleBasedStateMachine):
     """``touched`` maps each cached token prefix to when it was used last, ``locked`` holds one
-    token tuple per lock. Nodes and splits exist only in the cache."""
+    token tuple per lock. Nodes exist only in the cache, but for ``cut``."""
 
     def __init__(self):
         super().__init__()
@@ -32,14 +30,25 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.waiting = []  # (waiter, tokens)
         self.private = 0
         self.wanted = 0  # tokens that are being evicted for
+        self.arrived = 0
 
     # The model.
 
     def cached(self, tokens):
         return max((n for n in range(len(tokens) + 1) if tokens[:n] in self.touched), default=0)
 
-    def touch(self, tokens, stamp):
-        self.touched.update(dict.fromkeys(prefixes_of(tokens), stamp))
+    def touch(self, tokens, access=None):
+        access = access or (self.cache._stamp, 0, 0)
+        self.touched.update(dict.fromkeys(prefixes_of(tokens), access))
+
+    def cut(self, tokens, access=None):
+        """A match is about to end inside a node, which touches the rest of that node too."""
+        depth = self.cached(tokens)
+        for node in self.cache.nodes():
+            end = tokens_of(path(node))
+            if node.depth - node.length < depth < node.depth and end[:depth] == tokens[:depth]:
+                rest = prefixes_of(end)[depth:]
+                self.touched.update(dict.fromkeys(rest, access or (self.cache._stamp + 1, 0, 0)))
 
     def is_locked(self, tokens):
         return any(common(tokens, held) == len(tokens) for _, held in self.locks)
@@ -67,6 +76,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
     def store(self, text):
         """A request's prompt, computed in private memory and then stored."""
         tokens, total = tokens_of(text), prompt_tokens(text)
+        self.cut(tokens)
         node, place = self.cache.match(text, total)
         assert node.depth == self.cached(tokens)
         need = total - node.depth
@@ -80,7 +90,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
             end, cached = self.cache.insert(node, text, place, total)
             self.cache.release(cached)
             assert (cached, end.depth) == (0, total)
-            self.touch(tokens, self.cache._stamp)
+            self.touch(tokens)
         self.locks.pop()
         self.cache.unlock(node)
 
@@ -95,17 +105,19 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
             _, cached = self.cache.insert(self.cache.root, text, (0, 0), total)
             assert cached == duplicate
             self.cache.release(cached)
-            self.touch(tokens, self.cache._stamp)
+            self.touch(tokens)
 
     @rule(text=texts)
     def use(self, text):
         tokens = tokens_of(text)
+        self.cut(tokens)
         node, _ = self.cache.match(text, len(tokens))
         self.cache.touch(node)
-        self.touch(tokens[: self.cached(tokens)], self.cache._stamp)
+        self.touch(tokens[: self.cached(tokens)])
 
     @rule(text=texts)
     def lock(self, text):
+        self.cut(tokens_of(text))
         node, _ = self.cache.match(text, prompt_tokens(text))
         self.cache.lock(node)
         self.locks.append((node, tokens_of(path(node))))
@@ -118,14 +130,18 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     @rule(text=texts)
     def wait(self, text):
-        """A request arrives and is matched at the next refresh, which touches all that wait."""
+        """A request arrives. At a refresh all that wait are touched, one by one; it is matched then,
+        and so are those whose match has changed."""
         self.cache.refresh_stamp = self.cache.next_stamp()
-        total = prompt_tokens(text)
-        waiter = SimpleNamespaceById(prompt=text, total=total, node=None, place=(0, 0))
-        self.cache.attach(waiter, self.cache.root, (0, 0))
-        self.waiting.append((waiter, tokens_of(text)))
-        for _, tokens in self.waiting:
-            self.touch(tokens[: self.cached(tokens)], self.cache.refresh_stamp)
+        self.arrived += 1
+        self.waiting.append((Waiting(text, self.arrived), tokens_of(text)))
+        for waiter, tokens in self.waiting:
+            access = (self.cache.refresh_stamp, 0, waiter.rank)
+            if waiter.node is None or waiter in self.moved:
+                self.cut(tokens, access)
+                self.cache.attach(waiter)
+            self.touch(tokens[: self.cached(tokens)], access)
+        self.moved.clear()
 
     @precondition(lambda self: self.waiting)
     @rule(pick=picks)
@@ -161,7 +177,8 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         assert sum(map(len, spans)) == len(self.touched)
         assert {prefix for span in spans for prefix in span} == self.touched.keys()
         for node, span in zip(nodes, spans, strict=True):
-            assert {self.touched[prefix] for prefix in span} == {self.cache._access_of(node)}
+            (access,) = {self.touched[prefix] for prefix in span}
+            assert node.children or access == self.cache._access_of(node)
             assert {self.is_locked(prefix) for prefix in span} == {node.locks > 0}
 
     @invariant()
@@ -175,17 +192,20 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
     @invariant()
     def waiting_requests_know_their_match(self):
         for waiter, tokens in self.waiting:
-            assert waiter.node.depth == self.cached(tokens)
-        self.moved.clear()
+            depth = self.cached(tokens)
+            assert waiter.node.depth <= depth
+            assert waiter.node.depth == depth or waiter in self.moved
 
 
-class SimpleNamespaceById(SimpleNamespace):
-    """Hashable by identity, as a waiting request is."""
+class Waiting:
+    """A waiting request. The list is in order of arrival."""
 
-    __hash__ = object.__hash__
+    def __init__(self, prompt, rank):
+        self.prompt, self.total, self.rank = prompt, prompt_tokens(prompt), rank
+        self.node, self.place = None, (0, 0)
 
-    def __eq__(self, other):
-        return self is other
+    def touched_at(self, refresh):
+        return 0, self.rank
 
 
 KVCacheAgainstTokens.TestCase.settings = settings(max_examples=150, stateful_step_count=30)

@@ -33,7 +33,10 @@ class Arrival:
 
 @dataclass
 class Stream:
-    """A random request stream and the engine that is to serve it."""
+    """A random request stream and the engine that is to serve it.
+
+    ``limit`` is how many waiting requests LPM still sorts; ``full`` reserves every output token.
+    """
 
     pool: int
     chunk: int
@@ -41,6 +44,7 @@ class Stream:
     slots: int
     conservativeness: float
     limit: int
+    full: bool
     arrivals: list = field(default_factory=list)
 
 
@@ -59,26 +63,38 @@ class Tokens:
 
 
 def random_stream(seed):
-    """Small pools, shared prefixes, follow-up turns, bursts."""
+    """Shared prefixes, follow-up turns and bursts in a pool of one of three kinds."""
     draw = random.Random(seed)
-    pool = draw.choice([120, 200, 300, 500])
+    kind = draw.choice(["small", "small", "retracting", "retracting", "wide"])
+    pool = {"small": draw.choice([120, 300, 500]), "retracting": 200, "wide": 12_000}[kind]
     stream = Stream(
         pool,
         chunk=draw.choice([8, 16, 30, 64, 10_000]),
         max_prefill=draw.choice([20, 50, 100, 10_000]),
-        slots=draw.choice([2, 4, 8, 100]),
-        conservativeness=draw.choice([0.1, 0.3, 1.0, 1.5]),
+        slots=100 if kind == "retracting" else draw.choice([2, 8, 100]),
+        conservativeness=0.1 if kind == "retracting" else draw.choice([0.1, 0.3, 1.0, 1.5]),
         limit=draw.choice([3, 6, 10_000]),
+        full=draw.random() < 0.1,
     )
     step = 0
     for number in range(draw.randrange(8, 40)):
         step += draw.choice([0, 0, 0, 0, 1, 2, 5, 15, draw.choice([3, 60, 200])])
-        prompt = _prompt(draw, stream.arrivals, number, pool * 2 // 3)
-        room = pool - prompt_tokens(prompt) - 2
-        max_new = min(draw.choice([1, 2, 10, 30, 60]), room)
-        output = draw.randint(1, max_new) if draw.random() < 0.5 else max_new
-        stream.arrivals.append(Arrival(step, prompt, output, max_new))
+        prompt = _prompt(draw, stream.arrivals, number, pool // 3)
+        output, max_new = _outputs(draw, kind)
+        max_new = min(output if stream.full else max_new, pool - prompt_tokens(prompt) - 2)
+        stream.arrivals.append(Arrival(step, prompt, min(output, max_new), max_new))
     return stream
+
+
+def _outputs(draw, kind):
+    """Tokens that a request will produce, and that it may produce."""
+    if kind == "retracting":  # so little is reserved that they outgrow the pool
+        output = draw.choice([1, 40, 60, 70])
+        return output, draw.choice([output, 70])
+    if kind == "wide":  # around the 4,096 outputs that are reserved at most
+        return draw.choice([1, 10, 50]), draw.choice([4000, 4096, 4100, 6000])
+    output = draw.choice([1, 2, 10, 60])
+    return output, draw.choice([output, 60])
 
 
 def _prompt(draw, earlier, number, longest):
@@ -88,13 +104,13 @@ def _prompt(draw, earlier, number, longest):
         at = draw.randrange(len(earlier))
         head = (*earlier[at].prompt, Segment(f"out-{at}", earlier[at].output))
     elif draw.random() < 0.8:
-        head = (Segment(draw.choice("ABC"), draw.choice([10, 31, 32, 33, 40, 60])),)
+        head = (Segment(draw.choice("ABC"), draw.choice([2, 10, 32, 33, 40])),)
         if draw.random() < 0.5:
             head += (Segment(head[0].key + draw.choice("xy"), draw.choice([1, 5, 20])),)
     own = draw.choice([0, 1, 3, 10, 40]) if head else draw.choice([1, 10, 33, 40])
     prompt = (*head, *([Segment(f"own-{number}", own)] if own else []))
     if prompt_tokens(prompt) > longest:
-        return (Segment(f"own-{number}", draw.randint(1, longest)),)
+        return (Segment(f"own-{number}", draw.randint(1, min(longest, 60))),)
     return prompt
 
 
@@ -109,6 +125,7 @@ def ask_sglang(policy, stream):
         slots=stream.slots,
         conservativeness=stream.conservativeness,
         match_limit=stream.limit,
+        ignore_eos=stream.full,
     )
     try:
         waiting = list(enumerate(stream.arrivals))
@@ -175,6 +192,7 @@ def ask_ours(policy, stream):
         max_prefill_tokens=stream.max_prefill,
         max_running_requests=stream.slots,
         schedule_conservativeness=stream.conservativeness,
+        full_reservation=stream.full,
     )
 
     def heard(back=0):

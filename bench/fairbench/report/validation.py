@@ -93,7 +93,7 @@ class RunComparison:
     def columns(self) -> Iterator[tuple[str, Pair]]:
         """Every number, by a name that is the same in all runs of a scenario."""
         yield "throughput", self.throughput
-        yield from self._service_columns()
+        yield from self.service_columns()
         yield "max gap", self.max_gap
         yield "Jain", self.jain
         for ttft in self.ttft:
@@ -101,7 +101,8 @@ class RunComparison:
             yield f"TTFT P99 of {ttft.group}", ttft.p99_s
         yield "refused", self.refused
 
-    def _service_columns(self) -> Iterator[tuple[str, Pair]]:
+    def service_columns(self) -> Iterator[tuple[str, Pair]]:
+        """Each client's service rate."""
         for client, pair in self.service_rates.items():
             yield f"service rate of client {client}", pair
 
@@ -178,7 +179,7 @@ def groups(trace: Trace) -> dict[str, list[int]]:
 
 
 def _misses(run: RunComparison) -> Iterator[str]:
-    rates = [("throughput", run.throughput), *run._service_columns(), ("refused", run.refused)]
+    rates = [("throughput", run.throughput), *run.service_columns(), ("refused", run.refused)]
     for name, pair in rates:
         if not pair.within(RATE_TARGET_PCT):
             yield _miss(name, pair, f"{RATE_TARGET_PCT:g}%")

@@ -42,32 +42,27 @@ def draw(runs: list[RunComparison], basis: str, paths: Sequence[Path]) -> None:
 
     Open marks are of runs that were fitted to. The same comparison gives the same SVG.
     """
-    import matplotlib
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    style = {"font.size": 8, "svg.hashsalt": "fairbench", "svg.fonttype": "none"}
-    with plt.rc_context(style):
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(WIDTH_IN, HEIGHT_IN), width_ratios=(1.15, 1), layout="constrained"
-        )
+    with rc_context({"font.size": 8, "svg.hashsalt": "fairbench", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
         _errors(left, runs)
         _times(right, runs)
         figure.suptitle(
-            "Simulated against measured: Llama-2-7b on one A10G, S-LoRA's engine "
-            f"({len(runs)} runs of VTC-artifact 192c2e2)"
+            f"{len(runs)} runs simulated against measured: Llama-2-7b on one A10G, S-LoRA's engine "
+            "(VTC-artifact 192c2e2)"
         )
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
             # Without a date, so that the same numbers make the same file.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
-        plt.close(figure)
 
 
 def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
-    points = [(THROUGHPUT, run.throughput), (GAP, run.max_gap)]
+    points = [(GAP, run.max_gap), (THROUGHPUT, run.throughput)]
     for ttft in run.ttft:
         points += [(P50, ttft.p50_s), (P99, ttft.p99_s)]
     return [
@@ -77,7 +72,7 @@ def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
 
 def _errors(axes: Axes, runs: list[RunComparison]) -> None:
     """One row a run, fitted ones at the bottom; beyond the limit a point sits on the edge."""
-    ordered = sorted(runs, key=lambda run: (not run.fitted, run.name), reverse=False)
+    ordered = sorted(runs, key=lambda run: (not run.fitted, run.name))
     for target, shade in ((P99_TARGET_PCT, "0.95"), (RATE_TARGET_PCT, "0.86")):
         axes.axvspan(-target, target, color=shade, zorder=0)
     axes.axvline(0, color="0.4", linewidth=0.8)
@@ -111,9 +106,9 @@ def _times(axes: Axes, runs: list[RunComparison]) -> None:
         for kind, pair in ((P50, ttft.p50_s), (P99, ttft.p99_s))
         if pair.measured > 0 and pair.simulated > 0
     ]
-    ends = [min(p.measured for *_, p in pairs) / 2, max(p.measured for *_, p in pairs) * 2]
     if not pairs:
         return
+    ends = [min(p.measured for *_, p in pairs) / 2, max(p.measured for *_, p in pairs) * 2]
     target = P50_TARGET_PCT / 100
     low, high = ([end * (1 + sign * target) for end in ends] for sign in (-1, 1))
     axes.fill_between(ends, low, high, color="0.9", label=f"within {P50_TARGET_PCT:g}%")
@@ -122,7 +117,7 @@ def _times(axes: Axes, runs: list[RunComparison]) -> None:
     for kind, run, pair in pairs:
         axes.plot(pair.measured, pair.simulated, **_mark(kind, run))
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
-    axes.set_xlabel("measured time to first token, s (dotted: targets apply above 1 s)")
+    axes.set_xlabel("measured time to first token, s (targets: right of the dots)")
     axes.set_ylabel("simulated, s")
     _legend(axes, (P50, P99))
 

@@ -120,9 +120,9 @@ def _crosschecks(checks: list[CrossCheck]) -> Table:
 
 def _table(first: str, headings: Iterable[str], *, prose: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=not prose, overflow="fold")
+    table.add_column(first, overflow="fold")
     for heading in headings:
-        table.add_column(heading, justify="left" if prose else "right", no_wrap=not prose)
+        table.add_column(heading, justify="left" if prose else "right", overflow="fold")
     return table
 
 

@@ -42,7 +42,7 @@ class ListScan:
 class ListView:
     """``requests`` is the queue itself (shared with the home, sorted in place).
 
-    ``matched(request)`` returns cached tokens of the request now, at most its length - 1.
+    ``matched(request)`` returns how many tokens of its prompt are cached now, maybe all.
     ``prompt(request)`` is what would be prefilled (a retracted request keeps its outputs).
     """
 
@@ -83,11 +83,11 @@ class ListView:
     def match_order(self, *, refresh: bool = True) -> ListScan:
         if refresh:
             last = self._deprioritized()
-            self._requests.sort(key=lambda r: 1 if r in last else -self._matched(r))
+            self._requests.sort(key=lambda r: 1 if r in last else -self.matched_tokens(r))
         return ListScan(list(self._requests), self._requests)
 
     def matched_tokens(self, request: Request) -> int:
-        return self._matched(request)
+        return min(self._matched(request), prompt_tokens(self._prompt(request)) - 1)
 
     def _by_arrival(self) -> list[Request]:
         return sorted(self._requests, key=self._arrival.__getitem__)

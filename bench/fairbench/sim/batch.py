@@ -24,7 +24,7 @@ class RunningBatch:
         self._reserve_base = 0
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
         self._due: list[tuple[int, int, Sequence]] = []
-        self._joined = 0
+        self._joined = 0  # the last place given
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -116,6 +116,6 @@ class RunningBatch:
 
     def rearrange(self, order: list[Sequence]) -> None:
         """Put the batch, which consists of ``order``, into that order."""
-        assert order and len(order) == len(self.sequences)
-        self.sequences = {sequence: self._joined + n for n, sequence in enumerate(order, start=1)}
-        self._joined += len(order)
+        assert len(order) == len(self.sequences)
+        self.sequences = {sequence: place for place, sequence in enumerate(order, start=1)}
+        self._joined = len(order)

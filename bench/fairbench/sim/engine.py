@@ -273,8 +273,8 @@ class Worker:
     def _retract(self) -> None:
         """Take memory back until the next decode step fits (SGLang's retract_decode).
 
-        Everything evictable goes first, and as much again as gives each of those that stay the
-        memory of some decode steps.
+        Its test for room evicts everything first; after each retraction more is evicted, until
+        those that stay have memory for 20 steps each.
         """
         batch, cache = self.batch, self.cache
         order = batch.retraction_order()

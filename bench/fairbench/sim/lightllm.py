@@ -56,7 +56,7 @@ class LightLLMWorker:
         self._profile = profile
         self._max_prefill = limits.max_prefill_tokens or max(limits.pool_tokens // 6, 3_072)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
-        self._decoded = 0  # steps since the last minibatch was tried
+        self._decoded = 0  # steps since the last minibatch
         self._run: DecodeRun | None = None
         self._prefilling: list[Sequence] = []
         self._idle = True
@@ -65,10 +65,8 @@ class LightLLMWorker:
         """A request arrives; it is refused at once if it can never fit or is over a rate limit."""
         request = sequence.request
         sequence.worker = 0
-        fits = sequence.total <= self._max_prefill and _FitTest(
-            RunningBatch(), self.limits
-        ).try_add(sequence)
-        if not fits or not self.scheduler.accepts(request, self._clock.now_ps / PS_PER_S):
+        now_s = self._clock.now_ps / PS_PER_S
+        if not self._ever_fits(sequence) or not self.scheduler.accepts(request, now_s):
             sequence.status = REFUSED
             sequence.on_done(sequence)
             return
@@ -79,6 +77,10 @@ class LightLLMWorker:
         if self._idle:
             self._idle = False
             self._clock.at(self._clock.now_ps, DECIDE, 0, self._decide)
+
+    def _ever_fits(self, sequence: Sequence) -> bool:
+        alone = FitTest(RunningBatch(), self.limits)
+        return sequence.total <= self._max_prefill and alone.try_add(sequence)
 
     def _decide(self) -> None:
         """S-LoRA's ``_step``: a minibatch if it is due and something fits, else decode."""
@@ -111,7 +113,7 @@ class LightLLMWorker:
         return True
 
     def _fill_minibatch(self) -> list[Sequence]:
-        fit = _FitTest(self.batch, self.limits)
+        fit = FitTest(self.batch, self.limits)
         admitted: list[Sequence] = []
         tokens = 0
         selection = self.scheduler.select(self.waiting)
@@ -176,7 +178,7 @@ class LightLLMWorker:
             sequence.on_done(sequence)
 
 
-class _FitTest:
+class FitTest:
     """Whether the batch with one more request can be decoded to its end without running out.
 
     With requests sorted by remaining outputs, descending, the pool must hold at every finish:

@@ -42,9 +42,9 @@ class World:
         self.sequences[request] = Sequence(request, output, 0, lambda _: None)
 
     def matched(self, request: Request) -> int:
-        """Cached tokens of what a prefill has to cover, at most all but one."""
+        """Cached tokens of what a prefill has to cover."""
         sequence = self.sequences[request]
-        return self.trie.matched(sequence.prompt, sequence.total - 1)
+        return self.trie.matched(sequence.prompt, sequence.total)
 
     def start(self, request: Request) -> None:
         """Compute and store the prompt, evicting what is in the way."""

@@ -95,11 +95,11 @@ class VTC(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         if not self._artifact:
             return
-        self._running[request.client] -= 1
-        if not self._step_charged:
+        if not self._step_charged:  # those that end in the step are charged too
             self._step_charged = True
             for client, running in self._running.items():
                 self._charge(client, self.params.output_weight * running)
+        self._running[request.client] -= 1
 
     def on_retract(self, request: Request, view: WaitingView) -> None:
         if self._artifact:

@@ -1,0 +1,125 @@
+"""``fairbench validate`` from the outside."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.main import app
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"
+
+
+def record(path):
+    """Twelve requests of two clients, one every 2 s."""
+    n = 12
+    return {
+        "path": path,
+        "client": [i % 2 for i in range(n)],
+        "prompt_len": [200] * n,
+        "output_len": [40] * n,
+        "req_time": [2.0 * i for i in range(n)],
+        "first_token_latency": [0.13] * n,
+        "request_latency": [1.5] * n,
+    }
+
+
+@pytest.fixture
+def runs(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    names = ("FCFS/all_results_overload", "VTC/all_results_overload", "VTC/all_results_mine")
+    path.write_text("".join(json.dumps(record(f"x/{name}.jsonl")) + "\n" for name in names))
+    return path
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["validate", *map(str, arguments)])
+
+
+def test_json_is_one_object_with_the_runs(runs):
+    result = invoke(runs, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    whole = json.loads(result.stdout)
+    assert list(whole) == ["timing_profile", "fitted_scenarios", "fitted", "runs", "orders"]
+    named = [(run["name"], run["fitted"]) for run in whole["runs"]]
+    assert named == [("FCFS/overload", True), ("VTC/mine", False), ("VTC/overload", True)]
+    assert all(abs(run["throughput_error_pct"]) < 10 for run in whole["runs"])
+    assert whole["fitted"] == {"c_T_ms": 0.22, "prefill_overhead_ms": 70.0}
+
+
+def test_the_table_says_what_was_fitted_to_what(runs):
+    result = invoke(runs)
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert "a10g-24gb/llama-2-7b/tp1/slora-fitted; fitted, to the overload and" in result.stdout
+    assert "FCFS/overload*" in result.stdout
+    assert "VTC/mine*" not in result.stdout
+
+
+def test_fit_prints_the_candidates_and_the_best(runs):
+    result = invoke(runs, "--fit", "--json")
+    whole = json.loads(result.stdout)
+    assert len(whole["candidates"]) == 12
+    assert whole["best"] in whole["candidates"]
+    assert whole["best"]["error"] == min(one["error"] for one in whole["candidates"])
+    lines = invoke(runs, "--fit").stdout.splitlines()
+    assert len(lines) == 12
+    assert sum("best" in line for line in lines) == 1
+
+
+def test_cross_checks_make_a_second_table(runs, tmp_path):
+    checks = tmp_path / "checks.json"
+    entry = {"what": "SGLang CI gate > 135 tok/s", "source": "s", "predicted": "7.1 ms"}
+    checks.write_text(json.dumps([entry, {"what": "other", "source": "s", "predicted": "words"}]))
+    text = invoke(runs, "--crosschecks", checks).stdout
+    assert "135 tok/s" in text
+    assert "(quoted) words" in text
+    (first, second) = json.loads(invoke(runs, "--crosschecks", checks, "--json").stdout)[
+        "crosschecks"
+    ]
+    assert (first["published"], second["quoted"]) == (135, "words")
+
+
+def test_files_are_written_where_asked(runs, tmp_path):
+    pytest.importorskip("matplotlib", reason="the figure needs the plot extra")
+    result = invoke(runs, "--output-dir", tmp_path / "deep" / "out", "--json")
+    assert result.exit_code == 0
+    written = tmp_path / "deep" / "out"
+    assert json.loads((written / "validation.json").read_text()) == json.loads(result.stdout)
+    assert len(list(written.iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: path.write_text("nonsense\n"), "line 1: not JSON"),
+        (lambda path: path.write_text(""), "no records"),
+        (lambda path: path.write_text('{"path": "x/WFQ/all_results_a.jsonl"}'), "'WFQ'"),
+    ],
+)
+def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
+    change(runs)
+    result = invoke(runs)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"fairbench: {runs}")
+    assert complaint in result.stderr
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
+def test_what_the_real_runs_are_known_to_miss_and_nothing_else():
+    """RUN.md names the causes."""
+    whole = json.loads(invoke(MEASURED, "--json").stdout)
+    missed = {run["name"]: [m.split(":")[0] for m in run["misses"]] for run in whole["runs"]}
+    assert {name: misses for name, misses in missed.items() if misses} == {
+        "FCFS/increase": ["TTFT P50 of client 1"],
+        "LShare/rpm5/real": ["service rate of client 2"],
+        "VTC/increase": ["TTFT P50 of client 1"],
+    }
+    inverted = {
+        (o["scenario"], i["first"].split("/")[0]) for o in whole["orders"] for i in o["inverted"]
+    }
+    assert inverted == {("overload", "FCFS"), ("proportional", "FCFS")}

@@ -1,0 +1,86 @@
+"""What ``vtc.form=artifact`` does otherwise than the paper (VTC-artifact 192c2e2), by hand."""
+
+from __future__ import annotations
+
+import pytest
+from local_desk import Desk
+from local_requests import Calls
+
+from fairbench.schedulers.local.lcf import LCF
+from fairbench.schedulers.local.vtc import VTC
+
+
+def desk(form: str = "artifact", **params) -> Desk:
+    return Desk(VTC(VTC.Params(form=form, charge="input", **params)))
+
+
+def test_the_first_token_of_each_request_is_free():
+    at, call = desk(), Calls()
+    at.arrive(call("a", tail=30), call("a", tail=30))
+    at.run_pass()
+    at.scheduler.on_tokens("a", 1)  # the prefill of the first
+    at.scheduler.on_tokens("a", 1)  # and of the second
+    assert at.scheduler.counters == {"a": 60}
+    at.scheduler.on_tokens("a", 2)  # a step of both
+    assert at.scheduler.counters == {"a": 60 + 2 * 2}
+
+
+def test_free_tokens_do_not_depend_on_how_calls_are_merged():
+    at, call = desk(), Calls()
+    at.arrive(call("a", tail=30), call("a", tail=30))
+    at.run_pass()
+    at.scheduler.on_tokens("a", 7)
+    assert at.scheduler.counters == {"a": 60 + 2 * 5}
+
+
+@pytest.mark.parametrize(("form", "extra"), [("paper", 0), ("artifact", 2)])
+def test_a_step_that_ends_requests_charges_those_that_go_on_once_more(form, extra):
+    """Two requests end in one step: b's three running ones are charged a token each, once."""
+    at, call = desk(form), Calls()
+    ended = [call("a", tail=10), call("a", tail=10)]
+    at.arrive(*ended, *(call("b", tail=10) for _ in range(3)))
+    at.run_pass()
+    at.scheduler.on_tokens("a", 2)
+    at.scheduler.on_tokens("b", 3)
+    before = at.scheduler.counters["b"]
+    for request in ended:
+        at.scheduler.on_finish(request)
+    assert at.scheduler.counters["b"] - before == 3 * extra
+
+
+def test_the_next_step_that_ends_a_request_charges_again():
+    at, call = desk(), Calls()
+    ended = [call("a", tail=10), call("a", tail=10)]
+    at.arrive(*ended, call("b", tail=10))
+    at.run_pass()
+    at.scheduler.on_tokens("a", 2)
+    at.scheduler.on_tokens("b", 1)
+    for request in ended:
+        before = at.scheduler.counters["b"]
+        at.scheduler.on_tokens("b", 1)
+        at.scheduler.on_finish(request)
+        assert at.scheduler.counters["b"] - before == 2 + 2
+
+
+@pytest.mark.parametrize(("form", "lifted_to"), [("paper", 100), ("artifact", 0)])
+def test_no_lift_when_nobody_waits(form, lifted_to):
+    """Lines 8-10 of Algorithm 2, which the artifact leaves out."""
+    at, call = desk(form), Calls()
+    at.arrive(call("a", tail=100))
+    at.run_pass()
+    at.arrive(call("b"))
+    assert at.scheduler.counters == {"a": 100, "b": lifted_to}
+
+
+@pytest.mark.parametrize(("scheduler", "lifted_to"), [(VTC, 100), (LCF, 0)])
+def test_the_lift_to_those_that_wait_is_kept_by_vtc_but_not_by_lcf(scheduler, lifted_to):
+    at, call = Desk(scheduler(scheduler.Params(form="artifact"))), Calls()
+    at.arrive(call("a", tail=100), call("a", tail=1))
+    at.run_pass(at_most=1)
+    at.arrive(call("b"))
+    assert at.scheduler.counters["b"] == lifted_to
+
+
+def test_it_claims_no_bound():
+    assert VTC(VTC.Params()).service_bound() is not None
+    assert VTC(VTC.Params(form="artifact")).service_bound() is None

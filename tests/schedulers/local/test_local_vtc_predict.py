@@ -1,0 +1,161 @@
+"""Predictive VTC by hand: charged ahead, more only beyond, the rest refunded (001 Algorithm 3)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from local_desk import Desk
+from local_requests import Calls
+
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
+
+
+def desk(**params) -> Desk:
+    return Desk(PredictiveVTC(PredictiveVTC.Params(**params)))
+
+
+def produce(at: Desk, request, *runs: int) -> None:
+    """Runs of decode steps of one request, told as an engine tells them."""
+    for tokens in runs:
+        at.scheduler.on_tokens(request.client, tokens)
+        at.scheduler.on_request_tokens(request, tokens)
+
+
+def serve(at: Desk, request, tokens: int) -> int:
+    """The request comes, produces so much and goes; returns what its client was charged."""
+    before = at.scheduler.counters.get(request.client, 0)
+    at.arrive(request)
+    at.run_pass()
+    produce(at, request, tokens)
+    at.scheduler.on_finish(request)
+    return at.scheduler.counters[request.client] - before
+
+
+def test_an_exact_prediction_is_charged_at_admission_and_never_again():
+    at, call = desk(), Calls()
+    request = call("a", tail=30, max_new=10)
+    at.arrive(request)
+    at.run_pass()
+    assert at.scheduler.counters == {"a": 30 + 2 * 10}
+    produce(at, request, 1, 4, 5)
+    at.scheduler.on_finish(request)
+    assert at.scheduler.counters == {"a": 50}
+
+
+def test_what_was_predicted_and_not_produced_is_refunded_at_the_end():
+    at, call = desk(), Calls()
+    request = call("a", tail=30, max_new=10)
+    at.arrive(request)
+    at.run_pass()
+    produce(at, request, 4)
+    assert at.scheduler.counters == {"a": 50}
+    at.scheduler.on_finish(request)
+    assert at.scheduler.counters == {"a": 30 + 2 * 4}
+
+
+def test_tokens_beyond_the_prediction_are_charged_one_by_one():
+    at, call = desk(predictor="average"), Calls()
+    first, second = call("a", tail=5, max_new=9), call("a", tail=5, max_new=9)
+    assert serve(at, first, 4) == 5 + 2 * 4  # predicted 0: as plain VTC
+    at.arrive(second)
+    at.run_pass()
+    assert at.scheduler.counters == {"a": 13 + 5 + 2 * 4}
+    produce(at, second, 3)
+    assert at.scheduler.counters == {"a": 26}
+    produce(at, second, 3)  # 6 of 4
+    assert at.scheduler.counters == {"a": 26 + 2 * 2}
+
+
+def test_the_average_starts_with_the_first_output_and_then_takes_a_fifth_of_each():
+    """VTC-artifact 192c2e2, vtc_pred_len_req_queue.py: 10, then (4 * 10 + 20) / 5 = 12."""
+    at, call = desk(predictor="average"), Calls()
+    predictions = []
+    for tokens in (10, 20, 2, 10):
+        request = call("a", tail=1, max_new=99)
+        at.arrive(request)
+        before = at.scheduler.counters["a"]
+        at.run_pass()
+        predictions.append((at.scheduler.counters["a"] - before - 1) / 2)
+        produce(at, request, tokens)
+        at.scheduler.on_finish(request)
+    assert predictions == [0, 10, 12, 10]
+
+
+def test_each_client_has_an_average_of_its_own():
+    at, call = desk(predictor="average"), Calls()
+    serve(at, call("a", tail=1, max_new=99), 10)
+    other = call("b", tail=1)
+    at.arrive(other)
+    before = at.scheduler.counters["b"]
+    at.run_pass()
+    assert at.scheduler.counters["b"] - before == 1
+
+
+def test_a_retracted_request_is_charged_once():
+    at, call = desk(), Calls()
+    request = call("a", tail=30, max_new=10)
+    at.arrive(request)
+    at.run_pass()
+    produce(at, request, 3)
+    at.retract(request)
+    at.run_pass()
+    produce(at, request, 7)
+    at.scheduler.on_finish(request)
+    assert at.scheduler.counters == {"a": 50}
+
+
+def test_a_request_that_never_ran_costs_nothing_and_teaches_nothing():
+    at, call = desk(predictor="average"), Calls()
+    request = call("a")
+    at.arrive(request)
+    at.view.leave(request)
+    at.scheduler.on_finish(request)
+    assert at.scheduler.counters == {"a": 0}
+    assert serve(at, call("a", tail=1, max_new=99), 10) == 1 + 2 * 10
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=10),
+    st.sampled_from(["oracle", "average"]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_in_the_end_everyone_has_paid_for_what_it_got(outputs, predictor, error):
+    at, call = desk(predictor=predictor, error=error), Calls()
+    for tokens in outputs:
+        charged = serve(at, call("a", tail=7, max_new=max(outputs)), tokens)
+        assert charged == 7 + 2 * tokens
+
+
+def test_errors_are_spread_over_the_whole_range_and_average_out():
+    at, call = desk(error=0.5), Calls()
+    charges = []
+    for _ in range(400):
+        request = call("a", tail=1, max_new=100)
+        at.arrive(request)
+        before = at.scheduler.counters["a"]
+        at.run_pass()
+        charges.append((at.scheduler.counters["a"] - before - 1) / 2)
+    assert 50 <= min(charges) < 52
+    assert 148 < max(charges) <= 150
+    assert abs(sum(charges) / len(charges) - 100) < 1
+
+
+def test_the_artifact_charges_those_that_go_on_beyond_their_prediction_again():
+    """Once per step that ends a request, whoever ends; nothing within the prediction."""
+    extra = {}
+    for form in ("paper", "artifact"):
+        at, call = desk(predictor="average", form=form), Calls()
+        serve(at, call("a", tail=1, max_new=3), 3)  # so a is predicted 3
+        ended = [call("c", tail=1, max_new=4), call("c", tail=1, max_new=4)]
+        within, beyond = call("a", tail=1, max_new=9), call("b", tail=1, max_new=9)
+        at.arrive(within, beyond, *ended)
+        at.run_pass()
+        produce(at, within, 2)
+        for request in (beyond, *ended):  # all predicted 0
+            produce(at, request, 4)
+        before = dict(at.scheduler.counters)
+        for request in ended:
+            at.scheduler.on_finish(request)
+        after = at.scheduler.counters
+        extra[form] = {client: after[client] - before[client] for client in "abc"}
+    assert extra == {"paper": {"a": 0, "b": 0, "c": 0}, "artifact": {"a": 0, "b": 2, "c": 0}}

@@ -1,0 +1,238 @@
+"""S-LoRA's loop by hand, its fit test against stepping into the future."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.local.lcf import LCF
+from fairbench.schedulers.local.rpm import RPM
+from fairbench.schedulers.local.vtc import VTC
+from fairbench.sim.batch import RunningBatch
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.lightllm import FitTest, LightLLMLimits, LightLLMWorker
+from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
+from fairbench.sim.timing import KVPool, TimingProfile
+
+US = PS_PER_S // 10**6
+
+# An iteration takes 1,000 us and 10 us per token through the linear layers. Nothing else.
+PLAIN = TimingProfile(
+    "plain",
+    {"c0": 1, "c_w": 0, "c_T": 0.01, "p": 1, "c_A": 0, "c_K": 0, "c_nd": 0, "c_npf": 0},
+    0.0,
+    "made up",
+    KVPool(1, 0, 1, 0.5, 100),
+)
+
+
+def make(number, tokens, output, client="a", on_done=lambda _: None):
+    segments = (Segment(f"r{number}", tokens),)
+    request = Request(number, client, number, 0, segments, tokens, output)
+    return Sequence(request, Segment(f"r{number}/out", output), 0, on_done)
+
+
+class Server:
+    """One server; ``send`` requests, then ``run``."""
+
+    def __init__(self, scheduler=None, *, pool=1_000, **limits):
+        self.clock = Clock()
+        scheduler = scheduler or FCFS(FCFS.Params())
+        self.worker = LightLLMWorker(self.clock, scheduler, PLAIN, LightLLMLimits(pool, **limits))
+        self.sent = []
+        self.done = []
+        self.most_held = 0
+
+    def send(self, tokens, output, *, at_us=0, client="a"):
+        sequence = make(len(self.sent), tokens, output, client, self.done.append)
+        sequence.arrival_ps = at_us * US
+        self.sent.append(sequence)
+        self.clock.at(at_us * US, ARRIVE, 0, lambda: self.worker.submit(sequence))
+        return sequence
+
+    def run(self):
+        while self.clock.next_ps() is not None:
+            self.clock.step()
+            batch = self.worker.batch
+            held = sum(s.total + batch.produced(s) for s in batch.sequences)
+            self.most_held = max(self.most_held, held)
+        return self
+
+    def times(self):
+        """(admitted, first token, finished) of each request in us."""
+        return [
+            tuple(at // US for at in (s.admitted_ps, s.first_token_ps, s.finish_ps))
+            for s in self.sent
+        ]
+
+
+def test_a_lone_request_starts_at_once_and_decodes_to_its_end():
+    server = Server()
+    server.send(5, 3, at_us=100)
+    # prefill 1,000 + 5 * 10, which makes the first token; then two steps of 1,000 + 10
+    assert server.run().times() == [(100, 1_150, 3_170)]
+
+
+def test_a_minibatch_costs_its_overhead_once():
+    server = Server(prefill_overhead_ms=2.0)
+    server.send(5, 1)
+    server.send(4, 1)
+    # One minibatch of 9 tokens begins with what had arrived at its instant.
+    assert server.run().times() == [(0, 3_090, 3_090)] * 2
+
+
+def test_an_idle_server_starts_again_with_the_next_arrival():
+    server = Server()
+    server.send(5, 1)
+    server.send(5, 1, at_us=50_000)
+    assert server.run().times()[1] == (50_000, 51_050, 51_050)
+
+
+def test_a_new_minibatch_waits_for_ten_steps():
+    server = Server()
+    server.send(5, 100)
+    server.send(5, 100, at_us=1_060)
+    # 1,050 and ten steps of 1,010; without waiting it would begin at 2,060.
+    assert server.run().times()[1][0] == 1_050 + 10 * 1_010
+
+
+def test_after_ten_steps_it_is_tried_at_every_step():
+    server = Server()
+    server.send(5, 100)
+    server.send(5, 100, at_us=1_050 + 12 * 1_010 + 5)
+    assert server.run().times()[1][0] == 1_050 + 13 * 1_010
+
+
+def test_the_ten_steps_count_from_the_last_minibatch():
+    server = Server()
+    server.send(5, 100)
+    server.send(5, 100, at_us=1_060)
+    server.send(5, 100, at_us=11_160)  # while the second is prefilled, until 12,200
+    assert server.run().times()[2][0] == 1_050 + 10 * 1_010 + 1_050 + 10 * 1_020
+
+
+def test_the_wait_ends_early_when_the_batch_is_empty():
+    server = Server()
+    server.send(5, 3)
+    server.send(5, 1, at_us=1_060)
+    assert server.run().times()[1][0] == 1_050 + 2 * 1_010
+
+
+def test_a_minibatch_holds_so_many_tokens_and_nothing_overtakes():
+    server = Server(max_prefill_tokens=10)
+    for tokens in (4, 6, 8, 1):
+        server.send(tokens, 100)
+    admitted = [times[0] for times in server.run().times()]
+    second = 1_100 + 10 * 1_020
+    assert admitted == [0, 0, second, second]
+
+
+def test_the_default_minibatch_is_3072_tokens_or_a_sixth_of_the_pool():
+    """Requests of 258 tokens: 11 fit under 3,072, 12 do not; a sixth of 60,000 holds 38."""
+    for pool, first in ((10_000, 11), (60_000, 38)):
+        server = Server(pool=pool)
+        for _ in range(40):
+            server.send(258, 20)
+        assert [times[0] for times in server.run().times()].count(0) == first
+
+
+def test_a_request_waits_until_the_batch_can_be_decoded_to_its_end_with_it():
+    """After prefill each of two has 11 tokens and 9 to go, so they peak at 2 * 11 + 9 * 2 = 40."""
+    for pool, together in ((40, False), (41, True)):
+        server = Server(pool=pool)
+        for tokens, output in ((10, 10), (10, 10), (1, 1)):
+            server.send(tokens, output)
+        first, second, small = server.run().times()
+        # The small one fits in either pool, but never before its turn.
+        assert [second[0], small[0]] == [0 if together else first[2]] * 2
+
+
+def test_each_client_in_the_batch_takes_its_tokens_off_the_pool():
+    """Three requests peak at 3 * 6 + 5 * 3 = 33: less than 44 - 8, not less than 44 - 2 * 8."""
+    for clients, together in (("aaa", True), ("aab", False)):
+        server = Server(pool=44, client_tokens=8)
+        for client in clients:
+            server.send(5, 6, client=client)
+        assert (server.run().times()[2][0] == 0) == together
+
+
+def test_the_number_of_running_requests_is_limited():
+    server = Server(max_running_requests=2)
+    for _ in range(3):
+        server.send(5, 5)
+    times = server.run().times()
+    assert [t[0] for t in times] == [0, 0, times[0][2]]
+
+
+def test_what_can_never_fit_is_refused_at_once():
+    server = Server(pool=30, max_prefill_tokens=20)
+    outsized, long, largest = server.send(21, 1), server.send(20, 10), server.send(20, 9)
+    server.run()
+    assert [s.status for s in (outsized, long, largest)] == [REFUSED, REFUSED, FINISHED]
+    assert server.done == [outsized, long, largest]
+
+
+def test_a_rate_limit_refuses_and_the_others_go_on():
+    server = Server(RPM(RPM.Params(limit=1)))
+    server.send(5, 2)
+    server.send(5, 2, at_us=10)
+    server.send(5, 2, at_us=20, client="b")
+    assert [s.status for s in server.run().sent] == [FINISHED, REFUSED, FINISHED]
+
+
+def test_the_scheduler_is_told_every_token_before_it_is_asked_again():
+    """a has had 20 + 2 * 6 when the pool is free again, b 12 + 2 * 6: b's next goes first."""
+    server = Server(LCF(LCF.Params()), pool=60)
+    server.send(20, 6, client="a")
+    server.send(12, 6, client="b")
+    server.send(30, 6, at_us=10, client="a")
+    server.send(30, 6, at_us=20, client="b")
+    server.run()
+    third, fourth = server.sent[2:]
+    assert fourth.admitted_ps < third.admitted_ps
+
+
+RUNNING = st.lists(st.tuples(st.integers(1, 30), st.integers(2, 30)), max_size=6)
+
+
+@given(RUNNING, st.integers(0, 29), st.tuples(st.integers(1, 30), st.integers(1, 30)),
+       st.integers(1, 300), st.integers(0, 20))  # fmt: skip
+def test_the_fit_test_against_stepping_into_the_future(running, age, new, pool, client_tokens):
+    batch = RunningBatch()
+    for number, (tokens, output) in enumerate(running):
+        sequence = make(number, tokens, output, client=f"c{number % 2}")
+        sequence.produced = 1
+        batch.join(sequence)
+    steps = min([age, *(output - 2 for _, output in running)])  # all are still running
+    batch.steps += steps
+    lengths = [(tokens + 1 + steps, output - 2 - steps) for tokens, output in running]
+    lengths.append((new[0] + 1, new[1] - 1))
+    clients = {f"c{number % 2}" for number in range(len(running))} | {"c0"}
+    most = max(
+        sum(length + step for length, remaining in lengths if remaining >= step)
+        for step in range(31)
+    )
+    limits = LightLLMLimits(pool, client_tokens=client_tokens)
+    fits = FitTest(batch, limits).try_add(make(9, *new, client="c0"))
+    assert fits == (most < pool - client_tokens * len(clients))
+
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.integers(1, 20), st.integers(1, 30), st.integers(0, 60_000), st.sampled_from("ab")
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(ARRIVALS, st.integers(60, 120), st.booleans())
+def test_all_requests_end_and_the_pool_never_overflows(arrivals, pool, fair):
+    server = Server(VTC(VTC.Params()) if fair else None, pool=pool)
+    for tokens, output, at_us, client in arrivals:
+        server.send(tokens, output, at_us=at_us, client=client)
+    server.run()
+    assert server.most_held <= pool
+    assert len(server.done) == len(arrivals)
+    assert all(s.status == FINISHED and s.produced == s.output.length for s in server.sent)
+    assert all(s.arrival_ps <= s.admitted_ps < s.first_token_ps <= s.finish_ps for s in server.sent)
