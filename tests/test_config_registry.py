@@ -11,6 +11,7 @@ from fairbench.errors import UsageError
 from fairbench.schedulers import registry
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import as_settings, make_params
+from fairbench.sim.engine_params import EngineParams
 
 
 @pytest.mark.parametrize("name", registry.LOCALS)
@@ -172,6 +173,30 @@ def test_a_wrong_parameter_is_one_line(key, value, message):
 def test_a_combination_that_the_class_refuses_is_one_line():
     with pytest.raises(UsageError, match=r"^x: low must not be above high$"):
         make_params("x", Checked, {"x.low": 3})
+
+
+@pytest.mark.parametrize("name", ["vtc", "vtc-predict", "lcf"])
+def test_weights_are_of_clients_that_exist(name):
+    scheduler = registry.build_local(name, {f"{name}.weights": {"client-1": 2.0}})
+    scheduler.check_clients(["client-0", "client-1"])
+    with pytest.raises(
+        UsageError,
+        match=rf"^unknown client in {name}\.weights 'client-1': choose from client-0, client-2\."
+        r" Did you mean 'client-",
+    ):
+        scheduler.check_clients(["client-0", "client-2"])
+
+
+@pytest.mark.parametrize("name", registry.LOCALS)
+def test_no_scheduler_names_clients_by_itself(name):
+    registry.build_local(name, {}).check_clients(["a"])
+
+
+def test_a_pool_beyond_any_cluster_is_refused():
+    settings = {"engine.max_total_tokens": 10**9}
+    assert make_params("engine", EngineParams, settings).max_total_tokens == 10**9
+    with pytest.raises(UsageError, match=r"^engine\.max_total_tokens = 1000000001: must be less"):
+        make_params("engine", EngineParams, {"engine.max_total_tokens": 10**9 + 1})
 
 
 def test_a_part_without_parameters_says_so():

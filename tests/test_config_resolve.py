@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fairbench.config import ExperimentSpec, identity, to_toml
-from fairbench.config.resolve import read_experiment, resolve
-from fairbench.errors import DataError, UsageError
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
 
@@ -43,8 +43,8 @@ def test_the_defaults_are_those_that_are_promised():
     scheduler=st.sampled_from([*PAIRS, "least-loaded+vtc"]),
     workload=st.sampled_from(workload_names()),
     dp=st.integers(1, 8),
-    rate=st.none() | st.just(inf) | st.floats(1e-3, 1e6),
-    programs=st.none() | st.integers(1, 10**6),
+    rate=st.none() | st.floats(1e-3, 100),
+    programs=st.none() | st.integers(1, 10**4),
     tag=st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=10),
 )
 def test_a_saved_spec_reads_back_identical(scheduler, workload, dp, rate, programs, tag):
@@ -133,6 +133,27 @@ def test_the_spec_is_frozen():
     ("flags", "expected"),
     [
         ({"dp": 0}, "dp = 0: must be greater than or equal to 1"),
+        ({"dp": 10**30}, f"dp = {10**30}: must be less than or equal to 4096"),
+        ({"clients": 10_001}, "clients = 10001: must be less than or equal to 10000"),
+        ({"seed": 2**63}, f"seed = {2**63}: must be less than {2**63}"),
+        ({"tag": "t" * 65}, f"tag = '{'t' * 65}': must have at most 64 characters"),
+        (
+            {"num_programs": 1_000_000, "dp": 8},
+            "num_programs = 1000000, clients = 3: about 3,000,000 programs in all, "
+            "at most 2,000,000 are allowed",
+        ),
+        # 0.11 programs/s of each of 3 clients and on each of 8 GPUs, for 10^6 s.
+        (
+            {"duration_s": 1e6, "dp": 8},
+            "duration_s = 1000000.0, dp = 8, clients = 3: about 2,640,000 programs in all, "
+            "at most 2,000,000 are allowed",
+        ),
+        # 480 s of three clients.
+        (
+            {"request_rate": 1e4},
+            "duration_s = 480.0, request_rate = 10000.0, clients = 3: about 14,400,000 programs "
+            "in all, at most 2,000,000 are allowed",
+        ),
         ({"clients": 0}, "clients = 0: must be greater than or equal to 1"),
         ({"num_programs": -1}, "num_programs = -1: must be greater than or equal to 1"),
         ({"request_rate": -2.0}, "request_rate = -2.0: must be greater than 0"),
@@ -192,63 +213,6 @@ def test_every_setting_is_checked_in_use_or_not(key, value, expected):
 
 def test_chat_has_no_s2():
     assert "choose from none, s1" in message({"workload": "chat", "scenario": "s2"})
-
-
-def write(tmp_path, text):
-    path = tmp_path / "experiment.toml"
-    path.write_text(text)
-    return path
-
-
-def test_a_file_says_what_flags_say(tmp_path):
-    path = write(
-        tmp_path,
-        'scheduler = "vtc"\ndp = 2\nrequest_rate = 1\n'
-        "[settings]\nvtc.charge = 'input'\n\"tot.branches\" = 3\n",
-    )
-    spec = resolve({}, {}, read_experiment(path))
-    assert spec == resolve(
-        {"scheduler": "vtc", "dp": 2, "request_rate": 1},
-        {"vtc.charge": "input", "tot.branches": 3},
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("shceduler = 'vtc'", r"experiment\.toml: unknown key 'shceduler'.*mean 'scheduler'"),
-        ("dp = ", r"experiment\.toml: line 1: "),
-        ("settings = 3", r"experiment\.toml: settings: must be a table"),
-    ],
-)
-def test_a_wrong_file_is_named_with_key_or_line(tmp_path, text, expected):
-    with pytest.raises(DataError, match=expected):
-        read_experiment(write(tmp_path, text))
-
-
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ({"dp": "4"}, "dp = '4': must be a valid integer"),
-        ({"dp": True}, "dp = True: must be a valid integer"),
-        ({"scheduler": 3}, "scheduler = 3: must be a text"),
-        ({"workload": 3}, "workload = 3: "),
-        ({"workload": {"name": "x"}}, "workload.program: missing"),
-        ({"settings": {"quantum": 5}}, "unknown setting 'quantum'"),
-        ({"duration_s": "long"}, "duration_s = 'long': must be a valid number"),
-    ],
-)
-def test_wrong_types_in_a_file_are_one_line(file, expected):
-    assert message({}, {}, file).startswith(expected)
-
-
-def test_a_wrong_value_names_the_file_that_it_is_in(tmp_path):
-    path = write(tmp_path, "dp = 0\nseed = 1\n")
-    file = read_experiment(path)
-    with pytest.raises(DataError, match=r"experiment\.toml: dp = 0: must be"):
-        resolve({}, {}, file, path=path)
-    with pytest.raises(UsageError, match=r"^dp = -1: must be"):
-        resolve({"dp": -1}, {}, file, path=path)
 
 
 def test_a_workload_must_not_take_the_name_of_a_scheduler():

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.config.toml import dumps, parse_assignment, read_toml, toml_value
-from fairbench.errors import DataError, UsageError
+from fairbench.config.toml import dumps, parse_assignment, toml_value
+from fairbench.errors import UsageError
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 SCALARS = (
@@ -60,24 +60,11 @@ def test_set_of_another_shape_is_refused(text):
         parse_assignment(text)
 
 
-def test_malformed_toml_names_file_line_and_text(tmp_path):
-    path = tmp_path / "broken.toml"
-    path.write_text('scheduler = "vtc"\n\ndp = = 4\n')
-    with pytest.raises(DataError) as caught:
-        read_toml(path)
-    assert str(caught.value) == f"{path}: line 3: Invalid value: dp = = 4"
+@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "[" * 40 + "]" * 40])
+def test_set_of_something_deeply_nested_is_refused(value):
+    with pytest.raises(UsageError, match=r"^--set dlpm\.quantum: nested more than 32 levels deep$"):
+        parse_assignment(f"dlpm.quantum={value}")
 
 
-def test_malformed_toml_at_the_end_of_the_file(tmp_path):
-    path = tmp_path / "broken.toml"
-    path.write_text("dp = 1\ntag = \n")
-    with pytest.raises(DataError, match=r"broken\.toml: line 2: Invalid value: tag =$"):
-        read_toml(path)
-
-
-def test_unreadable_files(tmp_path):
-    with pytest.raises(DataError, match=r"none\.toml: cannot be read: No such file"):
-        read_toml(tmp_path / "none.toml")
-    (tmp_path / "latin.toml").write_bytes(b'tag = "caf\xe9"\n')
-    with pytest.raises(DataError, match="not UTF-8"):
-        read_toml(tmp_path / "latin.toml")
+def test_set_of_too_long_an_integer_is_a_text():
+    assert parse_assignment("dlpm.quantum=" + "1" * 5000) == ("dlpm.quantum", "1" * 5000)

@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 
 from fairbench import __version__
-from fairbench.cli.main import app
+from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.sim.run import simulate

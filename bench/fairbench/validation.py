@@ -1,17 +1,70 @@
-"""Pydantic's complaints as the one line that fairbench shows."""
+"""What users wrote, and what is wrong with it as one line: TOML files and pydantic's complaints."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING, Any
 
-from fairbench.errors import unknown_name
+from fairbench.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
+
+MAX_DEPTH = 32  # of tables and arrays in each other: whatever recurses over them is safe
+MAX_SHOWN = 100  # characters of a wrong value
+TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
+
+
+def read_toml(file: Traversable, shown: str) -> dict[str, Any]:
+    """The tables of a TOML file, which complaints call ``shown``.
+
+    Raises DataError, ``FILE: line N: what is wrong: the line``, or the reason why it is unreadable.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # editors on Windows put a mark in front
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise DataError(f"{shown}: cannot be read: {reason}") from None
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise DataError(f"{shown}: {TOO_DEEP}") from None
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+        raise DataError(f"{shown}: {_place(str(error), text)}") from None
+    if is_too_deep(data):
+        raise DataError(f"{shown}: {TOO_DEEP}")
+    return data
+
+
+def _place(message: str, text: str) -> str:
+    """``line 3: Invalid value: dp = = 4`` from the parser's message."""
+    lines = text.rstrip("\n").split("\n")
+    found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+    if found is None:
+        return message.partition("; use sys.")[0]
+    number = int(found[1]) if found[1] else len(lines)
+    return f"line {number}: {message.replace(found[0], '')}: {shortened(lines[number - 1].strip())}"
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether tables and arrays are nested more than ``MAX_DEPTH`` levels deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _children(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
@@ -26,16 +79,22 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
         return str(unknown_name("key", key, known)) if known else f"unknown key {key!r}"
     if first["type"] == "missing":
         return f"{key}: missing"
-    where = f"{key} = {first['input']!r}" if first["loc"] else key
-    return f"{where}: {_complaint(first)}" if where else _complaint(first)
+    where = f"{key} = {shortened(repr(first['input']))}" if first["loc"] else key
+    return f"{where}: {complaint(first)}" if where else complaint(first)
 
 
-def _complaint(details: ErrorDetails) -> str:
-    message = details["msg"].removeprefix("Input should ").removeprefix("Value error, ")
-    message = f"must {message}" if message != details["msg"] and message[:3] == "be " else message
+def complaint(details: ErrorDetails) -> str:
+    """What pydantic has against a value, worded as a demand: ``must be greater than 0``."""
+    message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+    message = re.sub(r"^(?:Input|String|List|Dictionary) should ", "must ", message)
     if details["type"] != "literal_error":
         return message
     choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
     near = get_close_matches(str(details["input"]), choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"choose from {', '.join(choices)}.{hint}"
+
+
+def shortened(text: str) -> str:
+    """The text, cut to ``MAX_SHOWN`` characters."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

@@ -1,13 +1,20 @@
 """Bad input: one clear line, exit code 2, nothing written."""
 
+import copy
 import gzip
 import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.cli.main import app
+from fairbench.cli.app import app
+from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
+from fairbench.sim.run import simulate
 
 WORKLOAD = """
 name = "mine"
@@ -21,6 +28,18 @@ max_drain_s = 60.0
 [scenarios.s1]
 rate = 1.0
 """
+
+
+@pytest.fixture(scope="module")
+def whole_summary():
+    flags = {"workload": "chat", "scenario": "none", "num_programs": 1}
+    return simulate(resolve(flags)).summary
+
+
+@pytest.fixture
+def summary(whole_summary):
+    """The summary of a real run, to be damaged."""
+    return copy.deepcopy(whole_summary)
 
 
 @pytest.fixture
@@ -65,6 +84,26 @@ def refused(tmp_path, monkeypatch):
         (["--burstiness", "-1"], "burstiness = -1.0: must be greater than 0"),
         (["--duration", "0"], "duration_s = 0.0: must be greater than 0"),
         (["--num-programs", "0"], "num_programs = 0: must be greater than or equal to 1"),
+        (["--num-programs", "1000000"], "about 3,000,000 programs in all, at most 2,000,000"),
+        (["--duration", "1e9"], "duration_s = 1000000000.0, dp = 1, clients = 3: about"),
+        (["--dp", "100000000"], "dp = 100000000: must be less than or equal to 4096"),
+        (["--clients", "10001"], "clients = 10001: must be less than or equal to 10000"),
+        (["--tag", "t" * 65], "must have at most 64 characters"),
+        (["--max-total-tokens", "1000000001"], "must be less than or equal to 1000000000"),
+        (["--dp", "four"], "--dp four: must be a valid integer"),
+        (["--dp", "1.5"], "--dp 1.5: must be a valid integer"),
+        (["--request-rate", "fast"], "--request-rate fast: must be a valid number"),
+        (["--num-runs", "0"], "--num-runs 0: must be greater than or equal to 1"),
+        (["--dp"], "Option '--dp' requires an argument"),
+        (["--dpp", "4"], "No such option: --dpp"),
+        (["--result-dir", ""], "--result-dir '': must not be empty"),
+        (["--result-dir="], "--result-dir '': must not be empty"),
+        (["--dp", "2", "--workload", ""], "--workload '': must not be empty"),
+        (["--set", "dlpm.quantum=" + "[" * 9999], "--set dlpm.quantum: nested more than"),
+        (["a" * 300], "cannot be read: File name too long"),
+        (["."], ".: cannot be read: Is a directory"),
+        (["--result-dir", "a" * 300], "cannot be written: File name too long"),
+        (["--result-dir", f"a/{'b' * 300}/c"], "cannot be written: File name too long"),
         (["--clients", "-3"], "clients = -3: must be greater than or equal to 1"),
         (["--seed", "-3"], "seed = -3: must be greater than or equal to 0"),
         (["--mem-fraction-static", "2"], "engine.mem_fraction_static = 2.0: must be less than"),
@@ -72,7 +111,7 @@ def refused(tmp_path, monkeypatch):
         (["--max-running-requests", "-1"], "engine.max_running_requests = -1: must be greater"),
         (["--max-total-tokens", "50"], "no request fits the KV pool of 50 tokens"),
         (["--tokenizer", "none.json"], "tokenizer: counts the tokens of real input"),
-        (["--workload", "./none.toml"], "./none.toml: No such file"),
+        (["--workload", "./none.toml"], "./none.toml: cannot be read: No such file"),
         (["none.toml"], "none.toml: cannot be read: No such file"),
     ],
 )
@@ -87,6 +126,14 @@ def test_wrong_flags(refused, arguments, expected):
         ("experiment.toml", "dpp = 4", "experiment.toml: unknown key 'dpp'"),
         ("experiment.toml", "dp = 'x'", "experiment.toml: dp = 'x': must be a valid integer"),
         ("experiment.toml", "[settings]\ndlpm.quantun = 4", "Did you mean 'quantum'?"),
+        ("experiment.toml", "scheduler = 4", "experiment.toml: scheduler = 4: must be a text"),
+        (
+            "experiment.toml",
+            "[settings]\ndlpm = 4",
+            "experiment.toml: settings.dlpm = 4: must be a",
+        ),
+        ("experiment.toml", "tag = " + "[" * 9999, "experiment.toml: nested more than 32 levels"),
+        ("experiment.toml", "workload = 'mine.toml'", "experiment.toml: mine.toml: cannot be read"),
     ],
 )
 def test_wrong_experiment_files(refused, tmp_path, name, text, expected):
@@ -97,7 +144,7 @@ def test_wrong_experiment_files(refused, tmp_path, name, text, expected):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("clients = 2", "clients = "), "mine.toml: Invalid value (at line 5"),
+        (("clients = 2", "clients = "), "mine.toml: line 5: Invalid value: clients ="),
         (("clients = 2", "clienst = 2"), "Did you mean 'clients'?"),
         (("rate = 1.0", "rate = -1.0"), "mine.toml: scenarios.s1.rate = -1.0: must be greater"),
         (("[params]", "[params]\nturn = 2"), "'turn'"),
@@ -152,13 +199,89 @@ def test_show_of_something_else(refused, tmp_path):
     assert "none/manifest.json: no such file" in refused("show", "none")
     (tmp_path / "manifest.json").write_text('{"schema_version": 0}')
     assert "schema_version = 0: this fairbench reads 1" in refused("show", ".")
+    assert "cannot be read: File name too long" in refused("show", "a" * 300)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["run", "--dp", "four"], ["run", "--dpp", "4"], ["runn"], ["show"]]
+    ("change", "expected"),
+    [
+        ({"jain_index": "high"}, "summary.json: jain_index = 'high': must be a valid number"),
+        ({"clients": [3]}, "summary.json: clients.0 = 3: must be a valid dictionary"),
+        ({"clients": [{}]}, "summary.json: clients.0.client: missing"),
+        ({"notes": []}, "summary.json: notes = []: must be a valid dictionary"),
+        ({"completed": 10**400}, "summary.json: completed = 1000"),
+        ({"dp": None}, "summary.json: dp = None: must be a valid integer"),
+        ({"seed": float("nan")}, "summary.json: cannot be read: NaN is not JSON"),
+    ],
 )
-def test_wrong_usage_exits_with_2(arguments):
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "Usage: " in result.stderr
+def test_show_of_a_summary_that_someone_edited(refused, tmp_path, summary, change, expected):
+    (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
+    (tmp_path / "summary.json").write_text(json.dumps(summary | change))
+    assert expected in refused("show", ".")
+
+
+@pytest.mark.parametrize("key", ["simulated", "clients", "jain_index", "num_programs", "dp"])
+def test_show_of_a_summary_without_a_key(refused, tmp_path, summary, key):
+    (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
+    del summary[key]
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert refused("show", ".") == f"summary.json: {key}: missing"
+
+
+def test_show_of_a_deeply_nested_summary(refused, tmp_path):
+    (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
+    (tmp_path / "summary.json").write_text('{"a": ' + "[" * 99_999)
+    assert refused("show", ".") == "summary.json: nested too deeply"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["runn"], "No such command 'runn'. Did you mean 'run'?"),
+        (["show"], "Missing argument 'RUN_DIR'"),
+        (["--verbose"], "No such option: --verbose"),
+        (["run", "a.toml", "b.toml"], "unexpected extra argument"),
+        (["list", "schedulerz"], "'schedulers', 'routers', 'workloads', 'profiles'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):
+    assert expected in refused(*arguments)
+
+
+def test_without_a_command_there_is_help_and_2():
+    result = CliRunner().invoke(app, [])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: ")
+
+
+COMMAND = f"{shlex.quote(sys.executable)} -c 'from fairbench.cli.main import main; main()'"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("redirection", "expected"),
+    [
+        ("list > /dev/full", "fairbench: standard output: No space left on device\n"),
+        ("--help > /dev/full", "fairbench: standard output: No space left on device\n"),
+        ("list >&-", "fairbench: standard output is closed\n"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line_and_1(redirection, expected):
+    done = subprocess.run(f"{COMMAND} {redirection}", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
+def test_ctrl_c_while_python_imports_leaves_no_traceback():
+    # The first heavy import is where the signal comes.
+    code = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "from fairbench.cli.main import main\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "fairbench: interrupted\n")

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.cli.main import app
+from fairbench.cli.app import app
 from fairbench.config.toml import parse_assignment
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.sim.timing import profile_ids

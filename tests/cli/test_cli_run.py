@@ -11,9 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench import __version__
-from fairbench.cli.main import app
-from fairbench.cli.progress import live_progress, progress_line
-from fairbench.sim.run import Progress
+from fairbench.cli.app import app
 
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1"]
 COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
@@ -215,33 +213,6 @@ def test_ctrl_c_before_anything_ran_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_is_silent_off_a_terminal_and_when_not_wanted(monkeypatch):
-    with live_progress(True) as callback:
-        assert callback is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with live_progress(False) as callback:
-        assert callback is None
-
-
-def test_progress_on_a_terminal(monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with live_progress(True) as callback:
-        callback(Progress(1.0, None, 0, 0, {}))
-
-
-def test_progress_line():
-    shares = {"client-0": 0.5, "client-1": 0.25, "client-2": 0.25}
-    line = progress_line(Progress(1_234.5, 3_000.0, 40, 60, shares))
-    assert line == (
-        "simulated 1,234 of 3,000 s   programs 40/60   "
-        "share client-0 50%, client-1 25%, client-2 25%"
-    )
-    many = {f"client-{number}": 0.1 for number in range(10)}
-    line = progress_line(Progress(1.0, None, 0, 10, many))
-    assert line.startswith("simulated 1 s   programs 0/10   share client-0 10%")
-    assert line.endswith("client-5 10%, and 4 more")
-
-
 def test_version_and_help():
     assert invoke("--version").stdout == f"fairbench {__version__}\n"
     for command in ([], ["run"], ["list"], ["show"]):
@@ -263,7 +234,7 @@ def test_help_is_quick():
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from fairbench.cli.main import app\n"
+        "import sys; from fairbench.cli.app import app\n"
         "heavy = {'numpy', 'pyarrow', 'pydantic', 'rich', 'fairbench.sim'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(heavy)) or 0)"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.cli.main import app
+from fairbench.cli.app import app
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"

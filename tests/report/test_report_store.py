@@ -1,6 +1,7 @@
 """Run directories: written whole, read back, refused when they cannot be trusted."""
 
 import json
+import os
 import tomllib
 
 import numpy as np
@@ -95,6 +96,45 @@ def test_a_result_dir_that_is_a_file_is_refused_before_and_after(tmp_path):
             save(parent)
 
 
+def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
+    parent = tmp_path / "new" / "results"
+    long = "n" * 300
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        store.fresh_directory(parent, long)
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        save(parent / long)
+    with pytest.raises(ValueError, match="JSON"):
+        save(parent, wall_s=float("nan"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_there_before_stays_when_a_run_directory_cannot_be_made(tmp_path):
+    (tmp_path / "results").mkdir()
+    with pytest.raises(UsageError):
+        store.fresh_directory(tmp_path / "results" / "new", "n" * 300)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize("parts", [["n" * 300], ["new", "n" * 300, "below"]])
+def test_a_name_that_is_too_long_is_found_before_the_run(tmp_path, parts):
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        store.check_writable(tmp_path.joinpath(*parts))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_run_has_too_long_a_name(tmp_path):
+    workload = SPEC.workload.model_copy(update={"name": "w" * 64})
+    changes = {"tag": "t" * 64, "scenario": "s" * 300, "workload": workload}
+    spec = SPEC.model_copy(update=changes)
+    assert {len(save(tmp_path, spec).name) for _ in range(2)} == {200, 202}
+
+
+def test_a_directory_may_have_a_name_that_is_no_text(tmp_path):
+    path = save(tmp_path / os.fsdecode(b"caf\xe9"))
+    assert store.read_run(path).table("programs").num_rows == 2
+
+
 def test_checking_a_result_dir_leaves_nothing_behind(tmp_path):
     store.check_writable(tmp_path / "a" / "b")
     store.check_writable(tmp_path)
@@ -112,6 +152,9 @@ def test_another_schema_version_is_refused(tmp_path):
     [
         ("manifest.json", None, r"manifest\.json: no such file, so .* is not a run directory"),
         ("manifest.json", "{\n,}", r"manifest\.json: line 2: "),
+        ("summary.json", "[" * 99_999, r"summary\.json: nested too deeply"),
+        ("summary.json", '{"a": NaN}', r"summary\.json: cannot be read: NaN is not JSON"),
+        ("summary.json", "1" * 5000, r"summary\.json: cannot be read: Exceeds the limit"),
         ("summary.json", "[]", r"summary\.json: must hold a JSON object"),
         ("summary.json", None, r"summary\.json: no such file"),
     ],

@@ -1,6 +1,7 @@
 """The summary for people."""
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ SUMMARY = {
     "dp": 4,
     "seed": 0,
     "pool_tokens": 412_745,
+    "mem_fraction_static": 0.83,
+    "duration": 1_080.6,
     "service_rate_tok_s": 30_856.0,
     "output_throughput": 1.0,
     "output_rate_tok_s": 4_408.0,
@@ -85,7 +88,7 @@ def with_nulls(summary):
     empty = copy.deepcopy(summary)
     for row in (empty, *empty["clients"]):
         for key, value in row.items():
-            if isinstance(value, float):
+            if isinstance(value, float) and key != "duration":  # a run always takes some time
                 row[key] = None
     return empty
 
@@ -97,8 +100,9 @@ PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
     names=st.lists(st.text(PRINTABLE, min_size=1, max_size=60), min_size=1, max_size=5),
     large=st.integers(1, 10**6),
     nulls=st.booleans(),
+    width=st.integers(60, MAX_WIDTH),
 )
-def test_no_line_is_ever_too_wide(names, large, nulls):
+def test_no_line_is_ever_too_wide(names, large, nulls, width):
     summary = copy.deepcopy(SUMMARY)
     summary["clients"] = [
         CLIENT
@@ -107,8 +111,12 @@ def test_no_line_is_ever_too_wide(names, large, nulls):
     ]
     summary["notes"] = {f"clients.{name}.p99_s": f"reason {name}" for name in names}
     summary["censored"] = [f"clients.{name}.p99_s" for name in names]
-    shown = text(with_nulls(summary) if nulls else summary)
-    assert all(cell_len(line) <= MAX_WIDTH for line in shown.split("\n"))
+    shown = text(with_nulls(summary) if nulls else summary, width=width)
+    assert all(cell_len(line) <= width for line in shown.split("\n"))
+    assert "…" not in "".join(NAMELESS.findall(shown))
+
+
+NAMELESS = re.compile(r"(?<=  )[\d.,>%-]*…")  # a number that was cut
 
 
 def test_undefined_is_a_dash_and_its_reason_a_note():
@@ -118,6 +126,7 @@ def test_undefined_is_a_dash_and_its_reason_a_note():
         "jain_index_actual": "no client was served",
         "clients.client-1.p50_s": "no program arrived",
         "std_itl_ms": "not in the records",
+        "time_to_90pct_s": "fewer than 90% finished",
     }
     shown = text(summary)
     assert "None" not in shown
@@ -125,7 +134,57 @@ def test_undefined_is_a_dash_and_its_reason_a_note():
     assert "jain_index, jain_index_actual: no client was served" in shown
     assert "client-1.p50_s: no program arrived" in shown
     assert "std_itl" not in shown  # the table does not show it, so it need not excuse it
-    assert "largest -; bound -" in shown
+    assert "fewer than" not in shown  # shown as a lower bound
+    assert "largest -; no bound\n" in shown
+    assert not re.search(r"- (s|tok/s)\b", shown)
+
+
+def test_what_never_finished_took_longer_than_the_run():
+    assert "by 211 / > 1,080 / > 1,080 s" in text(SUMMARY | {"time_to_90pct_s": None})
+
+
+def test_no_bound_has_its_reason_beside_it_and_not_among_the_notes():
+    reason = "fcfs bounds no service difference"
+    none = {"service_gap_bound": None, "service_gap_bound_s": None, "bound_source": None}
+    for summary in (
+        SUMMARY | none | {"notes": dict.fromkeys(none, reason)},
+        {key: value for key, value in SUMMARY.items() if key != "bound_source"}
+        | {"service_gap_bound": None, "notes": {"service_gap_bound": reason}},
+    ):
+        shown = text(summary)
+        assert f"largest 82,545 tokens; no bound: {reason}\n" in shown
+        assert shown.count(reason) == 1
+        assert "\nnotes" not in shown
+
+
+def test_a_bound_without_its_time_keeps_the_note():
+    notes = {"service_gap_bound_s": "no client was served"}
+    shown = text(SUMMARY | {"service_gap_bound_s": None, "notes": notes})
+    assert "largest 82,545 tokens; bound 825,450 tokens (D2LPM Theorem 5.1)" in shown
+    assert "notes  service_gap_bound_s: no client was served" in shown
+
+
+def test_a_run_without_programs_says_so_once():
+    notes = {f"clients.{name}.p50_s": "no program arrived in the window" for name in "abc"}
+    shown = text(with_nulls(SUMMARY) | {"num_programs": 0, "notes": notes})
+    assert shown.split("\n")[3:] == [
+        "",
+        "No program arrived, so there is nothing to compare.",
+        "",
+        "files  results/runs/x",
+        "",
+    ]
+
+
+def test_a_narrow_terminal_goes_without_whole_columns():
+    def headings(width):
+        lines = text(SUMMARY, width=width).split("\n")
+        return next(line.split() for line in lines if line.startswith("client  "))
+
+    names = ["client", "behaviour", "programs", "tok/s", "tok/s", "share", "s", "s", "n", "hit"]
+    assert headings(100) == names
+    assert headings(79) == [*names[:4], *names[5:]]
+    assert headings(60) == ["client", "behaviour", "tok/s", "share", "s", "s", "hit"]
 
 
 def test_a_percentile_among_the_unfinished_is_a_lower_bound():
@@ -145,10 +204,14 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"demand_limited": True}, "(limited by demand)"),
+        (
+            {"demand_limited": True, "queue_empty_share": 0.25},
+            "(limited by demand: queues empty 25.0% of the time)",
+        ),
         ({"latency": "ttft"}, "to the first token"),
         ({"token_count_method": "4.6 characters a token"}, "input: 4.6 characters a token"),
         ({"mem_fraction_static": 0.88}, "(mem_fraction_static 0.88)"),
+        ({"mem_fraction_static": None}, "(set by --max-total-tokens)"),
         ({"simulated": False}, "measured on a100"),
     ],
 )

@@ -6,7 +6,6 @@ them is replaced: no process, no model, no tokenizer, no metrics. Overlap schedu
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.metadata
 import logging
 import os
@@ -19,8 +18,9 @@ from functools import cache
 from importlib import import_module
 from unittest.mock import MagicMock
 
+from sglang_stubs import StubFinder
+
 VERSION = "0.5.23"
-ABSENT = ("triton", "sgl_kernel", "torchvision")  # need a GPU, and are never called here
 
 MODULES = {
     "torch": "torch",
@@ -86,41 +86,6 @@ def why_absent():
     return "" if found == VERSION else f"sglang is {found}, not {VERSION}"
 
 
-class _StubLoader:
-    def create_module(self, spec):
-        return _Stub(spec.name)
-
-    def exec_module(self, module):
-        """Nothing to run."""
-
-
-class _StubFinder:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ABSENT:
-            return importlib.machinery.ModuleSpec(name, _StubLoader(), is_package=True)
-        return None
-
-
-class _Stub(types.ModuleType):
-    """A package whose every attribute is a class or a function that returns what it decorates."""
-
-    def __init__(self, name):
-        super().__init__(name)
-        self.__path__ = []
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value = type(name, (), {}) if name[:1].isupper() else _Stub(f"{self.__name__}.{name}")
-        setattr(self, name, value)
-        return value
-
-    def __call__(self, *arguments, **named):
-        if len(arguments) == 1 and callable(arguments[0]) and not named:
-            return arguments[0]
-        return lambda function: function
-
-
 @cache
 def sglang():
     """SGLang's modules, imported with stand-ins for what a machine without a GPU lacks."""
@@ -131,9 +96,10 @@ def sglang():
         import transformers.utils.import_utils as available
 
         available.is_torchvision_available()  # remembered: it must not see the stand-in
-        sys.meta_path.append(_StubFinder())
-        logging.disable(logging.WARNING)
-        return types.SimpleNamespace(**{name: import_module(path) for name, path in MODULES.items()})
+        sys.meta_path.append(StubFinder())
+        modules = {name: import_module(path) for name, path in MODULES.items()}
+    logging.getLogger("sglang").setLevel(logging.ERROR)
+    return types.SimpleNamespace(**modules)
 
 
 @cache
@@ -186,13 +152,10 @@ def _scheduler_class():
             self.beam_coordinator.pending_member_rows.return_value = 0
             self.beam_coordinator.commit_decode.return_value = set()
             self.tp_worker.model_runner.prefill_aware_swa = False
-            fields = dict.fromkeys(sgl.results.SchedulerBatchResultProcessor.__dataclass_fields__)
-            mine = {name: self.__dict__[name] for name in fields if name in self.__dict__}
-            self.batch_result_processor = sgl.results.SchedulerBatchResultProcessor(
-                **fields
-                | mine
-                | {"is_generation": True, "enable_overlap_mlx": False, "output_streamer": MagicMock()}
-            )
+            processor = sgl.results.SchedulerBatchResultProcessor
+            fields = {name: self.__dict__.get(name) for name in processor.__dataclass_fields__}
+            fields |= {"is_generation": True, "output_streamer": MagicMock()}
+            self.batch_result_processor = processor(**fields)
 
         def _add_request_to_queue(self, req, is_retracted=False):
             if is_retracted:

@@ -4,7 +4,7 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 """
 
 import pytest
-from sim_helpers import US, Home, SpyLPM, prompt
+from sim_helpers import US, Home, Spy, SpyLPM, prompt
 
 from fairbench.core import Segment
 from fairbench.sim.sequence import NEVER, REFUSED
@@ -91,6 +91,40 @@ def test_a_request_that_uses_up_the_budget_is_admitted_and_the_batch_is_full():
     # later 70 are free and 39 + 9 reserved, so that the small one would fit if anybody asked.
     assert back.admitted_ps == 1050 * US
     assert small.admitted_ps == back.finish_ps
+
+
+def test_a_last_chunk_that_uses_up_two_budgets_leaves_the_batch_full():
+    home = Home(pool=145, full_reservation=True, chunked_prefill_size=35)
+    home.send(5, 40)
+    back = come_back(home, at_ps=US)
+    small = home.send(5, 2, at_ps=1500 * US)
+    home.run()
+    # As above in two chunks of 35. The second uses up the chunk budget, which would end the pass
+    # and leave the batch open, but the 60 outputs that it books use up the memory too.
+    assert [prefill[0] for prefill in home.prefills()[:3]] == [0, 1050, 2400]
+    assert small.admitted_ps == back.finish_ps
+
+
+class Skipping(Spy):
+    """Tries every request, whether or not the one before it fitted."""
+
+    def select(self, view):
+        for request in view.queue_order():
+            _ = yield request
+
+
+def test_an_unfinished_chunk_leaves_and_opens_the_batch():
+    home = Home(Skipping(), pool=200, full_reservation=True, chunked_prefill_size=30)
+    home.send(5, 40)
+    big, chunk = home.send(20, 170, at_ps=US), home.send(60, 20, at_ps=US)
+    small = home.send(5, 2, at_ps=1500 * US)
+    home.run()
+    # At 1050 the big one finds no room, then the first chunk is admitted. When that chunk leaves
+    # SGLang's batch so does the flag; the second one, at 2350, uses up the chunk budget before
+    # anybody is tried, and the small one is admitted at the pass after it.
+    assert [prefill[0] for prefill in home.prefills()[:4]] == [0, 1050, 2350, 3650]
+    assert (chunk.admitted_ps, small.admitted_ps) == (1050 * US, 3650 * US)
+    assert big.admitted_ps > small.finish_ps
 
 
 def test_a_batch_that_was_empty_forgets_that_it_is_full():

@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from invariants import check_all
 from sim_helpers import small_spec
 
 from fairbench.sim.run import simulate
+from invariants import check_all
 
 
 def after(polls):
@@ -18,7 +18,10 @@ def after(polls):
 @pytest.mark.parametrize("scheduler", ["lpm", "vtc", "d2lpm"])
 @pytest.mark.parametrize("polls", [0, 1, 7, 50, 333, 1000])
 def test_whatever_had_happened_is_kept_and_consistent(scheduler, polls):
-    result = simulate(small_spec(scheduler, "tot", pool=9_000, dp=2, flags={"num_programs": 4}), interrupted=after(polls))
+    result = simulate(
+        small_spec(scheduler, "tot", pool=9_000, dp=2, flags={"num_programs": 4}),
+        interrupted=after(polls),
+    )
     assert not result.complete
     check_all(result)
     for key, value in result.summary.items():

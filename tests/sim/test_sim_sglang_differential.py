@@ -1,16 +1,18 @@
 """Our engine against SGLang 0.5.23's own scheduler, iteration by iteration (see sglang_seam.py)."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from unittest import mock
 
-import fairbench.sim.waiting
 import pytest
+from sglang_seam import Iteration, RealEngine, why_absent
+from sim_helpers import Home
+
+import fairbench.sim.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
-from sglang_seam import Iteration, RealEngine, why_absent
-from sim_helpers import Home
 
 pytestmark = [
     pytest.mark.slow,
@@ -147,7 +149,7 @@ def ask_sglang(policy, stream):
 
 
 class StepProfile:
-    """A timing profile in which every iteration takes as long; it hears of every one that starts."""
+    """A timing profile in which every iteration takes as long. It hears of each that starts."""
 
     context_ps = 0
 
@@ -231,3 +233,35 @@ def compare(policy, stream):
         assert vars(got) == vars(want), f"iteration {step} of {stream}"
     assert not ours
     return theirs
+
+
+POLICIES = pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+
+
+@POLICIES
+@pytest.mark.parametrize("first_seed", [0, 40, 80])
+def test_random_streams_are_served_alike(policy, first_seed):
+    seen = Counter()
+    for seed in range(first_seed, first_seed + 40):
+        stream = random_stream(seed)
+        for done in compare(policy, stream).values():
+            seen["evicted"] += len(done.evicted)
+            seen["retracted"] += len(done.retracted)
+            seen["cached"] += sum(cached > 0 for _, cached, _ in done.prefills)
+            seen["full chunks"] += any(tokens == stream.chunk for *_, tokens in done.prefills)
+    assert seen["retracted"] > 5
+    assert min(seen["evicted"], seen["cached"], seen["full chunks"]) > 100
+
+
+@POLICIES
+@pytest.mark.parametrize("limit", [128, 10_000])
+def test_a_long_stream_is_served_alike(policy, limit):
+    """The server's own 128 and no limit, with more waiting than that at times."""
+    draw = random.Random(1)
+    stream = Stream(2000, 256, 16_384, 100, 1.0, limit, full=False)
+    for number in range(600):
+        prompt = _prompt(draw, stream.arrivals, number, 600)
+        output = draw.randint(1, 60)
+        stream.arrivals.append(Arrival(number // 300 * 300, prompt, output, output + 9))
+    done = compare(policy, stream)
+    assert sum(len(iteration.evicted) for iteration in done.values()) > 100

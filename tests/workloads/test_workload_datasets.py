@@ -1,10 +1,13 @@
 """Real input: files, hub layouts, token counts, and what is said about wrong files."""
 
 import builtins
+import errno
 import gzip
 import json
+import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from workload_fakes import calls_of, demand_of, shared_data
@@ -93,6 +96,10 @@ class TestLayouts:
         path = write({"text": text_of(9000)}, {"text": text_of(10)})
         assert items(load_source("judge", path))[0].text_tokens == 9000
 
+    def test_a_byte_order_mark_is_no_part_of_the_file(self, write):
+        path = write('\ufeff{"question": "a"}')
+        assert len(load_source("tree-of-thought", path)) == 1
+
     def test_blank_lines_are_no_records(self, write):
         assert len(load_source("tree-of-thought", write({"question": "a"}, "", "  "))) == 1
 
@@ -136,6 +143,8 @@ class TestWrongFiles:
             ("long-qa", [{"title": "a", "qa": []}], r"line 1: missing field 'text'"),
             ("long-qa", [{"text": "a", "qa": []}], r"line 1: field 'qa': is empty"),
             ("long-qa", [{"text": "a", "qa": [{"q": "b"}]}], r"missing field 'qa\[0\]\.a'"),
+            ("chat", ["[" * 99_999], r"data\.jsonl, line 1: nested too deeply"),
+            ("long-qa", [{"input": "a", "qa_pairs": "[" * 99_999}], r"must be a list of objects"),
             ("long-qa", [{"input": "a", "qa_pairs": "none("}], r"'qa_pairs': must be a list"),
             ("chat", [{"history": [{"user": "b"}]}], r"missing field 'history\[0\]\.bot'"),
             ("chat", [{"history": "b"}], r"'history': must be a list of objects"),
@@ -223,7 +232,7 @@ class TestHub:
 
     def test_package_missing(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "datasets", None)
-        with pytest.raises(UsageError, match=r"pip install 'fairbench-llm\[hub\]'"):
+        with pytest.raises(UsageError, match=r"in a clone of fairbench, pip install \"\.\[hub\]\""):
             load_source("tree-of-thought", "hf:openai/gsm8k")
 
 
@@ -244,6 +253,9 @@ class TestTokens:
         with pytest.raises(UsageError, match="no such file"):
             load_counter(str(tmp_path))
         bad = tmp_path / "tokenizer.json"
+        bad.write_bytes(b"\xff")
+        with pytest.raises(DataError, match=r"not a tokenizer\.json \(not text\)"):
+            load_counter(str(tmp_path))
         bad.write_text("{}")
         pytest.importorskip("tokenizers")
         with pytest.raises(DataError, match=r"not a tokenizer\.json") as raised:
@@ -261,8 +273,22 @@ class TestTokens:
             return real(name, *arguments, **keywords)
 
         monkeypatch.setattr(builtins, "__import__", refuse)
-        with pytest.raises(UsageError, match=r"pip install 'fairbench-llm\[tokenizers\]'"):
+        with pytest.raises(
+            UsageError, match=r"a clone of fairbench, pip install \"\.\[tokenizers\]\""
+        ):
             load_counter(str(path))
+
+    def test_an_unreadable_file_says_why(self, tmp_path, monkeypatch):
+        def denied(*arguments, **keywords):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        with pytest.raises(DataError, match=r"a: cannot be read: File name too long$"):
+            load_counter("a" * 300)
+        (tmp_path / "locked.json").write_text("{}")
+        monkeypatch.setattr(Path, "open", denied)
+        monkeypatch.setattr("io.open", denied)
+        with pytest.raises(DataError, match=r"locked\.json: cannot be read: Permission denied$"):
+            load_counter(str(tmp_path / "locked.json"))
 
     def test_counts_by_a_small_tokenizer(self, tmp_path, write):
         tokenizers = pytest.importorskip("tokenizers")

@@ -15,6 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.workloads.arrivals import Rate
 from fairbench.workloads.programs import Item
 from fairbench.workloads.spec import (
+    expected_programs,
     load_workload,
     plan_clients,
     program_stream,
@@ -149,6 +150,31 @@ class TestRatesAndCounts:
     def test_impossible_values(self, arguments, message):
         with pytest.raises(UsageError, match=message):
             plans(**arguments)
+
+
+class TestExpectedPrograms:
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            ({"request_rate": 2.0, "duration_s": 50.0}, [100, 100, 100]),
+            ({"num_programs": 7}, [7, 7, 7]),
+            ({"num_programs": 7, "request_rate": inf}, [7, 7, 7]),
+            ({"num_programs": 700, "request_rate": 2.0, "duration_s": 50.0}, [100, 100, 100]),
+            # Four times the rate, the one client only for the first half.
+            ({"workload": "chat", "request_rate": 1.0, "duration_s": 40.0}, [40, 40, 100, 160]),
+            ({"workload": "chat", "request_rate": inf, "num_programs": 4}, [4, 4, 10, 16]),
+        ],
+    )
+    def test_rates_and_counts(self, arguments, expected):
+        counts = [expected_programs(plan) for plan in plans(**arguments)]
+        assert counts == pytest.approx(expected)
+
+    def test_it_is_the_average_of_what_arrives(self):
+        plan = plans("chat", request_rate=1.0, duration_s=400.0)[2]
+        counts = [len(programs(plan, "chat", seed=seed)) for seed in range(20)]
+        # 1,000 programs, give or take 7 (the standard error of a mean of 20 Poisson counts).
+        assert expected_programs(plan) == pytest.approx(1_000)
+        assert sum(counts) / 20 == pytest.approx(1_000, abs=30)
 
 
 class TestStreams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +12,23 @@ from typing import Any
 
 import typer
 
+MIN_WIDTH = 60
+
 
 def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
     """The summary for people, on stdout; plain text unless stdout is a terminal."""
-    from fairbench.report.table import as_text
+    from fairbench.report.table import MAX_WIDTH, as_text
 
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    typer.echo(as_text(summary, path=path, complete=complete, colour=colour), nl=False)
+    terminal = sys.stdout.isatty()
+    columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns if terminal else MAX_WIDTH
+    text = as_text(
+        summary,
+        path=path,
+        complete=complete,
+        colour=terminal and "NO_COLOR" not in os.environ,
+        width=max(MIN_WIDTH, min(columns, MAX_WIDTH)),
+    )
+    typer.echo(text, nl=False)
 
 
 def print_json(summary: Mapping[str, Any]) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairbench.sim.run import Progress
 
-SHOWN_CLIENTS = 6
+SHOWN_CLIENTS = 4
+LINE_WIDTH = 80
 
 
 @contextmanager
 def live_progress(wanted: bool) -> Iterator[Callable[[Progress], None] | None]:
     """A callback that keeps one line up to date; None off a terminal or when not wanted."""
-    if not (wanted and sys.stderr.isatty()):
+    if not (wanted and sys.stderr and sys.stderr.isatty()):
         yield None
         return
     from rich.console import Console
@@ -29,13 +30,24 @@ def live_progress(wanted: bool) -> Iterator[Callable[[Progress], None] | None]:
 
 
 def progress_line(progress: Progress) -> str:
-    """Simulated time, programs done and each client's share of the service so far."""
-    shares = [f"{client} {share:.0%}" for client, share in progress.shares.items()]
+    """Simulated time, programs done and the clients' shares of the service so far.
+
+    At most ``LINE_WIDTH`` columns, so that it stays one line: without the shares if need be.
+    """
+    now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
+    if end_s is None:
+        time = f"simulated {now_s} s"
+    elif progress.sim_time_s <= end_s:
+        time = f"simulated {now_s} of {end_s:,.0f} s"
+    else:
+        time = f"draining, simulated {now_s} s (arrivals ended at {end_s:,.0f} s)"
+    line = f"{time}  programs {progress.programs_done:,}/{progress.programs_started:,}"
+    shares = _shares(list(progress.shares.values()))
+    return line + shares if len(line + shares) <= LINE_WIDTH else line
+
+
+def _shares(shares: list[float]) -> str:
+    label = "share"
     if len(shares) > SHOWN_CLIENTS:
-        shares[SHOWN_CLIENTS:] = [f"and {len(shares) - SHOWN_CLIENTS} more"]
-    end = "" if progress.end_s is None else f" of {progress.end_s:,.0f}"
-    return (
-        f"simulated {progress.sim_time_s:,.0f}{end} s   "
-        f"programs {progress.programs_done:,}/{progress.programs_started:,}   "
-        f"share {', '.join(shares)}"
-    )
+        label, shares = "largest shares", sorted(shares, reverse=True)[:SHOWN_CLIENTS]
+    return f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%" if shares else ""

@@ -16,10 +16,12 @@ def show(
 ) -> None:
     """Print the summary of a stored run again, from its files."""
     from fairbench.cli.output import print_json, print_summary
+    from fairbench.report.shape import check_summary
     from fairbench.report.store import read_run
 
     stored = read_run(run_dir)
     if as_json:
         print_json(stored.summary)
     else:
+        check_summary(stored.summary, run_dir / "summary.json")
         print_summary(stored.summary, run_dir, complete=bool(stored.manifest.get("complete")))

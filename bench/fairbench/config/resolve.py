@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from fairbench.config.defaults import (
+    DEFAULTS,
+    choices,
+    parts_of,
+    read_workload,
+    text_of,
+    times_of,
+)
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec, flat_settings
-from fairbench.config.toml import read_toml
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.schedulers.registry import locals_by_name, pair_name, routers_by_name, split_pair
+from fairbench.schedulers.registry import pair_name
 from fairbench.sim.timing import resolve_profile
-from fairbench.validation import explain
-from fairbench.workloads.spec import WorkloadSpec, load_workload
+from fairbench.validation import explain, read_toml
+from fairbench.workloads.spec import expected_programs, plan_clients
 
-DEFAULTS: Mapping[str, Any] = {
-    "scheduler": "d2lpm",
-    "dp": 1,
-    "workload": "tot",
-    "scenario": "s1",
-    "gpu": "a100",
-    "model": "llama-3.1-8b",
-    "seed": 0,
-    "burstiness": 1.0,
-}
+MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
 
-WARMUP_SHARE = 0.1  # of a duration that the user chose; a workload's own may not fit into it
+# What the defaults of other keys depend on.
+RULING = frozenset(
+    {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
+    | {"duration_s", "num_programs", "clients"}
+)
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
     """The keys of an experiment file. Raises DataError naming the file and the key or line."""
-    data = read_toml(path)
+    data = read_toml(path, str(path))
     for key in data:
         if key not in ExperimentSpec.model_fields:
             wrong = unknown_name("key", key, ExperimentSpec.model_fields)
@@ -54,17 +55,38 @@ def resolve(
     """The full spec. ``flags`` override the keys of ``file``, ``assignments`` its settings.
 
     All three hold only what was given; ``path`` is where ``file`` was read. Raises UsageError with
-    one line that names the field, its value and what is allowed.
+    one line that names the field, its value and what is allowed, and the file if it is at fault.
     """
     file = file or {}
+    try:
+        return _resolve(flags, assignments or {}, file)
+    except UsageError as error:
+        if path is not None and str(error) == _complaint(file):
+            raise DataError(f"{path}: {error}") from None
+        raise
+
+
+def _complaint(file: Mapping[str, Any]) -> str:
+    """What is wrong with a file by itself, "" if nothing is."""
+    try:
+        _resolve({}, {}, file)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _resolve(
+    flags: Mapping[str, Any], assignments: Mapping[str, Any], file: Mapping[str, Any]
+) -> ExperimentSpec:
+    if not RULING.isdisjoint(flags):
+        file = choices(file)
     draft = {**DEFAULTS, **_not_overridden(file, flags), **flags}
-    settings = flat_settings(draft.pop("settings", {})) | dict(assignments or {})
-    router, local = _parts(draft)
-    workload = _workload(draft["workload"])
+    settings = flat_settings(draft.pop("settings", {})) | dict(assignments)
+    router, local = parts_of(draft)
     workload, resolved = resolve_settings(
-        workload, _text(draft, "scenario"), router, local, settings
+        read_workload(draft["workload"]), text_of(draft, "scenario"), router, local, settings
     )
-    profile = resolve_profile(_text(draft, "gpu"), _text(draft, "model"))
+    profile = resolve_profile(text_of(draft, "gpu"), text_of(draft, "model"))
     draft |= {
         "scheduler": pair_name(router, local),
         "router": router,
@@ -74,12 +96,11 @@ def resolve(
         "workload": workload,
     }
     try:
-        return ExperimentSpec.model_validate(_times(draft, workload) | draft)
+        spec = ExperimentSpec.model_validate(times_of(draft, workload) | draft)
     except ValidationError as error:
-        field = error.errors()[0]["loc"][:1]
-        if path and field and field[0] in file.keys() - flags.keys():
-            raise DataError(f"{path}: {explain(error)}") from None
         raise UsageError(explain(error)) from None
+    _check_size(spec)
+    return spec
 
 
 def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,52 +109,24 @@ def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[s
     return {key: value for key, value in file.items() if key not in dropped}
 
 
-def _parts(draft: Mapping[str, Any]) -> tuple[str, str]:
-    router, local = split_pair(_text(draft, "scheduler"))
-    router = _text(draft, "router") if "router" in draft else router
-    local = _text(draft, "local") if "local" in draft else local
-    for what, name, known in (
-        ("router", router, routers_by_name()),
-        ("local scheduler", local, locals_by_name()),
-    ):
-        if name not in known:
-            raise unknown_name(what, name, known)
-    return router, local
-
-
-def _workload(value: Any) -> WorkloadSpec:
-    """A workload by name or path, or the whole of it as a table of the experiment file."""
-    if isinstance(value, str):
-        return load_workload(value)
-    if not isinstance(value, Mapping | WorkloadSpec):
-        raise UsageError(f"workload = {value!r}: must be a name, a path or a table")
-    try:
-        return WorkloadSpec.model_validate(value)
-    except ValidationError as error:
-        raise UsageError(explain(error, "workload")) from None
-
-
-def _times(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """The workload's own number of clients and times, where nothing else follows from the rest.
-
-    A number of programs lifts the default duration. A workload's warm-up is made for the
-    workload's duration, so another duration has a warm-up of ``WARMUP_SHARE`` of it at most.
-    """
-    times = {
-        "clients": workload.clients,
-        "warmup_s": workload.warmup_s,
-        "max_drain_s": workload.max_drain_s,
-    }
-    if "duration_s" not in draft and "num_programs" not in draft:
-        times["duration_s"] = workload.duration_s
-    chosen_s = draft.get("duration_s")
-    if isinstance(chosen_s, int | float) and 0 < chosen_s < math.inf:
-        times["warmup_s"] = min(workload.warmup_s, WARMUP_SHARE * chosen_s)
-    return times
-
-
-def _text(draft: Mapping[str, Any], key: str) -> str:
-    value = draft[key]
-    if not isinstance(value, str):
-        raise UsageError(f"{key} = {value!r}: must be a text")
-    return value
+def _check_size(spec: ExperimentSpec) -> None:
+    """Raise UsageError if the clients could not be made, or would send too many programs."""
+    plans = plan_clients(
+        spec.workload,
+        spec.scenario,
+        dp=spec.dp,
+        clients=spec.clients,
+        request_rate=spec.request_rate,
+        num_programs=spec.num_programs,
+        burstiness=spec.burstiness,
+        duration_s=spec.duration_s,
+    )
+    programs = sum(map(expected_programs, plans))
+    if programs <= MAX_PROGRAMS:
+        return
+    rate = "dp" if spec.request_rate is None else "request_rate"
+    keys = ("duration_s", rate) if spec.num_programs is None else ("num_programs",)
+    causes = ", ".join(f"{key} = {getattr(spec, key)}" for key in (*keys, "clients"))
+    raise UsageError(
+        f"{causes}: about {programs:,.0f} programs in all, at most {MAX_PROGRAMS:,} are allowed"
+    )

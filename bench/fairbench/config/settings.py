@@ -49,8 +49,10 @@ def resolve_settings(
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
     """The names before the dots, each once. Raises UsageError for a key without one."""
-    for key in settings:
+    for key, value in settings.items():
         if "." not in key:
+            if key in {*parts(), *workload_names()}:
+                raise UsageError(f"settings.{key} = {value!r}: must be a table")
             known = {f"{name}.{key}": name for name in parts()}
             raise unknown_name("setting", key, known)
     return list(dict.fromkeys(key.split(".", 1)[0] for key in settings))

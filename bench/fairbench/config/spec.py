@@ -9,7 +9,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairbench.config.toml import dumps
-from fairbench.workloads.spec import WorkloadSpec
+from fairbench.workloads.model import MAX_NAME, WorkloadSpec
+
+MAX_REPLICAS = 4096
+MAX_CLIENTS = 10_000
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]  # infinity allowed: everything at once
@@ -31,12 +34,12 @@ class ExperimentSpec(BaseModel):
     scheduler: str
     router: str
     local: str
-    dp: Count
+    dp: Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
     scenario: str
     gpu: str
     model: str
-    seed: Annotated[int, Field(ge=0)]
-    clients: Count
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
     num_programs: Count | None = None
     request_rate: Rate | None = None
     burstiness: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -45,7 +48,7 @@ class ExperimentSpec(BaseModel):
     max_drain_s: Seconds
     dataset_path: str | None = None
     tokenizer: str | None = None
-    tag: str | None = None
+    tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     settings: dict[str, Any]
     workload: WorkloadSpec
 

@@ -1,4 +1,4 @@
-"""TOML: read with errors that name file and line, write what the standard library cannot."""
+"""TOML: values after ``--set``, and writing, which the standard library cannot."""
 
 from __future__ import annotations
 
@@ -6,32 +6,10 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError, UsageError
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises DataError naming the file, and the line if malformed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise DataError(f"{path}: cannot be read: {reason}") from None
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{path}: {_place(str(error), text)}") from None
-
-
-def _place(message: str, text: str) -> str:
-    """``line 3: Invalid value: dp = = 4`` from the parser's message."""
-    lines = text.rstrip("\n").split("\n")
-    found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
-    number = int(found[1]) if found and found[1] else len(lines)
-    reason = message.replace(found[0], "") if found else message
-    return f"line {number}: {reason}: {lines[number - 1].strip()}"
+from fairbench.errors import UsageError
+from fairbench.validation import TOO_DEEP, is_too_deep
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -44,8 +22,12 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UsageError(f"--set {text}: write NAME.PARAM=VALUE, such as dlpm.quantum=5000")
     try:
         parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise UsageError(f"--set {key}: {TOO_DEEP}") from None
+    except ValueError:
         return key, value
+    if is_too_deep(parsed):
+        raise UsageError(f"--set {key}: {TOO_DEEP}")
     # A line break in VALUE would start another key.
     return key, parsed["value"] if len(parsed) == 1 else value
 

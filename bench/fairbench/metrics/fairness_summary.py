@@ -23,10 +23,11 @@ NOT_ALL_ACTIVE = "at no time were all clients active"
 class Fairness:
     """Rates are over the window, in (weighted) tokens per second of the whole cluster.
 
-    ``queue_empty_share``: the part of the window in which no request waited anywhere;
-    ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers. ``jain_index_maxmin`` is what a perfect scheduler would have
-    scored. The gap and its bound are in weighted tokens, ``service_gap_bound_s`` in seconds of
-    cluster service; they are not confined to the window. The paper's window is 000:L345's.
+    ``queue_empty_share`` is the part of the window in which no request waited anywhere;
+    ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers.
+    ``jain_index_maxmin`` is what a perfect scheduler would have scored. The gap and its bound are
+    in weighted tokens, ``service_gap_bound_s`` in seconds of cluster service; they are not
+    confined to the window. The paper's window is 000:L345's.
     """
 
     service_rate_tok_s: float

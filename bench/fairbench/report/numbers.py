@@ -14,6 +14,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{_decimals(value)}f}"
 
 
+def with_unit(value: float | None, unit: str) -> str:
+    """An amount and its unit, which an undefined one has not."""
+    return UNDEFINED if value is None else f"{number(value)} {unit}"
+
+
 def whole(value: float | None) -> str:
     """An amount, rounded to a whole number."""
     return UNDEFINED if value is None else f"{value:,.0f}"

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,6 +26,7 @@ SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
 ROWS_PER_GROUP = 65_536
+MAX_RUN_NAME = 200  # file systems stop at 255, and a number may follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +44,57 @@ class StoredRun:
 
         path = self.path / f"{name}.parquet"
         try:
-            return pq.read_table(path)
+            with path.open("rb") as file:
+                return pq.read_table(file)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
 
 
 def check_writable(parent: Path) -> None:
     """Raise UsageError unless run directories can be made in ``parent``. Leaves nothing behind."""
-    existing = next(path for path in (parent, *parent.parents) if path.exists())
     try:
+        existing = next(path for path in (parent, *parent.parents) if _exists(path))
+        for part in parent.parts:
+            _exists(existing / part)  # fails if the name is longer than file systems allow
         with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
     except OSError as error:
         raise _unwritable(parent, error) from None
 
 
+def _exists(path: Path) -> bool:
+    """Whether it exists. Raises OSError if it cannot."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _unwritable(parent: Path, error: OSError) -> UsageError:
     return UsageError(f"result_dir {parent}: cannot be written: {error.strerror}")
+
+
+@contextmanager
+def _made(parent: Path) -> Iterator[None]:
+    """With ``parent`` and what is above it made, and removed again if the rest then fails.
+
+    Raises UsageError for an OSError.
+    """
+    made: list[Path] = []
+    try:
+        for path in (*reversed(parent.parents), parent):
+            if not _exists(path):
+                path.mkdir(exist_ok=True)
+                made.append(path)
+        yield
+    except BaseException as error:
+        for path in reversed(made):
+            with suppress(OSError):  # another run has put something in it
+                path.rmdir()
+        if isinstance(error, OSError):
+            raise _unwritable(parent, error) from None
+        raise
 
 
 def save_run(
@@ -72,10 +107,9 @@ def save_run(
     """Write one run into a fresh directory in ``parent``; returns the directory.
 
     It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
-    written.
+    written, and leaves nothing behind then.
     """
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
+    with _made(parent):
         hidden = parent / f".writing-{secrets.token_hex(8)}"
         hidden.mkdir()
         try:
@@ -84,23 +118,18 @@ def save_run(
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
-    except OSError as error:
-        raise _unwritable(parent, error) from None
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
     """A new, empty directory in ``parent``, called ``name`` or ``name.2`` and so on.
 
-    Raises UsageError if it cannot be made.
+    Raises UsageError if it cannot be made, and leaves nothing behind then.
     """
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
+    with _made(parent):
         for target in _names(parent / name):
             with suppress(FileExistsError):
                 target.mkdir()
                 return target
-    except OSError as error:
-        raise _unwritable(parent, error) from None
     raise AssertionError("names never end")
 
 
@@ -108,7 +137,7 @@ def run_name(spec: ExperimentSpec) -> str:
     """What a run's directory is called, but for the number of a repeat."""
     parts = [spec.tag] if spec.tag else []
     parts += [spec.scheduler, spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")[:MAX_RUN_NAME]
 
 
 def _names(wanted: Path) -> Iterator[Path]:
@@ -142,12 +171,14 @@ def _write(
     import pyarrow.parquet as pq
 
     for name in TABLES:
-        pq.write_table(
-            pa.table(dict(tables[name])),
-            path / f"{name}.parquet",
-            compression="zstd",
-            row_group_size=ROWS_PER_GROUP,
-        )
+        # An open file, since pyarrow itself takes no path that is not UTF-8.
+        with (path / f"{name}.parquet").open("wb") as file:
+            pq.write_table(
+                pa.table(dict(tables[name])),
+                file,
+                compression="zstd",
+                row_group_size=ROWS_PER_GROUP,
+            )
     (path / "experiment.toml").write_text(to_toml(spec), encoding="utf-8")
     for name, content in (("summary", summary), ("manifest", manifest)):
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
@@ -167,17 +198,25 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file, so {path.parent} is not a run directory")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file, so {path.parent} is not a run directory") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: line {error.lineno}: {error.msg}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise DataError(f"{path}: nested too deeply") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, NaN, or an integer of thousands of digits
         raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: must hold a JSON object")
     return content
+
+
+def _no_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _first_line(error: Exception) -> str:

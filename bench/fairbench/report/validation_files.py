@@ -36,9 +36,7 @@ def as_json_object(
 def check_output(directory: Path) -> None:
     """Raise UsageError unless the figure can be drawn and the directory be made."""
     if find_spec("matplotlib") is None:
-        raise UsageError(
-            "output_dir: the figure needs matplotlib: pip install 'fairbench-llm[plot]'"
-        )
+        raise UsageError("output_dir: the figure needs matplotlib: pip install '.[plot]'")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -92,6 +92,12 @@ class LocalScheduler(ABC):
         first False.
         """
 
+    def check_clients(self, clients: Collection[str]) -> None:  # noqa: B027
+        """Told once, before the first request, who the clients of the run are.
+
+        Raises UsageError if the parameters name a client that is not among them.
+        """
+
     def accepts(self, request: Request, now_s: float) -> bool:
         """Whether an arriving request is taken in at all. A rate limit refuses some for good."""
         return True

@@ -201,12 +201,12 @@ class Worker:
             # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
-        for prefill in sorted(prefills, key=lambda prefill: not prefill.last):
+        for prefill in prefills:
             sequence = prefill.sequence
             self._store_prompt(sequence, prefill.tokens)
             _add_share(shares, prefill)
             if not prefill.last:
-                continue  # stored last
+                continue
             if sequence.first_token_ps == NEVER:
                 sequence.first_token_ps = now_ps
             sequence.produced += 1

@@ -28,7 +28,7 @@ class EngineParams:
     max_running_requests: Annotated[int, Gt(0)] = 2_048
     schedule_conservativeness: Annotated[float, Gt(0)] = 1.0
     mem_fraction_static: Annotated[float, Ge(0), Le(1)] = 0.0
-    max_total_tokens: Annotated[int, Ge(0)] = 0
+    max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0
     full_reservation: bool = False
     step_by_step: bool = False
     eviction_delay_s: Annotated[float, Ge(0)] = 0.1

@@ -14,7 +14,6 @@ from typing import Protocol
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice, path, place_at
 
-
 # When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
 # at a refresh, whose single stamp they share, the request's place in the list (SGLang touches them
 # one by one in that order).

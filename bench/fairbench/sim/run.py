@@ -110,6 +110,7 @@ class Simulation:
             delay_ps = round(params.eviction_delay_s * PS_PER_S)
             cache.on_evict = eviction_news(self.clock, self.router, index, delay_ps)
         local = build_local(self.spec.local, self.spec.settings)
+        local.check_clients([plan.client for plan in self.plans])
         return Worker(index, self.clock, local, self.profile, self.limits, self.log, cache)
 
     def run(

@@ -149,6 +149,8 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
             continue
         try:
             yield f"line {number}", json.loads(line)
+        except RecursionError:
+            raise DataError(f"{path}, line {number}: nested too deeply") from None
         except ValueError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error})") from None
 
@@ -160,7 +162,7 @@ def _lines(path: str) -> Iterator[str]:
         opener = gzip.open if path.endswith(".gz") else open
         with opener(path, "rb") as file:
             for line in file:
-                yield line.decode("utf-8")
+                yield line.decode("utf-8-sig")  # editors on Windows put a mark in front
     except UnicodeDecodeError:
         raise DataError(f"dataset {path}: it is not UTF-8 text") from None
     except (EOFError, zlib.error) as error:

@@ -8,6 +8,7 @@ from typing import Any
 from fairbench.errors import UsageError, unknown_name
 
 HUB_PREFIX = "hf:"
+INSTALL = 'pip install ".[hub]"'
 
 # Dataset -> (configuration, split). All are read by fairbench.workloads.schemas.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
@@ -29,7 +30,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
         from datasets import load_dataset
     except ImportError:
         raise UsageError(
-            f"{ref} needs the datasets package: pip install 'fairbench-llm[hub]'"
+            f"{ref} needs the datasets package: in a clone of fairbench, {INSTALL}"
         ) from None
     configuration, split = HUB_DATASETS[name]
     try:
@@ -38,6 +39,6 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(
             f"cannot load {ref}: {reason} (it needs a network and, if gated, a hub login; "
-            "the package: pip install 'fairbench-llm[hub]')"
+            f"the package: {INSTALL})"
         ) from None
     return ((f"row {number}", row) for number, row in enumerate(rows, start=1))

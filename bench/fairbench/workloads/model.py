@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.validation import explain
@@ -18,8 +27,16 @@ Value = bool | int | float | str
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+MAX_NAME = 64  # characters; it is part of a directory's name
+
 CALM = "none"
 """The scenario in which every client is well-behaved; every workload has it."""
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError("must be letters, digits, - and _, the first a letter or digit")
+    return name
 
 
 class _Table(BaseModel):
@@ -60,7 +77,7 @@ class WorkloadSpec(_Table):
     Times are in seconds.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
     description: str = ""
     program: str
     latency: Literal["program", "ttft"]

@@ -92,6 +92,16 @@ def plan_clients(
     return tuple(plans)
 
 
+def expected_programs(plan: ClientPlan) -> float:
+    """How many programs a client sends, on average over the seeds."""
+    ends = [rate.start_s for rate in plan.rates[1:]] + [plan.until_s]
+    arriving = sum(
+        rate.programs_per_s * max(0.0, min(end_s, plan.until_s) - rate.start_s)
+        for rate, end_s in zip(plan.rates, ends, strict=True)
+    )
+    return arriving if plan.num_programs is None else min(arriving, plan.num_programs)
+
+
 def program_stream(
     plan: ClientPlan, *, kind: str, seed: int, source: ItemSource | None = None
 ) -> Iterator[tuple[float, Program]]:

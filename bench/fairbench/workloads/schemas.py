@@ -106,7 +106,7 @@ def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
     if isinstance(listed, str):
         try:
             listed = literal_eval(listed)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             raise ValueError("field 'qa_pairs': must be a list of objects") from None
     pairs = _pairs({"qa_pairs": listed}, "qa_pairs", "Q", "A")
     return Texts(_text(record, "input"), pairs.exchanges)

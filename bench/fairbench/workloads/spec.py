@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.resources import files
@@ -14,14 +12,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.validation import explain
+from fairbench.validation import explain, read_toml
 from fairbench.workloads.model import Misbehaving, Scenario, WorkloadSpec, make_params
-from fairbench.workloads.plan import ClientPlan, plan_clients, program_stream
+from fairbench.workloads.plan import ClientPlan, expected_programs, plan_clients, program_stream
 from fairbench.workloads.programs import program_class
 
 __all__ = [
     "ClientPlan",
     "WorkloadSpec",
+    "expected_programs",
     "load_workload",
     "plan_clients",
     "program_stream",
@@ -103,13 +102,7 @@ def _bundled() -> list[Traversable]:
 
 def _load(file: Traversable, shown: str) -> WorkloadSpec:
     """Read one workload file; ``shown`` names it in complaints."""
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise DataError(f"cannot read workload file {shown}: {reason}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{shown}: {_with_line(str(error), file)}") from None
+    data = read_toml(file, shown)
     try:
         _check_keys(data)
         return WorkloadSpec.model_validate(data)
@@ -117,14 +110,6 @@ def _load(file: Traversable, shown: str) -> WorkloadSpec:
         raise DataError(f"{shown}: {explain(error)}") from None
     except UsageError as error:
         raise DataError(f"{shown}: {error}") from None
-
-
-def _with_line(message: str, file: Traversable) -> str:
-    """The parser's message, which names a line except at the end of the document."""
-    if re.search(r"line \d+", message):
-        return message
-    last = file.read_text(encoding="utf-8").count("\n") + 1
-    return message.replace("(at end of document)", f"(at line {last}, end of document)")
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:

@@ -47,19 +47,33 @@ def load_counter(tokenizer_path: str | None) -> TokenCounter:
     """
     if tokenizer_path is None:
         return ApproximateCounter()
-    path = Path(tokenizer_path)
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if not path.is_file():
-        raise UsageError(f"tokenizer {tokenizer_path}: no such file (a tokenizer.json is needed)")
+    path, text = _read(tokenizer_path)
     try:
         from tokenizers import Tokenizer
     except ImportError:
         raise UsageError(
-            "a tokenizer file needs the tokenizers package: pip install 'fairbench-llm[tokenizers]'"
+            "a tokenizer file needs the tokenizers package: in a clone of fairbench, "
+            'pip install ".[tokenizers]"'
         ) from None
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the package raises bare Exception
         reason = str(error).splitlines()[0]
         raise DataError(f"tokenizer {tokenizer_path}: not a tokenizer.json ({reason})") from None
     return TokenizerCounter(tokenizer, path.name)
+
+
+def _read(tokenizer_path: str) -> tuple[Path, str]:
+    """The file, found in its folder if need be, and what it holds."""
+    path = Path(tokenizer_path)
+    try:
+        path = path / "tokenizer.json" if path.is_dir() else path
+        return path, path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            f"tokenizer {tokenizer_path}: no such file (a tokenizer.json is needed)"
+        ) from None
+    except UnicodeDecodeError:
+        raise DataError(f"tokenizer {tokenizer_path}: not a tokenizer.json (not text)") from None
+    except OSError as error:
+        raise DataError(f"tokenizer {tokenizer_path}: cannot be read: {error.strerror}") from None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Gt
 
 from fairbench.core import Request, ServiceBound
+from fairbench.errors import unknown_name
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
@@ -51,6 +53,11 @@ class VTC(LocalScheduler):
         self._first: Counter[str] = Counter()  # first tokens yet to come
         self._running: Counter[str] = Counter()
         self._step_charged = False
+
+    def check_clients(self, clients: Collection[str]) -> None:
+        for client in self.params.weights:
+            if client not in clients:
+                raise unknown_name(f"client in {self.name}.weights", client, clients)
 
     def on_arrival(self, request: Request, view: WaitingView) -> None:
         self._enter(request, view)

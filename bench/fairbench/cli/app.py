@@ -1,0 +1,125 @@
+"""The commands put together. Here, and only here, errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fairbench import __version__
+from fairbench.cli.list import list_names
+from fairbench.cli.main import FAILED, INTERRUPTED, USAGE, complain, discard_output
+from fairbench.cli.run import run
+from fairbench.cli.show import show
+from fairbench.cli.validate import validate
+from fairbench.errors import FairbenchError, UsageError
+
+# Typer's own complaints, which it derives from click's class or from its copy of it.
+WrongUsage: Any = typer.BadParameter.__base__
+
+
+class _Commands(TyperGroup):
+    """The commands, with the one catch: a line on stderr and an exit code, never a traceback."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except WrongUsage as error:
+            complain(_wording(error))
+            code = USAGE
+        except FairbenchError as error:
+            complain(str(error))
+            code = USAGE if isinstance(error, UsageError) else FAILED
+        except OSError as error:  # files that users name are checked where they are opened
+            complain(f"{error.filename or 'standard output'}: {error.strerror}")
+            discard_output()
+            code = FAILED
+        sys.exit(code)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _before_typer():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _before_typer():
+            return super().invoke(ctx)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        for flag, value in pairwise([*rest, "-"]):
+            flag, equals, inner = flag.partition("=")
+            if flag.startswith("--") and (not inner if equals else not value):
+                # Most likely a variable of a script that was never set.
+                raise UsageError(f"{flag} '': must not be empty")
+        return name, command, rest
+
+
+@contextmanager
+def _before_typer() -> Iterator[None]:
+    """What typer would catch itself, and end without a word or not cleanly."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        discard_output()
+        raise typer.Exit(FAILED) from None
+
+
+def _wording(error: Any) -> str:
+    """Typer's complaint, with the flag, its value and what is allowed if a value was wrong."""
+    details = getattr(error.__cause__, "errors", None)
+    if details is not None:
+        from fairbench.validation import complaint
+
+        first = details()[0]
+        value = first["input"]
+        return f"{error.param.opts[0]} {value}: {complaint(first).removeprefix(f'{value!r} ')}"
+    where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+    return f"{error.format_message().rstrip('.')}{where}"
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fairbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    ctx: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Who gets what share of an LLM cluster under which scheduler, and at what cost.
+
+    Runs on a simulated cluster: no GPU is needed.
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(USAGE)
+
+
+app.command("run")(run)
+app.command("list")(list_names)
+app.command("show")(show)
+app.command("validate")(validate)

@@ -1,0 +1,124 @@
+"""The values of a spec that nobody chose, and which of a file's somebody did choose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+
+from fairbench.config.settings import resolve_settings
+from fairbench.config.spec import flat_settings
+from fairbench.errors import UsageError, unknown_name
+from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
+from fairbench.sim.timing import resolve_profile
+from fairbench.validation import explain
+from fairbench.workloads.spec import WorkloadSpec, load_workload
+
+DEFAULTS: Mapping[str, Any] = {
+    "scheduler": "d2lpm",
+    "dp": 1,
+    "workload": "tot",
+    "scenario": "s1",
+    "gpu": "a100",
+    "model": "llama-3.1-8b",
+    "seed": 0,
+    "burstiness": 1.0,
+}
+
+WARMUP_SHARE = 0.1  # of a duration that the user chose; a workload's own may not fit into it
+
+
+def choices(file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The file without the values that its own workload, scheduler, GPU and model give anyway.
+
+    A stored experiment spells everything out. Under flags that replace one of these, a value that
+    was only a default must not outlive what it came from.
+    """
+    try:
+        return _choices(file)
+    except UsageError:  # wrong by itself; whoever asked complains of what the flags leave of it
+        return file
+
+
+def _choices(file: Mapping[str, Any]) -> dict[str, Any]:
+    draft = {**DEFAULTS, **file}
+    workload = read_workload(draft["workload"])
+    kept = _chosen_times(file, workload)
+    with suppress(UsageError):  # no other spelling names this profile
+        gpu = text_of(draft, "gpu").split("/")[0]
+        if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
+            kept["gpu"] = gpu
+    router, local = parts_of(draft)
+    _, usual = resolve_settings(workload, text_of(draft, "scenario"), router, local, {})
+    given = flat_settings(file.get("settings", {}))
+    kept["settings"] = {k: v for k, v in given.items() if k not in usual or usual[k] != v}
+    return kept
+
+
+def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
+    """The file without those of its times, and its number of clients, that need not be in it.
+
+    The warm-up is looked at both before the duration, on which it may depend, and after.
+    """
+    kept = dict(file)
+    for key in ("warmup_s", "duration_s", "warmup_s", "max_drain_s", "clients"):
+        fewer = {name: value for name, value in kept.items() if name != key}
+        if {**times_of(fewer, workload), **fewer} == {**times_of(file, workload), **file}:
+            kept = fewer
+    return kept
+
+
+def times_of(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
+    """The workload's own number of clients and times, where nothing else follows from the rest.
+
+    A number of programs lifts the default duration. A workload's warm-up is made for the
+    workload's duration, so another duration has a warm-up of ``WARMUP_SHARE`` of it at most.
+    """
+    times = {
+        "clients": workload.clients,
+        "warmup_s": workload.warmup_s,
+        "max_drain_s": workload.max_drain_s,
+    }
+    if "duration_s" not in draft and "num_programs" not in draft:
+        times["duration_s"] = workload.duration_s
+    chosen_s = draft.get("duration_s")
+    if isinstance(chosen_s, int | float) and 0 < chosen_s < math.inf:
+        times["warmup_s"] = min(workload.warmup_s, WARMUP_SHARE * chosen_s)
+    return times
+
+
+def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
+    """(router, local scheduler): the pair's, or those named. Raises UsageError if unknown."""
+    router, local = split_pair(text_of(draft, "scheduler"))
+    router = text_of(draft, "router") if "router" in draft else router
+    local = text_of(draft, "local") if "local" in draft else local
+    for what, name, known in (
+        ("router", router, routers_by_name()),
+        ("local scheduler", local, locals_by_name()),
+    ):
+        if name not in known:
+            raise unknown_name(what, name, known)
+    return router, local
+
+
+def read_workload(value: Any) -> WorkloadSpec:
+    """A workload by name or path, or the whole of it as a table of the experiment file."""
+    if isinstance(value, str):
+        return load_workload(value)
+    if not isinstance(value, Mapping | WorkloadSpec):
+        raise UsageError(f"workload = {value!r}: must be a name, a path or a table")
+    try:
+        return WorkloadSpec.model_validate(value)
+    except ValidationError as error:
+        raise UsageError(explain(error, "workload")) from None
+
+
+def text_of(draft: Mapping[str, Any], key: str) -> str:
+    """The text under a key. Raises UsageError if it is something else."""
+    value = draft[key]
+    if not isinstance(value, str):
+        raise UsageError(f"{key} = {value!r}: must be a text")
+    return value

@@ -1,0 +1,72 @@
+"""Progress on stderr, and the width of the summary."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.cli.output import print_summary
+from fairbench.cli.progress import live_progress, progress_line
+from fairbench.config.resolve import resolve
+from fairbench.report.table import as_text
+from fairbench.sim.run import Progress, simulate
+
+
+@pytest.mark.parametrize(("columns", "width"), [(20, 60), (80, 80), (300, 100)])
+def test_the_summary_is_as_wide_as_the_terminal(monkeypatch, capsys, columns, width):
+    flags = {"workload": "chat", "scenario": "none", "num_programs": 1}
+    summary = simulate(resolve(flags)).summary
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_summary(summary, Path("here"), complete=True)
+    assert capsys.readouterr().out == as_text(summary, path=Path("here"), width=width)
+
+
+def test_progress_is_silent_off_a_terminal_and_when_not_wanted(monkeypatch):
+    with live_progress(True) as callback:
+        assert callback is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with live_progress(False) as callback:
+        assert callback is None
+
+
+def test_progress_on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with live_progress(True) as callback:
+        callback(Progress(1.0, None, 0, 0, {}))
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        (
+            Progress(234.5, 480.0, 40, 60, {"a": 0.744, "b": 0.14, "c": 0.116}),
+            "simulated 234 of 480 s  programs 40/60  share 74/14/12%",
+        ),
+        (Progress(1.0, None, 0, 0, {}), "simulated 1 s  programs 0/0"),
+        (
+            Progress(1_072.3, 480.0, 40, 60, {"a": 0.5}),
+            "draining, simulated 1,072 s (arrivals ended at 480 s)  programs 40/60  share 50%",
+        ),
+        (
+            Progress(1.0, None, 0, 9, {str(number): number / 45 for number in range(10)}),
+            "simulated 1 s  programs 0/9  largest shares 20/18/16/13%",
+        ),
+    ],
+)
+def test_progress_line(progress, expected):
+    assert progress_line(progress) == expected
+
+
+@given(
+    st.floats(0, 36_000),
+    st.none() | st.floats(0, 36_000),
+    st.integers(0, 9_999),
+    st.integers(0, 10_000),
+)
+def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients):
+    shares = {str(client): 1 / clients for client in range(clients)}
+    assert len(progress_line(Progress(now_s, end_s, programs, programs, shares))) <= 80

@@ -1,0 +1,172 @@
+"""Experiment files: flags over stored ones, and what is wrong in one."""
+
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.config import to_toml
+from fairbench.config.resolve import read_experiment, resolve
+from fairbench.errors import DataError, UsageError
+from fairbench.schedulers.registry import PAIRS
+from fairbench.workloads.spec import load_workload, workload_names
+
+# Values that no default equals; a default that somebody typed counts as a default.
+FLAGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "scheduler": st.sampled_from([*PAIRS, "least-loaded+vtc"]),
+        "workload": st.sampled_from(workload_names()),
+        "scenario": st.sampled_from(["none", "s1"]),
+        "model": st.sampled_from(["llama-3.1-8b", "llama-3.2-3b"]),
+        "duration_s": st.sampled_from([60.5, 1_000.5]),
+        "num_programs": st.integers(1, 9),
+        "clients": st.integers(5, 9),
+        "seed": st.integers(0, 9),
+    },
+)
+
+
+@settings(max_examples=60)
+@given(first=FLAGS, second=FLAGS)
+def test_flags_over_a_stored_file_are_flags_in_addition(first, second):
+    stored = tomllib.loads(to_toml(resolve(first)))
+    assert resolve(second, {}, stored) == resolve({**first, **second})
+
+
+def stored(*arguments):
+    return tomllib.loads(to_toml(resolve(*arguments)))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"workload": "long-qa"},
+        {"workload": "chat"},
+        {"duration_s": 60},
+        {"num_programs": 3},
+        {"model": "llama-3.2-3b"},
+        {"gpu": "h100"},
+        {"scenario": "s2"},
+    ],
+)
+def test_what_a_stored_file_only_had_by_default_gives_way_to_flags(flags):
+    assert resolve(flags, {}, stored({})) == resolve(flags)
+
+
+def test_what_was_chosen_for_a_stored_file_stays():
+    file = stored({"duration_s": 480, "num_programs": 7, "seed": 3}, {"dlpm.quantum": 7})
+    spec = resolve({"workload": "long-qa"}, {}, file)
+    assert (spec.duration_s, spec.warmup_s) == (480, 48)
+    assert (spec.num_programs, spec.seed, spec.settings["dlpm.quantum"]) == (7, 3, 7)
+    assert resolve({"scenario": "s2"}, {}, stored({"duration_s": 480})).warmup_s == 48
+    warmed = stored({}, {}, {"warmup_s": 20})
+    assert resolve({"duration_s": 60}, {}, warmed).warmup_s == 20
+
+
+def test_a_changed_workload_of_a_stored_file_stays_unless_it_is_replaced():
+    file = stored({}, {"tot.branches": 3})
+    assert resolve({"scenario": "s2"}, {}, file).workload.params["branches"] == 3
+    assert resolve({"workload": "tot"}, {}, file).workload == load_workload("tot")
+
+
+def test_a_profile_that_its_gpu_does_not_imply_stays_whole():
+    other = "a100-80gb/llama-3.1-8b/tp4/sglang-0.5.10"
+    file = stored({"gpu": other})
+    assert resolve({"scenario": "s2"}, {}, file).gpu == other
+    assert resolve({"gpu": "h100"}, {}, file) == resolve({"gpu": "h100"})
+
+
+def write(tmp_path, text):
+    path = tmp_path / "experiment.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_says_what_flags_say(tmp_path):
+    path = write(
+        tmp_path,
+        'scheduler = "vtc"\ndp = 2\nrequest_rate = 1\n'
+        "[settings]\nvtc.charge = 'input'\n\"tot.branches\" = 3\n",
+    )
+    spec = resolve({}, {}, read_experiment(path))
+    assert spec == resolve(
+        {"scheduler": "vtc", "dp": 2, "request_rate": 1},
+        {"vtc.charge": "input", "tot.branches": 3},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "dp = 1\nshceduler = 'vtc'",
+            r"experiment\.toml: unknown key 'shceduler'.*mean 'scheduler'",
+        ),
+        ("dp = ", r"experiment\.toml: line 1: "),
+        ("settings = 3", r"experiment\.toml: settings: must be a table"),
+    ],
+)
+def test_a_wrong_file_is_named_with_key_or_line(tmp_path, text, expected):
+    with pytest.raises(DataError, match=expected):
+        read_experiment(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ({"dp": "4"}, "dp = '4': must be a valid integer"),
+        ({"dp": True}, "dp = True: must be a valid integer"),
+        ({"scheduler": 3}, "scheduler = 3: must be a text"),
+        ({"workload": 3}, "workload = 3: "),
+        ({"workload": {"name": "x"}}, "workload.program: missing"),
+        ({"settings": {"quantum": 5}}, "unknown setting 'quantum'"),
+        ({"duration_s": "long"}, "duration_s = 'long': must be a valid number"),
+    ],
+)
+def test_wrong_types_in_a_file_are_one_line(file, expected):
+    with pytest.raises(UsageError) as caught:
+        resolve({}, {}, file)
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dp = 0", "dp = 0: must be greater than or equal to 1"),
+        ("scheduler = 3", "scheduler = 3: must be a text"),
+        ("scenario = ['s1']", "scenario = ['s1']: must be a text"),
+        ("scenario = 's9'", "unknown scenario of tot 's9'"),
+        ("router = 'robin'", "unknown router 'robin'"),
+        ("workload = 'tott'", "unknown workload 'tott'"),
+        ("gpu = 'b100'", "unknown gpu 'b100'"),
+        ("request_rate = inf", "request_rate = inf: needs num_programs"),
+        ("workload = 'chat'\nclients = 3", "clients = 3: scenario s1 of chat needs at least 4"),
+        ("warmup_s = 1e9", "warmup_s = 1000000000.0: must be below duration_s"),
+        ("[settings]\ndlpm = 5", "settings.dlpm = 5: must be a table"),
+        ("[settings]\ntot = 5", "settings.tot = 5: must be a table"),
+        ("[settings.dlpm]\nquantun = 5", "unknown parameter of dlpm 'quantun'"),
+        ("[settings.vtc]\nweights = 5", "vtc.weights = 5: must be an object"),
+        ("[settings.tot]\nbranches = 0", "tot.branches = 0: must be"),
+    ],
+)
+def test_what_is_wrong_in_a_file_names_the_file(tmp_path, text, expected):
+    path = write(tmp_path, text)
+    file = read_experiment(path)
+    with pytest.raises(DataError) as caught:
+        resolve({"seed": 1}, {}, file, path=path)
+    assert str(caught.value).startswith(f"{path}: {expected}")
+
+
+def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
+    path = write(tmp_path, "dp = 0\nseed = 1\nwarmup_s = 30\n")
+    file = read_experiment(path)
+    with pytest.raises(UsageError, match=r"^dp = -1: must be"):
+        resolve({"dp": -1}, {}, file, path=path)
+    with pytest.raises(UsageError, match=r"^unknown part in a setting 'dlpn'"):
+        resolve({"dp": 1}, {"dlpn.quantum": 1}, file, path=path)
+    with pytest.raises(UsageError, match=r"^warmup_s = 30.0: must be below"):
+        resolve({"dp": 1, "duration_s": 20}, {}, file, path=path)
+    assert resolve({"dp": 2}, {}, file, path=path).dp == 2
