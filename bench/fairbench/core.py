@@ -38,7 +38,7 @@ class Request:
     """One LLM call as routers, engines and schedulers see it. Identity, never the true length.
 
     ``max_new_tokens`` is what the client allows, not what will be produced. ``depth`` is the
-    number of earlier calls of the same program that this one waited for.
+    length of the longest chain of earlier calls of its program that this one waited for.
     """
 
     request_id: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.sequence import Sequence
 
 CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
@@ -52,6 +53,14 @@ class RunningBatch:
     def private(self, sequence: Sequence) -> int:
         """KV tokens it has decoded since it joined (not in the tree)."""
         return self.steps - sequence.joined_step
+
+    def report(self, steps: int, scheduler: LocalScheduler) -> None:
+        """Tell the scheduler of ``steps`` decode steps, one token per sequence and step."""
+        for client, count in self.per_client.items():
+            scheduler.on_tokens(client, steps * count)
+        if scheduler.per_request_tokens:
+            for sequence in self.sequences:
+                scheduler.on_request_tokens(sequence.request, steps)
 
     def join(self, sequence: Sequence) -> None:
         """Add a sequence whose prefill is complete."""

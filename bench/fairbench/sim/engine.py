@@ -264,11 +264,7 @@ class Worker:
         self.cache.allocate(steps * len(batch))
         batch.steps += steps
         run.advance(steps)
-        for client, count in batch.per_client.items():
-            self.scheduler.on_tokens(client, steps * count)
-        if self.scheduler.per_request_tokens:
-            for sequence in batch.sequences:
-                self.scheduler.on_request_tokens(sequence.request, steps)
+        batch.report(steps, self.scheduler)
 
     def _retract(self) -> None:
         """Take memory back until the next decode step fits (SGLang's retract_decode).

@@ -155,11 +155,7 @@ class LightLLMWorker:
         batch.steps += steps
         self._decoded += steps
         run.advance(steps)
-        for client, count in batch.per_client.items():
-            self.scheduler.on_tokens(client, steps * count)
-        if self.scheduler.per_request_tokens:
-            for sequence in batch.sequences:
-                self.scheduler.on_request_tokens(sequence.request, steps)
+        batch.report(steps, self.scheduler)
 
     def _end_decode(self) -> None:
         run, self._run = self._run, None
