@@ -14,7 +14,7 @@ import numpy as np
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class
 from fairbench.sim.results import tables_of
-from fairbench.sim.run import RunResult, Simulation, _plans, _source
+from fairbench.sim.run import RunResult, Simulation, _source
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.sim.timing import TimingProfile, load_profile
 from worker_invariants import check_rest, check_worker, watch
@@ -49,7 +49,7 @@ def check_all(subject) -> None:
 def run_checked(spec) -> RunResult:
     """``simulate(spec)``, with the workers checked after every event and the rest at the end."""
     source = _source(spec)
-    simulation = Simulation(spec, _plans(spec), source)
+    simulation = Simulation(spec, spec.client_plans(), source)
     watch(simulation.clock, simulation.cluster.workers)
     simulation.run()
     result = simulation.result(True, source)

@@ -22,7 +22,7 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.schedulers.registry import pair_name
 from fairbench.sim.timing import resolve_profile
 from fairbench.validation import explain, read_toml
-from fairbench.workloads.spec import expected_programs, plan_clients
+from fairbench.workloads.spec import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
 
@@ -111,16 +111,7 @@ def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[s
 
 def _check_size(spec: ExperimentSpec) -> None:
     """Raise UsageError if the clients could not be made, or would send too many programs."""
-    plans = plan_clients(
-        spec.workload,
-        spec.scenario,
-        dp=spec.dp,
-        clients=spec.clients,
-        request_rate=spec.request_rate,
-        num_programs=spec.num_programs,
-        burstiness=spec.burstiness,
-        duration_s=spec.duration_s,
-    )
+    plans = spec.client_plans()
     programs = sum(map(expected_programs, plans))
     if programs <= MAX_PROGRAMS:
         return

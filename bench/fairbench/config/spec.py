@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fairbench.config.toml import dumps
 from fairbench.workloads.model import MAX_NAME, WorkloadSpec
+from fairbench.workloads.plan import ClientPlan, plan_clients
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -64,6 +65,19 @@ class ExperimentSpec(BaseModel):
         if self.tokenizer is not None and self.dataset_path is None:
             raise ValueError("tokenizer: counts the tokens of real input, so give dataset_path")
         return self
+
+    def client_plans(self) -> tuple[ClientPlan, ...]:
+        """Who the clients are and what each sends. Raises UsageError if that is impossible."""
+        return plan_clients(
+            self.workload,
+            self.scenario,
+            dp=self.dp,
+            clients=self.clients,
+            request_rate=self.request_rate,
+            num_programs=self.num_programs,
+            burstiness=self.burstiness,
+            duration_s=self.duration_s,
+        )
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class LocalScheduler(ABC):
         first False.
         """
 
-    def check_clients(self, clients: Collection[str]) -> None:  # noqa: B027
+    def check_clients(self, clients: Collection[str]) -> None:
         """Told once, before the first request, who the clients of the run are.
 
         Raises UsageError if the parameters name a client that is not among them.
@@ -102,25 +102,25 @@ class LocalScheduler(ABC):
         """Whether an arriving request is taken in at all. A rate limit refuses some for good."""
         return True
 
-    def on_arrival(self, request: Request, view: WaitingView) -> None:  # noqa: B027
+    def on_arrival(self, request: Request, view: WaitingView) -> None:
         """The request is about to enter the queue; ``view`` does not hold it yet."""
 
-    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:  # noqa: B027
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """The request was admitted and its uncached ``extend_tokens`` will all be computed.
 
         ``recompute`` marks the second admission of a retracted request, which has been paid for.
         """
 
-    def on_tokens(self, client: str, tokens: int) -> None:  # noqa: B027
+    def on_tokens(self, client: str, tokens: int) -> None:
         """Requests of this client produced so many output tokens (calls may be merged)."""
 
-    def on_request_tokens(self, request: Request, tokens: int) -> None:  # noqa: B027
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
         """The same request by request, only for a scheduler with ``per_request_tokens``."""
 
-    def on_retract(self, request: Request, view: WaitingView) -> None:  # noqa: B027
+    def on_retract(self, request: Request, view: WaitingView) -> None:
         """A running request lost its memory and is about to re-enter the queue."""
 
-    def on_finish(self, request: Request) -> None:  # noqa: B027
+    def on_finish(self, request: Request) -> None:
         """The request has produced its last token, or was aborted."""
 
     def service_bound(self) -> ServiceBound | None:
@@ -144,13 +144,13 @@ class Router(ABC):
     def route(self, request: Request, now_s: float) -> int:
         """The worker for this request. The request is dispatched there at once."""
 
-    def on_capacity(self, pool_tokens: int) -> None:  # noqa: B027
+    def on_capacity(self, pool_tokens: int) -> None:
         """The size of every worker's KV pool, told once before the first request, if known."""
 
-    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:  # noqa: B027
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         """The request finished (or was refused, with 0 tokens) at that worker."""
 
-    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:  # noqa: B027
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         """The last ``evicted_tokens`` of ``prefix`` have left that worker's cache. Late news."""
 
     def on_worker_join(self, worker: int, now_s: float) -> None:

@@ -24,7 +24,7 @@ from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import TimingProfile, load_profile, perturbed
 from fairbench.workloads.arrivals import stream
 from fairbench.workloads.datasets import Source, load_source
-from fairbench.workloads.plan import ClientPlan, plan_clients, program_stream
+from fairbench.workloads.plan import ClientPlan, program_stream
 
 PROGRESS_EVERY_PS = PS_PER_S
 
@@ -64,7 +64,7 @@ def simulate(
 
     Raises UsageError if no request of the workload can ever fit the KV pool.
     """
-    plans = _plans(spec)
+    plans = spec.client_plans()
     source = _source(spec)
     simulation = Simulation(spec, plans, source)
     with _no_collector():
@@ -203,19 +203,6 @@ def _no_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _plans(spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
-    return plan_clients(
-        spec.workload,
-        spec.scenario,
-        dp=spec.dp,
-        clients=spec.clients,
-        request_rate=spec.request_rate,
-        num_programs=spec.num_programs,
-        burstiness=spec.burstiness,
-        duration_s=spec.duration_s,
-    )
 
 
 def _source(spec: ExperimentSpec) -> Source | None:
