@@ -30,9 +30,9 @@ def ids(rng, count, tokens):
     prompts = []
     for number in range(count):
         if number % 4 == 0 or not prompts:
-            prompts.append(array("q", (rng.randrange(100_000) for _ in range(tokens))))
+            prompts.append(array("I", (rng.randrange(100_000) for _ in range(tokens))))
         else:
-            prompts.append(rng.choice(prompts[-50:])[:tokens] + array("q", [number] * 40))
+            prompts.append(rng.choice(prompts[-50:])[:tokens] + array("I", [number] * 40))
     return prompts
 
 

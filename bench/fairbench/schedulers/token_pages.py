@@ -15,13 +15,13 @@ DIGEST_BYTES = 12  # 96 bits: a chance of 1e-13 for any collision among 100 mill
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """A prompt of pages (fastest from an ``array("q")``): 64 of 32 tokens, then of 512.
+    """A prompt of pages (fastest from an ``array("I")``): 64 of 32 tokens, then of 512.
 
     A page's name is a hash of all tokens up to its end, so prompts share exactly the segments of
     their common whole pages, and equal names mean equal prefixes. A last, shorter page matches
     only the same ending.
     """
-    ids = token_ids if isinstance(token_ids, array) else array("q", token_ids)
+    ids = token_ids if isinstance(token_ids, array) else array("I", token_ids)
     data = memoryview(ids).cast("B")
     chain = b""
     segments = []
