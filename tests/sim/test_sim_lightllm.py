@@ -2,8 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from sim_helpers import PLAIN, US
 
-from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.core import Request, Segment
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.rpm import RPM
@@ -12,18 +13,6 @@ from fairbench.sim.batch import RunningBatch
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.lightllm import FitTest, LightLLMLimits, LightLLMWorker
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
-from fairbench.sim.timing import KVPool, TimingProfile
-
-US = PS_PER_S // 10**6
-
-# An iteration takes 1,000 us and 10 us per token through the linear layers. Nothing else.
-PLAIN = TimingProfile(
-    "plain",
-    {"c0": 1, "c_w": 0, "c_T": 0.01, "p": 1, "c_A": 0, "c_K": 0, "c_nd": 0, "c_npf": 0},
-    0.0,
-    "made up",
-    KVPool(1, 0, 1, 0.5, 100),
-)
 
 
 def make(number, tokens, output, client="a", on_done=lambda _: None):

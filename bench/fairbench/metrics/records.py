@@ -26,10 +26,9 @@ FINISHED, REFUSED, UNFINISHED = 0, 1, 2
 _DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.int8}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Equally long columns; the subclasses are dataclasses whose fields are the columns."""
-
-    __slots__ = ()
+    """Equally long columns: the fields of the subclasses."""
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
@@ -38,7 +37,7 @@ class Table:
         Raises DataError if a column is missing or the columns differ in length.
         """
         made: dict[str, NDArray[Any]] = {}
-        for column in fields(cls):  # type: ignore[arg-type]
+        for column in fields(cls):
             if column.name not in columns:
                 raise DataError(f"{cls.__name__}: column {column.name!r} is missing")
             dtype = _DTYPES[str(column.type)]
@@ -51,7 +50,7 @@ class Table:
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """The columns by name, in the order of the fields."""
-        return {column.name: getattr(self, column.name) for column in fields(self)}  # type: ignore[arg-type]
+        return {column.name: getattr(self, column.name) for column in fields(self)}
 
     def take(self, rows: Flags | Ints) -> Self:
         """The table of the rows that a mask or an index array selects."""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Generator, Iterator
 from typing import Any, ClassVar, Protocol
 
 from fairbench.core import Prompt, Request, Segment, ServiceBound
+from fairbench.errors import RunFailed
 
 # A pass of admissions: the scheduler yields the request that should be tried next, the home sends
 # back whether it was admitted, or closes the generator when the pass is over.
@@ -154,9 +155,9 @@ class Router(ABC):
         """The last ``evicted_tokens`` of ``prefix`` have left that worker's cache. Late news."""
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        """A worker with an empty cache takes (again) part from now on."""
-        raise NotImplementedError(f"{self.name} has a fixed set of workers")
+        """A worker with an empty cache takes (again) part from now on. RunFailed if it cannot."""
+        raise RunFailed(f"router {self.name} cannot change its set of workers")
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         """The worker is gone with its cache; the home re-dispatches its requests."""
-        raise NotImplementedError(f"{self.name} has a fixed set of workers")
+        raise RunFailed(f"router {self.name} cannot change its set of workers")

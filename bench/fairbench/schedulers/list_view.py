@@ -6,7 +6,7 @@ oracle for the simulator's incremental queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from itertools import count
 
 from fairbench.core import Prompt, Request, prompt_tokens
@@ -18,7 +18,7 @@ IN_BATCH_TOKENS = 32  # SGLang's in-batch check and deprioritize thresholds
 class ListScan:
     """A frozen order over the requests that are still waiting."""
 
-    def __init__(self, order: list[Request], waiting: list[Request]) -> None:
+    def __init__(self, order: list[Request], waiting: Container[Request]) -> None:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()

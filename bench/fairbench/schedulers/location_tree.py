@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice
@@ -14,7 +14,7 @@ class LocationNode(Node):
 
     __slots__ = ("workers",)
 
-    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
         super().__init__(parent, edge, length)
         self.workers = 0
 
@@ -47,9 +47,9 @@ class LocationTree(PrefixTree[L]):
 
     def upward(self, node: L) -> Iterator[L]:
         """The node and everything above it but the root."""
-        while node.parent is not None:
+        while (parent := node.parent) is not None:
             yield node
-            node = node.parent  # type: ignore[assignment]
+            node = parent
 
     def holders(self, node: L) -> Holders:
         """Who holds the deepest stretch at or above ``node`` that anybody holds."""

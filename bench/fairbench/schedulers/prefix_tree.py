@@ -7,7 +7,7 @@ part, inside a segment too, without ever listing tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from fairbench.core import Prompt, Segment
 
@@ -20,12 +20,15 @@ class Node:
 
     __slots__ = ("children", "depth", "edge", "length", "parent")
 
-    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
+    parent: Self | None
+    children: dict[tuple[str, int], Self]
+
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
         self.parent = parent
         self.edge = edge
         self.length = length
         self.depth: int = length if parent is None else parent.depth + length
-        self.children: dict[tuple[str, int], Node] = {}
+        self.children = {}
 
     @property
     def key(self) -> tuple[str, int]:
@@ -56,7 +59,7 @@ class PrefixTree(Generic[N]):
         count = len(prompt)
         remaining = limit - node.depth
         while index < count and remaining > 0:
-            child: N | None = node.children.get((prompt[index][0], offset))  # type: ignore[assignment]
+            child = node.children.get((prompt[index][0], offset))
             if child is None:
                 break
             length, left = child.length, prompt[index][1] - offset
@@ -108,7 +111,7 @@ class PrefixTree(Generic[N]):
 
     def remove(self, leaf: N) -> N:
         """Take a childless node out; returns its parent."""
-        parent: N = leaf.parent  # type: ignore[assignment]
+        parent = leaf.parent
         assert parent is not None
         assert not leaf.children
         del parent.children[leaf.key]
@@ -116,11 +119,11 @@ class PrefixTree(Generic[N]):
 
     def nodes(self) -> Iterator[N]:
         """Every node but the root, parents first."""
-        stack: list[N] = list(self.root.children.values())  # type: ignore[arg-type]
+        stack: list[N] = list(self.root.children.values())
         while stack:
             node = stack.pop()
             yield node
-            stack.extend(node.children.values())  # type: ignore[arg-type]
+            stack.extend(node.children.values())
 
 
 def path(node: Node) -> Prompt:

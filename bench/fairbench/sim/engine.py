@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.core import PS_PER_S, Segment
+from fairbench.core import PS_PER_S
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.prefix_tree import place_at
 from fairbench.sim.admission import Prefill, PrefillPass, run_selection
 from fairbench.sim.batch import RunningBatch
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.decode_run import DecodeRun
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
+from fairbench.sim.sequence_memory import give_back, store_outputs, store_prompt
 from fairbench.sim.service_log import ServiceLog
 from fairbench.sim.timing import TimingProfile
 from fairbench.sim.token_ratio import RETRACT_DECODE_STEPS, NewTokenRatio
@@ -203,7 +203,7 @@ class Worker:
             self._batch_is_full = False
         for prefill in prefills:
             sequence = prefill.sequence
-            self._store_prompt(sequence, prefill.tokens)
+            store_prompt(self.cache, sequence, prefill.tokens)
             _add_share(shares, prefill)
             if not prefill.last:
                 continue
@@ -214,20 +214,6 @@ class Worker:
             self.scheduler.on_request_tokens(sequence.request, 1)
             self.batch.join(sequence)
         self._log.prefill(self.index, self._prefill_start_ps, now_ps, len(prefills), shares)
-
-    def _store_prompt(self, sequence: Sequence, tokens: int) -> None:
-        cache, node = self.cache, sequence.node
-        assert node is not None
-        sequence.filled += tokens
-        end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled)
-        cache.release(cached)
-        cache.lock(end)
-        cache.unlock(node)
-        sequence.node, sequence.private = end, 0
-        sequence.place = place_at(sequence.prompt, sequence.filled)
-        request = sequence.request
-        if sequence.filled > request.input_tokens:  # after a retraction outputs are prefilled too
-            cache.match(request.prompt, request.input_tokens)  # and their node starts here
 
     # Decode.
 
@@ -278,10 +264,7 @@ class Worker:
         cache.evict(len(batch) - cache.free)
         while len(batch) > cache.free + cache.evictable and len(order) > 1:
             sequence = order.pop()
-            node = sequence.node
-            assert node is not None
-            cache.release(batch.leave(sequence))
-            cache.unlock(node)
+            give_back(cache, sequence, batch.leave(sequence))
             cache.evict(RETRACT_DECODE_STEPS * len(order) - cache.free)
             sequence.retract(self._clock.now_ps)
             self.scheduler.on_retract(sequence.request, self.waiting)
@@ -291,22 +274,12 @@ class Worker:
         self._batch_is_full = False
 
     def _finish(self, sequence: Sequence) -> None:
-        """Store prompt and outputs (but the last token, which has no KV), free the rest."""
-        cache, request, node = self.cache, sequence.request, sequence.node
-        assert node is not None
         self.batch.leave(sequence)
         self._rows = None
         sequence.finish_ps = self._clock.now_ps
         sequence.status = FINISHED
-        kept = sequence.produced - 1
-        if request.input_tokens + kept > node.depth:
-            prompt = (*request.prompt, Segment(sequence.output.key, kept))
-            place = place_at(prompt, node.depth)
-            _, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
-            cache.release(cached)
-        cache.unlock(node)
-        sequence.node = None
-        self.scheduler.on_finish(request)
+        store_outputs(self.cache, sequence)
+        self.scheduler.on_finish(sequence.request)
 
 
 def _add_share(shares: dict[str, list[int]], prefill: Prefill) -> None:

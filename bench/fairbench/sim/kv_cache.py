@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Protocol, Self
 
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice, path, place_at
@@ -25,7 +25,7 @@ class KVNode(Node):
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters", "waiting_below")
 
-    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
         super().__init__(parent, edge, length)
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
@@ -139,26 +139,26 @@ class KVCache(PrefixTree[KVNode]):
         at: KVNode | None = node
         while at is not None:
             at.last_access = access
-            at = at.parent  # type: ignore[assignment]
+            at = at.parent
 
     def lock(self, node: KVNode) -> None:
         """Keep the path to ``node`` from eviction (counted)."""
-        while node is not self.root:
+        while (parent := node.parent) is not None:
             if not node.locks:
                 self.evictable -= node.length
                 self.locked += node.length
             node.locks += 1
-            node = node.parent  # type: ignore[assignment]
+            node = parent
 
     def unlock(self, node: KVNode) -> None:
         """Undo one ``lock``."""
-        while node is not self.root:
+        while (parent := node.parent) is not None:
             node.locks -= 1
             if not node.locks:
                 self.evictable += node.length
                 self.locked -= node.length
                 self._list_if_leaf(node)
-            node = node.parent  # type: ignore[assignment]
+            node = parent
 
     # The tree.
 
@@ -210,7 +210,7 @@ class KVCache(PrefixTree[KVNode]):
         while at is not start:
             assert at is not None
             at.waiting_below += 1
-            at = at.parent  # type: ignore[assignment]
+            at = at.parent
 
     def detach(self, waiter: Waiter) -> None:
         """Forget a waiting request; its last touch stays on its path."""
@@ -222,7 +222,7 @@ class KVCache(PrefixTree[KVNode]):
         while at is not None:
             at.last_access = max(at.last_access, access)
             at.waiting_below -= 1
-            at = at.parent  # type: ignore[assignment]
+            at = at.parent
 
     def _file(self, waiter: Waiter, node: KVNode) -> None:
         if node.waiters is None:

@@ -7,35 +7,13 @@ What is cached are the documents (first prompt segments) of the requests admitte
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from local_trace import Trace
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
-
-
-class ToyScan:
-    """A frozen order."""
-
-    def __init__(self, order: list[Request], waiting: dict[Request, None]) -> None:
-        self._order, self._waiting = iter(order), waiting
-        self._skipped: set[str] = set()
-
-    def __iter__(self) -> Iterator[Request]:
-        return self
-
-    def __next__(self) -> Request:
-        for request in self._order:
-            if request.client not in self._skipped and request in self._waiting:
-                return request
-        raise StopIteration
-
-    def skip(self, client: str) -> None:
-        self._skipped.add(client)
-
-    def unskip_all(self) -> None:
-        self._skipped.clear()
+from fairbench.schedulers.list_view import ListScan
 
 
 class ToyView:
@@ -57,14 +35,14 @@ class ToyView:
     def oldest(self, client: str) -> Request:
         return next(iter(self.of_client[client]))
 
-    def queue_order(self) -> ToyScan:
-        return ToyScan(list(self.waiting), self.waiting)
+    def queue_order(self) -> ListScan:
+        return ListScan(list(self.waiting), self.waiting)
 
-    def match_order(self, *, refresh: bool = True) -> ToyScan:
+    def match_order(self, *, refresh: bool = True) -> ListScan:
         self._order = [request for request in self._order if request in self.waiting]
         if refresh:
             self._order.sort(key=lambda request: -self.matched_tokens(request))
-        return ToyScan(self._order, self.waiting)
+        return ListScan(self._order, self.waiting)
 
     def matched_tokens(self, request: Request) -> int:
         return min(self._cached.get(request.prompt[0].key, 0), request.input_tokens - 1)

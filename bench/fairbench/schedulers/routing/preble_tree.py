@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterator
+from typing import Self
 
 from fairbench.core import Prompt
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
-from fairbench.schedulers.prefix_tree import Node, Place, Slice
+from fairbench.schedulers.prefix_tree import Place, Slice
 
 
 class PrebleNode(LocationNode):
@@ -18,7 +19,7 @@ class PrebleNode(LocationNode):
 
     __slots__ = ("hits", "touched")
 
-    def __init__(self, parent: Node | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
         super().__init__(parent, edge, length)
         self.hits: dict[int, int] = {}
         self.touched: dict[int, int] = {}
