@@ -25,7 +25,11 @@ ALLOWED = {
     "metrics": BASE,
     "config": (*LEAVES, *SIM_DATA),
     "sim": (*LEAVES, "fairbench.config"),
-    "live": (*LEAVES, "fairbench.config"),
+    "live": (
+        *LEAVES,
+        "fairbench.config",
+        "fairbench.sim",
+    ),  # the emulator is the simulator's engine
     "report": (*LEAVES, "fairbench.config", "fairbench"),
     "cli": ("fairbench",),
 }

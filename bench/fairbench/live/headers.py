@@ -1,0 +1,14 @@
+"""Names of the HTTP headers that driver, router, emulator and servers share."""
+
+# Who sends a request, strongest first; then the body's ``user`` (conventions of llm-d and smg).
+CLIENT = "x-fairbench-client"
+CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
+# SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
+ROUTING_KEY = "x-smg-routing-key"
+
+PROGRAM = "x-fairbench-program"
+DEPTH = "x-fairbench-depth"
+# The router's answer: which worker served the request.
+WORKER = "x-fairbench-worker"
+# For the emulator only: the true output length. Real servers ignore it.
+OUTPUT_TOKENS = "x-fairbench-output-tokens"
