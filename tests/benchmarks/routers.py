@@ -1,8 +1,9 @@
 """Routing decisions per CPU second: python tests/benchmarks/routers.py [--workers 64]
 
-Each decision is a route and, at once, its finish. Prompts: trees of thought of 512 to 1,400 tokens
-as segments; and 512-, 2,700- and 21,000-token prompts given as token ids, hashed into pages. One in
-four prompts is new; the others extend an earlier one, as follow-up requests do.
+Prints a Markdown table, the best of three runs in each cell. A decision is a route and, at once,
+its finish. Prompts: trees of thought of 512 to 1,400 tokens as segments; and prompts of 512, 2,700
+and 21,000 tokens given as token ids, which are made pages first. One in four prompts is new; the
+others extend an earlier one, as follow-up requests do.
 """
 
 import argparse
@@ -13,6 +14,8 @@ from array import array
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.token_pages import segments_of
+
+REPEATS = 3
 
 
 def trees(rng, count):
@@ -32,21 +35,28 @@ def ids(rng, count, tokens):
         if number % 4 == 0 or not prompts:
             prompts.append(array("I", (rng.randrange(100_000) for _ in range(tokens))))
         else:
-            prompts.append(rng.choice(prompts[-50:])[:tokens] + array("I", [number] * 40))
+            head = rng.choice(prompts[-50:])[: tokens - 40]
+            prompts.append(head + array("I", [number] * 40))
     return prompts
 
 
-def measure(label, name, workers, prompts, convert):
+def as_segments(prompt):
+    return prompt, prompt_tokens(prompt)
+
+
+def as_pages(token_ids):
+    return segments_of(token_ids), len(token_ids)
+
+
+def decisions_per_s(name, workers, prompts, convert):
     router = build_router(name, {}, workers)
-    start = time.process_time()
+    start_s = time.process_time()
     for number, raw in enumerate(prompts):
-        prompt = convert(raw)
-        client = f"client-{number % 8}"
-        request = Request(number, client, number, 0, prompt, prompt_tokens(prompt), 256)
+        prompt, tokens = convert(raw)
+        request = Request(number, f"client-{number % 8}", number, 0, prompt, tokens, 256)
         worker = router.route(request, number / 100)
         router.on_finish(request, worker, Segment(f"o{number}", 256), number / 100 + 0.005)
-    seconds = time.process_time() - start
-    print(f"{label:28}{name:20}{len(prompts) / seconds:10,.0f} decisions/s")
+    return len(prompts) / (time.process_time() - start_s)
 
 
 def main():
@@ -54,12 +64,17 @@ def main():
     parser.add_argument("--workers", type=int, default=64)
     workers = parser.parse_args().workers
     rng = random.Random(0)
-    cases = [("trees of thought", trees(rng, 10_000), lambda prompt: prompt)]
+    cases = {"trees of thought": (trees(rng, 10_000), as_segments)}
     for tokens, count in ((512, 4_000), (2_700, 2_000), (21_000, 400)):
-        cases.append((f"{tokens:,} token ids", ids(rng, count, tokens), segments_of))
-    for label, prompts, convert in cases:
-        for name in ROUTERS:
-            measure(label, name, workers, prompts, convert)
+        cases[f"{tokens:,} token ids"] = ids(rng, count, tokens), as_pages
+    print("| router |", " | ".join(cases), "|")
+    print("|---|" + "--:|" * len(cases))
+    for name in ROUTERS:
+        best = (
+            max(decisions_per_s(name, workers, *case) for _ in range(REPEATS))
+            for case in cases.values()
+        )
+        print(f"| `{name}` |", " | ".join(f"{rate:,.0f}" for rate in best), "|")
 
 
 if __name__ == "__main__":

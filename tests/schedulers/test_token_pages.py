@@ -1,47 +1,98 @@
 """Token ids as pages: shared pages are shared segments, and nothing else is."""
 
 from array import array
-from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.core import Segment, prompt_tokens
-from fairbench.schedulers.token_pages import LONG_PAGE_TOKENS, PAGE_TOKENS, SMALL_PAGES, segments_of
+from fairbench.core import prompt_tokens
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.prefix_tree import truncate
+from fairbench.schedulers.token_pages import segments_of
 
-LENGTHS = st.integers(0, 3 * LONG_PAGE_TOKENS) | st.sampled_from([2047, 2048, 2049, 2560, 3072])
+BORDERS = [0, 31, 32, 33, 1023, 1024, 1025, 1087, 1088, 2047, 2048, 2049, 4096, 5000]
+LENGTHS = st.integers(0, 70) | st.sampled_from(BORDERS)
+
+
+def page_start(position):
+    """Where the page with the token at ``position`` starts."""
+    size = max(32, 2 ** (position.bit_length() - 1) // 16)
+    return position // size * size
+
+
+def page_borders(tokens):
+    """All ends of pages of a prompt, its own end included."""
+    starts = {page_start(position) for position in range(tokens)}
+    return sorted(starts - {0} | {tokens}) if tokens else []
+
+
+def shared_tokens(one, other):
+    """Tokens in the leading segments that two prompts have in common."""
+    total = 0
+    for ours, theirs in zip(one, other, strict=False):
+        if ours != theirs:
+            break
+        total += ours.length
+    return total
+
+
+@pytest.mark.parametrize("tokens", BORDERS)
+def test_pages_are_a_sixteenth_of_what_is_before_them(tokens):
+    ends, end = [], 0
+    for segment in segments_of([7] * tokens):
+        end += segment.length
+        ends.append(end)
+    assert ends == page_borders(tokens)
 
 
 @given(LENGTHS, LENGTHS, LENGTHS)
 def test_prompts_share_exactly_their_common_whole_pages(head, a, b):
-    first, second = segments_of([1] * head + [2] * a), segments_of([1] * head + [3] * b)
-    ends = list(accumulate(segment.length for segment in first))
-    whole = sum(end <= head for end in ends)
-    if a and b:
-        shared = sum(x == y for x, y in zip(first, second, strict=False))
-        # A page that ends at the head is shared only if it ends there in both prompts.
-        ends_there = sum(s.length for s in second[:whole]) == sum(s.length for s in first[:whole])
-        assert shared == whole - (not ends_there)
-        assert first[:shared] == second[:shared]
-    assert prompt_tokens(first) == head + a
+    first, second = [1] * head + [2] * a, [1] * head + [3] * b
+    common = head if a or b else None  # None: the prompts are the same
+    borders = set(page_borders(len(first))) & set(page_borders(len(second)))
+    expected = max((e for e in borders if common is None or e <= common), default=0)
+    assert shared_tokens(segments_of(first), segments_of(second)) == expected
+    assert prompt_tokens(segments_of(first)) == len(first)
 
 
-def test_page_lengths():
-    lengths = [segment.length for segment in segments_of([0] * (2048 + 512 + 7))]
-    assert lengths == [PAGE_TOKENS] * SMALL_PAGES + [LONG_PAGE_TOKENS, 7]
-    assert segments_of([]) == ()
+IDS = st.lists(st.sampled_from([0, 1, 2**32 - 1]), max_size=40)
 
 
-def test_the_same_tokens_further_on_are_another_segment():
-    first, second = segments_of([1] * 64)
-    assert first.key != second.key
+@given(IDS, IDS)
+def test_equal_segments_are_equal_prompts(one, other):
+    assert (segments_of(one) == segments_of(other)) == (one == other)
 
 
-def test_an_array_gives_what_a_list_gives():
-    ids = list(range(5000))
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=2000))
+def test_an_array_gives_what_a_list_gives(ids):
     assert segments_of(array("I", ids)) == segments_of(ids)
 
 
-def test_names_stay_the_same_between_versions():
-    # Routers of one cluster must agree on them.
-    assert segments_of([1, 2, 3]) == (Segment("21ecf47b35c916938392066a", 3),)
+@pytest.mark.parametrize("wrong", [-1, 2**32])
+def test_ids_have_32_bits(wrong):
+    with pytest.raises(OverflowError):
+        segments_of([1, wrong])
+
+
+@given(LENGTHS, LENGTHS, LENGTHS)
+def test_a_tree_of_pages_matches_down_to_the_last_shared_border(head, a, b):
+    known, asked = [1] * head + [2] * a, [1] * head + [3] * b
+    tree = LocationTree(LocationNode)
+    tree.insert(segments_of(known), 5)
+    pages = segments_of(asked)
+    tokens, workers = tree.holders(tree.find(pages)[0])
+    assert tokens == shared_tokens(pages, segments_of(known))
+    assert workers == (1 << 5 if tokens else 0)
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=6))
+def test_evictions_anywhere_in_the_pages_empty_the_tree(cuts):
+    # A server's cache is cut where its prompts part, which pages know nothing of.
+    pages = segments_of(range(max(cuts)))
+    tree = LocationTree(LocationNode)
+    tree.insert(pages, 0)
+    for start, end in reversed(list(zip([0, *sorted(set(cuts))], sorted(set(cuts)), strict=False))):
+        tree.evict(truncate(pages, end), end - start, 0)
+        assert tree.holders(tree.find(pages)[0]).tokens == start
+    assert not tree.root.children

@@ -97,8 +97,10 @@ class ListView:
         heads: set[Prompt] = set()
         last: set[Request] = set()
         for request in self._requests:
+            if self._matched(request) > IN_BATCH_TOKENS:
+                continue
             head = head_of(self._prompt(request))
-            if head is None or self._matched(request) > IN_BATCH_TOKENS:
+            if head is None:
                 continue
             if head in heads:
                 last.add(request)

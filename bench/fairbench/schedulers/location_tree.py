@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple, Self, TypeVar
 
@@ -43,7 +44,7 @@ class LocationTree(PrefixTree[L]):
         An edge that matches in part is split there, as SGLang does: the prompt is about to be
         added in any case.
         """
-        return self.match(prompt, prompt_tokens(prompt))
+        return self.match(prompt, sys.maxsize)
 
     def upward(self, node: L) -> Iterator[L]:
         """The node and everything above it but the root."""
@@ -78,9 +79,8 @@ class LocationTree(PrefixTree[L]):
     def add(self, found: tuple[L, Place], prompt: Prompt, worker: int) -> L:
         """``insert`` that goes on from what ``find`` returned for this prompt just before."""
         node, place = found
-        tokens = prompt_tokens(prompt)
-        if node.depth < tokens:
-            node = self.extend(node, prompt, place, tokens)
+        if place[0] < len(prompt):
+            node = self.extend(node, prompt, place, prompt_tokens(prompt))
         for at in self.upward(node):
             self.mark(at, worker)
         return node

@@ -86,9 +86,10 @@ class PrefixTree(Generic[N]):
 
         Precondition: a walk along this prompt stopped at ``node`` and ``place``.
         """
-        edge = tuple(_slices(prompt, place, depth - node.depth))
-        child = self._node_type(node, edge, depth - node.depth)
-        node.children[child.key] = child
+        length = depth - node.depth
+        child = self._node_type(node, _slices(prompt, place, length), length)
+        index, offset = place
+        node.children[prompt[index].key, offset] = child
         return child
 
     def split(self, node: N, tokens: int) -> N:
@@ -114,7 +115,8 @@ class PrefixTree(Generic[N]):
         parent = leaf.parent
         assert parent is not None
         assert not leaf.children
-        del parent.children[leaf.key]
+        name, start, _ = leaf.edge[0]
+        del parent.children[name, start]
         return parent
 
     def nodes(self) -> Iterator[N]:
@@ -179,15 +181,19 @@ def _common(
     return taken, (index, offset)
 
 
-def _slices(prompt: Prompt, place: Place, tokens: int) -> Iterator[Slice]:
+def _slices(prompt: Prompt, place: Place, tokens: int) -> tuple[Slice, ...]:
     """``tokens`` tokens of a prompt from ``place`` on."""
     index, offset = place
+    slices = []
     while tokens > 0:
         key, length = prompt[index]
-        step = min(length - offset, tokens)
-        yield key, offset, step
-        tokens -= step
+        length -= offset
+        if length > tokens:
+            length = tokens
+        slices.append((key, offset, length))
+        tokens -= length
         index, offset = index + 1, 0
+    return tuple(slices)
 
 
 def _cut(edge: tuple[Slice, ...], tokens: int) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:

@@ -115,18 +115,18 @@ def test_prefill_times_of_the_a100():
 
 
 def test_load_is_prefill_plus_average_outputs():
-    window, end = GpuWindow(180.0), PrebleTree().root
-    assert window.load_us(TIMES, 45.0) == 0
+    window, end = GpuWindow(180.0, TIMES, 45.0), PrebleTree().root
+    assert window.load_us == 0
     window.assign(0.0, 20_000, end)
     window.assign(10.0, 30_000, end)
-    assert window.load_us(TIMES, 45.0) == 50_000 + 2 * 562_500
+    assert window.load_us == 50_000 + 2 * 562_500
     window.finish(20.0, 10)
     window.finish(30.0, 30)
-    assert window.load_us(TIMES, 45.0) == 50_000 + 2 * 250_000
+    assert window.load_us == 50_000 + 2 * 250_000
 
 
 def test_the_window_forgets_exactly_at_its_length():
-    window, tree = GpuWindow(180.0), PrebleTree()
+    window, tree = GpuWindow(180.0, TIMES, 45.0), PrebleTree()
     ends = [tree.insert(prompt((key, 3)), 0) for key in "ab"]
     window.assign(0.0, 20_000, ends[0])
     window.finish(5.0, 100)
@@ -134,8 +134,8 @@ def test_the_window_forgets_exactly_at_its_length():
     window.finish(20.0, 40)
     assert window.expire(179.9) == []
     assert window.expire(180.0) == [ends[0]]
-    assert window.load_us(TIMES, 45.0) == 30_000 + 70 * 12_500
+    assert window.load_us == 30_000 + 70 * 12_500
     assert window.expire(185.0) == []
-    assert window.load_us(TIMES, 45.0) == 30_000 + 40 * 12_500
+    assert window.load_us == 30_000 + 40 * 12_500
     assert window.expire(500.0) == [ends[1]]
-    assert (window.requests, window.load_us(TIMES, 45.0)) == (0, 0)
+    assert (window.requests, window.load_us) == (0, 0)

@@ -104,8 +104,8 @@ def test_outputs_seen_on_a_gpu_set_its_decode_times():
     router.on_finish(sent[0], 0, answer(5), 1.0)  # 10.5 + 62.5 = 73 ms; GPU 1: 573 ms
     router.on_finish(sent[1], 1, answer(0), 1.0)  # refused: says nothing, GPU 1 stays at 573 ms
     assert [router.route(r, 1.0) for r in sent[2:]] == [0, 0, 0]
-    assert router._load_us(0) == 4 * 73_000
-    assert router._load_us(1) == 573_000
+    assert router._windows[0].load_us == 4 * 73_000
+    assert router._windows[1].load_us == 573_000
 
 
 def test_evicted_prefixes_are_not_exploited():
@@ -160,10 +160,18 @@ def test_a_gpu_leaves_and_comes_back_empty():
     assert [router.route(r, 1.0) for r in sent] == [1, 1, 1]
     router.on_worker_join(0, 2.0)
     router.on_finish(sent[1], 0, answer(9), 2.0)  # it is at GPU 1 now
-    assert router._load_us(0) == 0
+    assert router._windows[0].load_us == 0
     assert route_all(router, [("a", 100), ("q", 1)], [("b", 100)], now_s=2.0, first=9) == [1, 0]
     # The requests of the first life left no trace to expire.
     assert route_all(router, [("a", 100), ("r", 1)], now_s=500.0, first=20) == [1]
+
+
+def test_ties_go_round_in_the_order_of_gpus_after_a_return():
+    router = make(3)
+    router.on_worker_leave(0, 0.0)
+    router.on_worker_join(0, 0.0)
+    alone = [router.route(request(n, "a", (f"p{n}", 9)), 1000.0 * n) for n in range(3)]
+    assert alone == [0, 1, 2]
 
 
 class Recomputed:

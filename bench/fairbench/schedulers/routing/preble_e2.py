@@ -74,7 +74,11 @@ class PrebleE2(Router):
         self._capacity = params.capacity_tokens
         self._fleet = Fleet(workers)
         self._tree = PrebleTree()
-        self._windows = {w: GpuWindow(params.window_s) for w in self._fleet.workers}
+        self._windows = {w: self._window() for w in self._fleet.workers}
+
+    def _window(self) -> GpuWindow:
+        params = self.params
+        return GpuWindow(params.window_s, self._times, params.default_output_tokens)
 
     def route(self, request: Request, now_s: float) -> int:
         self._expire(now_s)
@@ -94,7 +98,7 @@ class PrebleE2(Router):
 
     def _choose(self, request: Request, node: PrebleNode, missed: dict[int, int]) -> int:
         """Algorithm 1, then the post-assignment adjustment (004:L99)."""
-        loads = {worker: self._load_us(worker) for worker in self._fleet.workers}
+        loads = {worker: self._windows[worker].load_us for worker in self._fleet.workers}
         longest, holders = self._tree.holders(node)
         if request.input_tokens - longest >= longest:
             return self._cheapest(self._fleet.workers, loads, missed, node)
@@ -124,9 +128,6 @@ class PrebleE2(Router):
                 for worker in workers
             }
         )
-
-    def _load_us(self, worker: int) -> int:
-        return self._windows[worker].load_us(self._times, self.params.default_output_tokens)
 
     def _eviction_us(self, worker: int, missed: int, keep: Collection[PrebleNode]) -> float:
         """M: prefill time of each node evicted, times its share of the GPU's requests (ledger D1).
@@ -164,7 +165,7 @@ class PrebleE2(Router):
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)
         self._fleet.join(worker)
-        self._windows[worker] = GpuWindow(self.params.window_s)
+        self._windows[worker] = self._window()
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         if worker in self._fleet:

@@ -41,17 +41,30 @@ class TimeModel:
 class GpuWindow:
     """Requests assigned to, and finished on, one GPU within the last ``window_s`` seconds."""
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float, times: TimeModel, default_output_tokens: float) -> None:
         self._window_s = window_s
+        self._times = times
+        self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
         self._prefill_us = 0
         self._output_tokens = 0
+        self._price_outputs()
+
+    def _price_outputs(self) -> None:
+        seen = len(self._finished)
+        average = self._output_tokens / seen if seen else self._default_output_tokens
+        self._decode_us = self._times.decode_us(average)
 
     @property
     def requests(self) -> int:
         """Requests assigned within the window."""
         return len(self._assigned)
+
+    @property
+    def load_us(self) -> int:
+        """L: prefill times, plus for each request the time of an average output seen here."""
+        return self._prefill_us + len(self._assigned) * self._decode_us
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
         """A request comes here, with the prefill time of what is missing now."""
@@ -62,21 +75,17 @@ class GpuWindow:
         """A request has finished here."""
         self._finished.append((now_s, output_tokens))
         self._output_tokens += output_tokens
+        self._price_outputs()
 
     def expire(self, now_s: float) -> list[PrebleNode]:
         """Drop what is ``window_s`` old or older; returns the ends of the requests dropped."""
         start_s = now_s - self._window_s
         while self._finished and self._finished[0][0] <= start_s:
             self._output_tokens -= self._finished.popleft()[1]
+            self._price_outputs()
         dropped: list[PrebleNode] = []
         while self._assigned and self._assigned[0][0] <= start_s:
             _, prefill_us, end = self._assigned.popleft()
             self._prefill_us -= prefill_us
             dropped.append(end)
         return dropped
-
-    def load_us(self, times: TimeModel, default_output_tokens: float) -> int:
-        """L: prefill times, plus for each request the time of an average output seen here."""
-        seen = len(self._finished)
-        average = self._output_tokens / seen if seen else default_output_tokens
-        return self._prefill_us + self.requests * times.decode_us(average)

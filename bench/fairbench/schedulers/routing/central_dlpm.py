@@ -1,0 +1,114 @@
+"""DLPM over one global queue: the strawman that D2LPM does without (000 section 5.1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple
+
+from fairbench.core import Prompt, Request
+from fairbench.schedulers.base import Selection
+from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+
+
+class TreeDelta(NamedTuple):
+    """What has changed in a worker's cache since its last turn.
+
+    ``inserted`` are prompts, ``evicted`` prefixes and how many of their last tokens have left.
+    What was both inserted and evicted since is in neither.
+    """
+
+    inserted: tuple[Prompt, ...]
+    evicted: tuple[tuple[Prompt, int], ...]
+
+
+class CentralDLPM:
+    """One queue, one credit per client and a copy of every worker's tree.
+
+    A worker that is about to form a batch tells what changed in its cache, and is blocked for its
+    turn: ``update``, ``match``, ``dispatch``. It is no ``Router``, since those answer as soon as a
+    request arrives, while this one holds requests back until a worker asks.
+    """
+
+    def __init__(self, params: DLPM.Params, workers: int) -> None:
+        self.scheduler = DLPM(params)
+        self.queue: list[Request] = []  # in order of arrival
+        self._trees = [LocationTree(LocationNode) for _ in range(workers)]
+
+    def on_arrival(self, request: Request) -> None:
+        """The request joins the global queue."""
+        self.scheduler.on_arrival(request, _Turn(self.queue, {}))
+        self.queue.append(request)
+
+    def on_tokens(self, client: str, tokens: int) -> None:
+        """Requests of this client produced so many output tokens, at whichever worker."""
+        self.scheduler.on_tokens(client, tokens)
+
+    def on_finish(self, request: Request) -> None:
+        """A dispatched request has produced its last token."""
+        self.scheduler.on_finish(request)
+
+    def update(self, worker: int, delta: TreeDelta) -> None:
+        """Bring the copy of the worker's tree up to date."""
+        tree = self._trees[worker]
+        for prefix, tokens in delta.evicted:
+            tree.evict(prefix, tokens, 0)
+        for prompt in delta.inserted:
+            tree.insert(prompt, 0)
+
+    def match(self, worker: int) -> dict[Request, int]:
+        """Tokens of every queued request that the worker has cached."""
+        tree = self._trees[worker]
+        return {r: tree.holders(tree.find(r.prompt)[0]).tokens for r in self.queue}
+
+    def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
+        """The requests for a worker with these matches and so much free KV memory, in order.
+
+        They leave the queue. Each takes its uncached prompt and all of its ``max_new_tokens``.
+        """
+        turn = _Turn(self.queue, matched)
+        selection = self.scheduler.select(turn)
+        dispatched: list[Request] = []
+        request = next(selection, None)
+        while request is not None:
+            extend_tokens = request.input_tokens - turn.matched_tokens(request)
+            needed = extend_tokens + request.max_new_tokens
+            fits = needed <= free_tokens
+            if fits:
+                free_tokens -= needed
+                turn.leave(request)
+                self.queue.remove(request)
+                self.scheduler.on_admitted(request, extend_tokens, recompute=False)
+                dispatched.append(request)
+            request = _resume(selection, fits)
+        return dispatched
+
+
+class _Turn(ListView):
+    """The global queue with the matches of one worker."""
+
+    def __init__(self, queue: list[Request], matched: dict[Request, int]) -> None:
+        super().__init__(list(queue), matched.__getitem__)
+        self._matches = matched
+        self._per_client = Counter(request.client for request in queue)
+
+    def clients(self) -> Collection[str]:
+        return self._per_client.keys()
+
+    def leave(self, request: Request) -> None:
+        super().leave(request)
+        self._per_client[request.client] -= 1
+        if not self._per_client[request.client]:
+            del self._per_client[request.client]
+
+    def matched_tokens(self, request: Request) -> int:
+        return min(self._matches[request], request.input_tokens - 1)
+
+
+def _resume(selection: Selection, fits: bool) -> Request | None:
+    try:
+        return selection.send(fits)
+    except StopIteration:
+        return None

@@ -1,0 +1,67 @@
+"""An endless stream of tree-of-thought requests for the timing of a central scheduler."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from random import Random
+
+from fairbench.core import Request
+from fairbench.schedulers.token_pages import segments_of
+
+CLIENTS = 4
+# Trees of thought on GSM8K (000 Table 2): an instruction that all share, a question, and on every
+# level a thought and the turn that asks for the next one.
+INSTRUCTION_TOKENS = 66
+QUESTION_TOKENS = 480
+OUTPUT_TOKENS = 256
+TURN_TOKENS = 32
+LEVELS = 4
+NEW_QUESTIONS = 0.25  # of the requests; the others go on from one that has finished lately
+LATELY = 200
+# What an average sequence of a decode batch holds: half of the levels, half of an output.
+CONTEXT_TOKENS = (
+    INSTRUCTION_TOKENS
+    + QUESTION_TOKENS
+    + LEVELS // 2 * (OUTPUT_TOKENS + TURN_TOKENS)
+    + OUTPUT_TOKENS // 2
+)
+
+
+class TreeOfThoughtArrivals:
+    """Requests with prompts of random token ids, as pages."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._instruction = self._tokens(INSTRUCTION_TOKENS)
+        self._created = 0
+        self._under_way: dict[int, tuple[array[int], int]] = {}  # request id -> prompt, depth
+        self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
+
+    def take(self) -> Request:
+        """The next request."""
+        if not self._finished or self._rng.random() < NEW_QUESTIONS:
+            prompt, depth = self._instruction + self._tokens(QUESTION_TOKENS), 0
+        else:
+            parent, depth = self._rng.choice(self._finished)
+            prompt, depth = parent + self._tokens(OUTPUT_TOKENS + TURN_TOKENS), depth + 1
+        number, self._created = self._created, self._created + 1
+        self._under_way[number] = prompt, depth
+        return Request(
+            request_id=number,
+            client=f"client-{number % CLIENTS}",
+            program_id=number,
+            depth=depth,
+            prompt=segments_of(prompt),
+            input_tokens=len(prompt),
+            max_new_tokens=OUTPUT_TOKENS,
+        )
+
+    def on_finish(self, request: Request) -> None:
+        """Later requests may go on from this one, unless it was of the last level."""
+        prompt, depth = self._under_way.pop(request.request_id)
+        if depth + 1 < LEVELS:
+            self._finished.append((prompt, depth))
+
+    def _tokens(self, count: int) -> array[int]:
+        return array("I", self._rng.randbytes(count * array("I").itemsize))
