@@ -1,8 +1,7 @@
 """What must hold of every simulation, numbered. Call ``check_all`` after every simulator test.
 
-``check_all`` takes a ``Simulation`` (after ``result``) or a ``RunResult``. ``run_checked`` runs a
-spec and checks its workers after every single event too. INV-3 to 5, 12 and 13 are in
-worker_invariants.
+``run_checked`` runs a spec and checks its workers after every single event too. INV-3 to 5, 12 and
+13 are in worker_invariants.
 """
 
 from collections import Counter
@@ -13,7 +12,6 @@ import numpy as np
 
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class
-from fairbench.sim.results import tables_of
 from fairbench.sim.run import RunResult, Simulation, _source
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.sim.timing import TimingProfile, load_profile
@@ -37,13 +35,14 @@ class Records:
     limited: bool = False
 
 
-def check_all(subject) -> None:
-    """Every invariant that applies to a settled ``Simulation`` or to a ``RunResult``."""
-    if isinstance(subject, Simulation):
-        for worker in subject.cluster.workers:
-            check_worker(worker)
-            check_rest(worker)
-    check_records(records_of(subject))
+def check_all(result, profile=None) -> None:
+    """Every invariant of a ``RunResult``; ``profile`` is its timing profile, if perturbed."""
+    summary = result.summary
+    if profile is None and not summary["timing_error_pct"]:
+        profile = load_profile(summary["timing_profile"])
+    tables = map(_plain, (result.requests, result.programs, result.service))
+    limited = local_class(summary["local"]).accepts is not LocalScheduler.accepts
+    check_records(Records(*tables, profile, summary["pool_tokens"], limited))
 
 
 def run_checked(spec) -> RunResult:
@@ -52,28 +51,12 @@ def run_checked(spec) -> RunResult:
     simulation = Simulation(spec, spec.client_plans(), source)
     watch(simulation.clock, simulation.cluster.workers)
     simulation.run()
+    for worker in simulation.cluster.workers:
+        check_worker(worker)
+        check_rest(worker)
     result = simulation.result(True, source)
-    check_all(simulation)
-    check_all(result)
+    check_all(result, simulation.profile)
     return result
-
-
-def records_of(subject) -> Records:
-    """Tables of a settled simulation or of a result."""
-    if isinstance(subject, RunResult):
-        tables, summary = (subject.requests, subject.programs, subject.service), subject.summary
-        profile = None if summary["timing_error_pct"] else load_profile(summary["timing_profile"])
-        limited = _limits_rates(summary["local"])
-        return Records(*map(_plain, tables), profile, summary["pool_tokens"], limited)
-    made = tables_of(subject.cluster, subject.log)
-    tables = made.requests, made.programs, made.service
-    columns = (table.to_columns() for table in tables)
-    limited = _limits_rates(subject.spec.local)
-    return Records(*columns, subject.profile, subject.limits.pool_tokens, limited)
-
-
-def _limits_rates(local: str) -> bool:
-    return local_class(local).accepts is not LocalScheduler.accepts
 
 
 def _plain(table) -> dict:

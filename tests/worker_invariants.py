@@ -91,7 +91,7 @@ def check_tree(cache) -> None:
 
 def check_evictable_leaves_are_listed(cache) -> None:
     """INV-12: eviction knows every unlocked leaf, and lists a node once at most."""
-    listed = Counter(id(node) for _, _, node in cache._leaves)
+    listed = Counter(id(node) for *_, node in cache._leaves)
     assert not listed or max(listed.values()) == 1
     for node in cache.nodes():
         assert node.listed == (id(node) in listed)

@@ -1,70 +1,201 @@
-"""How many requests the simulator does per CPU second: python tests/benchmarks/simulator.py [...]
+"""Speed and memory of the simulator: python tests/benchmarks/simulator.py MODE
 
-Prints one line per case. CPU time is of this process, start-up left out; compare ratios within one
-run, since machines differ and are shared.
+Prints Markdown tables. CPU time is of this process, start-up (imports) left out; compare ratios
+within one run, since machines differ and are shared.
 
-  cells   every workload and scheduler, at --dp
-  queue   a burst of so many requests waiting at once, under each local scheduler
-  length  one request after another with ever longer outputs: the cost must not follow
+  cells   simulated requests per CPU second: every workload and scheduler (or those named), by --dp
+  queue   the same for a burst of so many requests waiting at once, under each local scheduler
+  pass    milliseconds of one ordering pass over 1,000 waiting requests, each local scheduler
+  length  requests with ever longer outputs: the cost must not follow
+  scale   1e5 and 1e6 requests, records written: CPU time and peak memory, each in a fresh process
 """
 
 import argparse
+import resource
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
 
 from fairbench.config.resolve import resolve
-from fairbench.schedulers.registry import LOCALS, PAIRS
+from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.report.store import save_run
+from fairbench.schedulers.registry import LOCALS, PAIRS, build_local
+from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.run import simulate
+from fairbench.sim.sequence import Sequence
+from fairbench.sim.waiting import WaitingQueue
 from fairbench.workloads.spec import workload_names
 
+WAITING = (100, 1_000, 10_000)
+PASSES = 200
+UNLIMITED_RPM = {"rpm.limit": 10**6}
+# `--duration` for about so many requests of chat s1 at dp 4, of which some are never made.
+SCALES = {"1e5": 585, "1e6": 7_500}
 
-def measure(label, flags, settings=None):
-    """Requests, CPU seconds and requests per CPU second of one experiment."""
+
+def table(corner, columns, rows):
+    """Print the header at once and each row as soon as it is known."""
+    print(f"| {corner} |", *(f"{column} |" for column in columns))
+    print("|---|" + "--:|" * len(columns))
+    for name, cells in rows:
+        print(f"| {name} |", end="", flush=True)
+        for cell in cells:
+            print(f" {cell} |", end="", flush=True)
+        print()
+
+
+def measure(flags, settings=None):
+    """Requests and CPU seconds of one experiment."""
     spec = resolve(flags, settings or {})
-    start = time.process_time()
-    requests = len(simulate(spec).requests["request_id"])
-    seconds = time.process_time() - start
-    print(f"{label:32}{requests:9,} requests {seconds:7.2f} s {requests / seconds:9,.0f}/s")
+    start_s = time.process_time()
+    requests = simulate(spec).summary["num_requests"]
+    return requests, time.process_time() - start_s
 
 
-def cells(dp):
-    for workload in workload_names():
-        for scheduler in PAIRS:
-            flags = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "dp": dp}
-            measure(f"{workload} {scheduler} dp {dp}", flags)
+def per_second(flags, settings=None):
+    requests, seconds = measure(flags, settings)
+    return f"{requests / seconds:,.0f}"
+
+
+def cells(workloads, schedulers, dps):
+    """Above dp 4, which already has many workers, runs are shorter: as many requests in all."""
+
+    def rate(workload, scheduler, dp):
+        flags = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "dp": dp}
+        duration_s = resolve(flags, {}).duration_s
+        return per_second(flags | {"duration_s": duration_s * min(1, 4 / dp)})
+
+    names = [(workload, scheduler) for workload in workloads for scheduler in schedulers]
+    rows = ((f"`{w}` `{s}`", (rate(w, s, dp) for dp in dps)) for w, s in names)
+    table("requests per CPU second", [f"dp {dp}" for dp in dps], rows)
 
 
 def queue():
-    for local in LOCALS:
-        for waiting in (100, 1_000, 10_000):
-            flags = {
-                "workload": "chat",
-                "scenario": "none",
-                "router": "round-robin",
-                "local": local,
-                "clients": 4,
-                "num_programs": waiting // 4,
-                "request_rate": float("inf"),
-            }
-            settings = {"chat.turns_min": 1, "chat.turns_max": 1}
-            if local == "rpm":
-                settings["rpm.limit"] = 10**6
-            measure(f"{local}, {waiting:,} waiting", flags, settings)
+    def rate(local, waiting):
+        flags = {
+            "workload": "chat",
+            "scenario": "none",
+            "router": "round-robin",
+            "local": local,
+            "clients": 4,
+            "num_programs": waiting // 4,
+            "request_rate": float("inf"),
+        }
+        return per_second(flags, {"chat.turns_min": 1, "chat.turns_max": 1} | UNLIMITED_RPM)
+
+    rows = ((f"`{local}`", (rate(local, waiting) for waiting in WAITING)) for local in LOCALS)
+    table("requests per CPU second", [f"{waiting:,} waiting" for waiting in WAITING], rows)
+
+
+def ordering_pass():
+    rows = ((f"`{local}`", (f"{ms:.3f}" for ms in pass_ms(local))) for local in LOCALS)
+    table("ms per pass", ["all 1,000 are new", "one is new, the tree has changed"], rows)
+
+
+def pass_ms(local):
+    """CPU time of the pass that orders 1,000 newcomers, and the median of later ones.
+
+    None admits anyone.
+    """
+    scheduler, cache = build_local(local, UNLIMITED_RPM), KVCache(10**7)
+    queue = WaitingQueue(cache, scheduler.cache_aware)
+    numbers = iter(range(10**6))
+
+    def arrive():
+        number = next(numbers)
+        # 50 documents, of which half are cached; a question of its own.
+        prompt = (Segment(f"doc-{number * 7 % 50}", 500), Segment(f"q-{number}", 60))
+        request = Request(
+            number, f"client-{number % 8}", number, 0, prompt, prompt_tokens(prompt), 256
+        )
+        scheduler.accepts(request, number / 100)
+        scheduler.on_arrival(request, queue)
+        queue.enter(Sequence(request, Segment(f"o-{number}", 256), 0, lambda _: None))
+
+    def one_pass():
+        start_s = time.process_time()
+        if not scheduler.cache_aware:
+            queue.pass_unmatched()
+        selection = scheduler.select(queue)
+        next(selection)
+        selection.close()
+        queue.end_pass()
+        return 1000 * (time.process_time() - start_s)
+
+    def store(key, tokens):
+        cache.insert(cache.root, (Segment(key, tokens),), (0, 0), tokens)
+
+    for document in range(25):
+        store(f"doc-{document}", 500)
+    for _ in range(1_000):
+        arrive()
+    first_ms, later_ms = one_pass(), []
+    for number in range(PASSES):
+        arrive()
+        store(f"doc-{25 + number % 25}", 1 + number)
+        later_ms.append(one_pass())
+    return first_ms, median(later_ms)
 
 
 def length():
-    for tokens in (16, 256, 4_096):
+    def row(tokens):
         flags = {"workload": "tot", "scenario": "none", "num_programs": 40, "request_rate": 1.0}
-        measure(f"outputs of {tokens:,}", flags, {"tot.output_tokens": tokens})
+        yield per_second(flags, {"tot.output_tokens": tokens})
+
+    rows = ((f"outputs of {tokens:,}", row(tokens)) for tokens in (16, 256, 4_096))
+    table("tot", ["requests per CPU second"], rows)
+
+
+def scale():
+    def row(duration_s):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            return fresh.submit(run_and_save, duration_s).result()
+
+    rows = ((name, row(duration_s)) for name, duration_s in SCALES.items())
+    columns = ["requests", "CPU, s", "requests per CPU second", "peak memory, MiB"]
+    table("chat s1 fcfs, dp 4", columns, rows)
+
+
+def run_and_save(duration_s):
+    """Requests, CPU seconds, their ratio and the peak memory of this process."""
+    spec = resolve(
+        {
+            "workload": "chat",
+            "scenario": "s1",
+            "scheduler": "fcfs",
+            "dp": 4,
+            "duration_s": float(duration_s),
+        },
+        {},
+    )
+    start_s = time.process_time()
+    result = simulate(spec)
+    with tempfile.TemporaryDirectory() as parent:
+        save_run(Path(parent), spec, result.tables(), result.summary, {})
+    seconds = time.process_time() - start_s
+    requests = result.summary["num_requests"]
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return f"{requests:,}", f"{seconds:.1f}", f"{requests / seconds:,.0f}", f"{peak_mib:,.0f}"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("mode", choices=("cells", "queue", "pass", "length", "scale"))
+    parser.add_argument("--dp", type=int, nargs="+", default=[1, 4, 16, 64], help="for cells")
+    parser.add_argument("--workload", nargs="+", default=workload_names(), help="for cells")
+    parser.add_argument("--scheduler", nargs="+", default=list(PAIRS), help="for cells")
+    arguments = parser.parse_args()
+    measure({"workload": "chat", "scenario": "none", "num_programs": 1})  # imports, done once
+    if arguments.mode == "cells":
+        cells(arguments.workload, arguments.scheduler, arguments.dp)
+    else:
+        {"queue": queue, "pass": ordering_pass, "length": length, "scale": scale}[arguments.mode]()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("cells", "queue", "length"))
-    parser.add_argument("--dp", type=int, default=4)
-    arguments = parser.parse_args()
-    if arguments.what == "cells":
-        cells(arguments.dp)
-    elif arguments.what == "queue":
-        queue()
-    else:
-        length()
+    main()

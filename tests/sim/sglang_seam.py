@@ -9,16 +9,16 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
-import sys
 import types
 import warnings
 from array import array
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
+from unittest import mock
 from unittest.mock import MagicMock
-
-from sglang_stubs import StubFinder
 
 VERSION = "0.5.23"
 
@@ -88,15 +88,10 @@ def why_absent():
 
 @cache
 def sglang():
-    """SGLang's modules, imported with stand-ins for what a machine without a GPU lacks."""
+    """SGLang's modules. (On a machine without a GPU: see tests/sglang_cpu/install.sh.)"""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import transformers.utils.import_utils as available
-
-        available.is_torchvision_available()  # remembered: it must not see the stand-in
-        sys.meta_path.append(StubFinder())
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
     return types.SimpleNamespace(**modules)
@@ -189,8 +184,30 @@ class Iteration:
     decoding: int = 0
 
 
+def _around(hook):
+    """What SGLang's registry makes of a hook of kind AROUND: the original is its first argument."""
+
+    def wrap(original):
+        return lambda *arguments, **named: hook.method(original, *arguments, **named)
+
+    return wrap
+
+
+def _apply(hooks):
+    """Put the plugin's hooks around SGLang's methods; the stack takes them off again."""
+    stack = ExitStack()
+    for target, hook in hooks.by_target().items():
+        path, name = target.rsplit(".", 1)
+        owner = resolve_name(path)
+        stack.enter_context(mock.patch.object(owner, name, _around(hook)(getattr(owner, name))))
+    return stack
+
+
 class RealEngine:
-    """A SGLang scheduler with an empty KV pool. ``close`` it: SGLang's configuration is global."""
+    """A SGLang scheduler with an empty KV pool. ``close`` it: SGLang's configuration is global.
+
+    With the plugin's ``hooks`` it schedules as these say, and ``policy`` has to be "fcfs".
+    """
 
     def __init__(
         self,
@@ -203,6 +220,7 @@ class RealEngine:
         conservativeness,
         match_limit,
         ignore_eos,
+        hooks=None,
     ):
         self._sgl = sgl = sglang()
         sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit
@@ -218,27 +236,35 @@ class RealEngine:
             device="cpu",
         )
         self._config.install()
+        self._hooks = hooks
+        self._hooked = _apply(hooks) if hooks else ExitStack()
         self._scheduler = _scheduler_class()(pool, chunk, max_prefill, slots, policy)
         self._outputs = {}
         self._ignore_eos = ignore_eos
 
     def close(self):
         """Give SGLang's global configuration back."""
+        self._hooked.close()
         self._config.restore()
 
-    def submit(self, number, prompt, output, max_new):
+    def submit(self, number, prompt, output, max_new, client):
         """A request arrives; it will produce the tokens ``output``."""
         sgl = self._sgl
         params = sgl.sampling_params.SamplingParams(
             max_new_tokens=max_new, stop_token_ids={output[-1]}, ignore_eos=self._ignore_eos
         )
         params.normalize(None)
-        req = sgl.schedule_batch.Req(str(number), "", array("q", prompt), params)
+        req = sgl.schedule_batch.Req(
+            str(number), "", array("q", prompt), params, routing_key=client
+        )
         self._outputs[req] = output
         self._scheduler._add_request_to_queue(req)
 
-    def iterate(self):
-        """One turn of SGLang's event loop; None if it had nothing to do."""
+    def iterate(self, arrive):
+        """One turn of SGLang's event loop; None if it had nothing to do.
+
+        ``arrive`` may submit requests while the iteration runs.
+        """
         scheduler = self._scheduler
         plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
@@ -250,6 +276,7 @@ class RealEngine:
         prefill = batch.forward_mode.is_extend()
         requests = list(batch.reqs)
         prefills = [(_number(r), r.prefix_len, r.extend_len) for r in requests] if prefill else []
+        arrive()
         self._complete(batch, prefill)
         iteration = Iteration(
             prefills,
@@ -272,6 +299,8 @@ class RealEngine:
         else:
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
+        if self._hooks:  # SGLang's process_batch_result calls one of these two, and much else
+            self._hooks.results(lambda *_: None, self._scheduler, batch, result)
 
 
 def _number(req):

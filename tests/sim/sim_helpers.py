@@ -104,7 +104,7 @@ class Home:
 
     def rows(self):
         """The service log as dicts."""
-        columns = self.log.columns
+        columns = {name: self.log.column(name).tolist() for name in self.log.names}
         return [
             dict(zip(columns, values, strict=True))
             for values in zip(*columns.values(), strict=True)

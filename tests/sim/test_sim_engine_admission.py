@@ -41,7 +41,7 @@ def test_the_head_of_the_queue_blocks_and_a_full_batch_is_not_asked_again():
     home.run(until_ps=20_000 * US)
     assert home.scheduler.passes == 2
     # The arrival at 9000 brought the counters up to date and left the run as it was.
-    assert (home.decodes(), home.worker._run.steps) == ([(1300, 7, 1)], 12)
+    assert (home.worker.batch.steps, home.worker._run.steps) == (7, 12)
     home.run()
     assert home.decodes()[0] == (1300, 19, 1)
     assert first.finish_ps == (1300 + 19 * 1010) * US

@@ -44,14 +44,16 @@ def test_before_a_retraction_everything_evictable_goes():
 
 def test_a_retraction_leaves_the_batch_in_the_order_in_which_it_looked_for_a_victim():
     home = Home(pool=180, schedule_conservativeness=0.01)
-    longer, shorter = home.send(41, 20), home.send(40, 20)
+    ends = {}
+
+    def look(_):
+        ends.update({node.edge[-1][0]: node.last_access for node in home.worker.cache.nodes()})
+
+    longer, shorter = home.send(41, 20, on_done=look), home.send(40, 20)
     home.send(50, 20)
-    home.run(until_ps=0)
-    while longer.finish_ps < 0:
-        home.clock.step()
+    home.run()
     assert home.scheduler.retracted == [2]
     assert longer.finish_ps == shorter.finish_ps
-    ends = {node.edge[-1][0]: node.last_access for node in home.worker.cache.nodes()}
     assert ends["out-1"] < ends["out-0"]  # the shorter one was ahead, and is stored first
 
 

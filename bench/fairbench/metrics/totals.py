@@ -104,13 +104,13 @@ def request_latency_ms(requests: Requests) -> dict[str, float]:
         ("tpot", decode / gaps),
         ("e2el", done.finish_s - done.arrival_s),
     ):
-        statistics |= _distribution(name, seconds)
-    statistics |= _distribution("itl", np.array([]))
+        statistics |= distribution(name, seconds)
+    statistics |= distribution("itl", np.array([]))
     statistics["mean_itl_ms"] = 1000 * ratio(float(decode.sum()), float(gaps.sum()))
     return statistics
 
 
-def _distribution(name: str, seconds: Floats) -> dict[str, float]:
+def distribution(name: str, seconds: Floats) -> dict[str, float]:
     """Mean, median, population standard deviation and percentiles in ms; NaN of nothing."""
     ms = seconds * 1000
     if len(ms) == 0:

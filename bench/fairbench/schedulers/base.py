@@ -8,7 +8,7 @@ SGLang server (local schedulers) and in the router process in front of real serv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 from fairbench.core import Prompt, Request, Segment, ServiceBound
@@ -123,6 +123,10 @@ class LocalScheduler(ABC):
 
     def on_finish(self, request: Request) -> None:
         """The request has produced its last token, or was aborted."""
+
+    def balances(self) -> Mapping[str, float]:
+        """What is held for or against each client, for monitoring: a credit, a counter."""
+        return {}
 
     def service_bound(self) -> ServiceBound | None:
         """Numbers of the theorem that bounds service differences on one worker, or None."""

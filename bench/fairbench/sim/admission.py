@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection
@@ -12,8 +12,7 @@ from fairbench.sim.sequence import NEVER, Sequence
 from fairbench.sim.waiting import WaitingQueue
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
+class Prefill(NamedTuple):
     """One sequence's part of a prefill iteration. ``last``: its prompt is complete after it."""
 
     sequence: Sequence
@@ -39,10 +38,6 @@ class PrefillPass:
         self.out_of_memory = False
 
     @property
-    def _remaining_total(self) -> float:
-        return self._cache.free + self._cache.evictable - self._total_offset
-
-    @property
     def _reserved_all(self) -> bool:
         memory = self._cache.free + self._cache.evictable
         return memory <= self._total_offset or memory <= self._current_offset
@@ -55,9 +50,15 @@ class PrefillPass:
         """
         return (self._input_left <= 0 or self._chunk_left <= 0) and not self._reserved_all
 
+    @property
+    def over(self) -> bool:
+        """After an admission: nothing more is tried."""
+        return self.spent or self._reserved_all
+
     def continue_chunk(self, sequence: Sequence) -> None:
         """The chunked request goes first, whatever the policy says."""
-        limit = min(self._chunk_left, int(self._remaining_total))
+        remaining_total = self._cache.free + self._cache.evictable - self._total_offset
+        limit = min(self._chunk_left, int(remaining_total))
         if limit <= 0:
             limit = self._chunk_left
         left = sequence.total - sequence.filled
@@ -73,7 +74,7 @@ class PrefillPass:
         extend = sequence.total - node.depth
         to_go = min(request.max_new_tokens - sequence.produced, CLIP_MAX_NEW_TOKENS)
         cache.lock(node)
-        if extend + to_go + 1 >= self._remaining_total:
+        if extend + to_go + 1 >= cache.free + cache.evictable - self._total_offset:
             cache.unlock(node)
             self.out_of_memory = True
             return False
@@ -118,7 +119,7 @@ def run_selection(
                 new += 1
                 waiting.admit(request)
                 _book(sequence, scheduler, now_ps)
-                if attempt.out_of_memory:
+                if attempt.over:
                     break
             request = _resume(selection, admitted)
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from fairbench.core import Segment
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.sequence import Sequence
 
@@ -85,11 +86,17 @@ class RunningBatch:
         self._reserve_base -= request.max_new_tokens - sequence.produced + joined
         sequence.produced += private
         del self.sequences[sequence]
-        self._long.pop(sequence, None)
+        if self._long:
+            self._long.pop(sequence, None)
         self.per_client[request.client] -= 1
         if not self.per_client[request.client]:
             del self.per_client[request.client]
         return private
+
+    def cut(self, sequence: Sequence, steps: int) -> None:
+        """Let a running sequence end so many steps from now, which is before its own end."""
+        sequence.output = Segment(sequence.output.key, self.produced(sequence) + steps)
+        heappush(self._due, (self.steps + steps, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
         """Decode steps until the first sequence is done. Precondition: not empty."""
@@ -102,9 +109,10 @@ class RunningBatch:
 
         They are still in the batch.
         """
+        due = self._due
         done: dict[Sequence, None] = {}  # one that was retracted may have two equal entries
-        while self._due and (self._due[0][0] <= self.steps or not self._is_due(*self._due[0])):
-            entry = heappop(self._due)
+        while due and due[0][0] <= self.steps:
+            entry = heappop(due)
             if self._is_due(*entry):
                 done[entry[2]] = None
         return sorted(done, key=self.sequences.__getitem__)

@@ -24,6 +24,13 @@ class Clock:
         assert time_ps >= self.now_ps, "the clock only moves forward"
         heappush(self._events, (time_ps, priority, key, next(self._sequence), action))
 
+    def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
+        """Run ``action`` at this instant, when its turn comes: at once if nothing else is due."""
+        if self._events and self._events[0][0] == self.now_ps:
+            self.at(self.now_ps, priority, key, action)
+        else:
+            action()
+
     def next_ps(self) -> int | None:
         """Time of the next event, None if there is none."""
         return self._events[0][0] if self._events else None
@@ -31,10 +38,15 @@ class Clock:
     def step(self) -> None:
         """Run the next event."""
         time_ps, priority, key, _, action = heappop(self._events)
-        reached = (priority, key)
-        self._reached = reached if time_ps > self.now_ps else max(reached, self._reached)
+        reached = priority, key
+        if time_ps > self.now_ps or reached > self._reached:
+            self._reached = reached
         self.now_ps = time_ps
         action()
+
+    def clear(self) -> None:
+        """Drop every event."""
+        self._events.clear()
 
     def past(self, priority: int, key: int) -> bool:
         """Whether an event of this priority and key that was due now would have run by now."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
-from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment
+from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_tokens
 from fairbench.errors import ProgramFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.columns import Columns
 from fairbench.sim.engine import Worker
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
-from fairbench.sim.service_log import Columns, RequestLog
+from fairbench.sim.service_log import RequestLog
 from fairbench.workloads.programs import Program
 
 PROGRAM_COLUMNS = (
@@ -100,11 +102,13 @@ class Cluster:
                 program.program_id,
                 depth,
                 prompt,
-                sum(length for _, length in prompt),
+                prompt_tokens(prompt),
                 max_new,
             )
             segment = output_segment(program.program_id, name, min(output, max_new))
-            self._dispatch(Sequence(request, segment, self.clock.now_ps, self._finisher(done)))
+            on_done = partial(self._finished, done)
+            worker = self.workers[self.router.route(request, self.now_s)]
+            worker.submit(Sequence(request, segment, self.clock.now_ps, on_done))
 
         def ended(_: Any, error: ProgramFailed | None) -> None:
             del self.running[started.program_id]
@@ -126,36 +130,34 @@ class Cluster:
             status,
         )
 
-    # Requests.
-
-    def _dispatch(self, sequence: Sequence) -> None:
-        worker = self.router.route(sequence.request, self.now_s)
-        self.workers[worker].submit(sequence)
-
-    def _finisher(self, done: Callback) -> Any:
-        def finished(sequence: Sequence) -> None:
-            request = sequence.request
-            self.request_log.record(sequence)
-            output = Segment(sequence.output.key, sequence.produced)
-            self.router.on_finish(request, sequence.worker, output, self.now_s)
-            if sequence.status == REFUSED:
-                done(None, ProgramFailed(f"request {request.request_id} can never fit the pool"))
-                return
-            index = self.request_log.index[request.client]
-            self.service[index] += request.input_tokens + 2 * sequence.produced
-            done(sequence.output, None)
-
-        return finished
+    def _finished(self, done: Callback, sequence: Sequence) -> None:
+        """A request of a program is over; ``done`` resumes the program."""
+        request, refused = sequence.request, sequence.status == REFUSED
+        self.request_log.record(sequence)
+        output = Segment(sequence.output.key, 0) if refused else sequence.output
+        self.router.on_finish(request, sequence.worker, output, self.now_s)
+        if refused:
+            done(None, ProgramFailed(f"request {request.request_id} can never fit the pool"))
+            return
+        index = self.request_log.index[request.client]
+        self.service[index] += request.input_tokens + 2 * sequence.produced
+        done(output, None)
 
     # The end.
 
     def settle(self) -> None:
         """Record what is still under way. Nothing may be simulated afterwards."""
         for worker in self.workers:
-            worker.sync()
+            worker.settle()
             for sequence in worker.in_flight():
                 if sequence in worker.batch.sequences:
                     sequence.produced = worker.batch.produced(sequence)
                 self.request_log.record(sequence)
         for started in self.running.values():
             self._record(started, UNFINISHED, NEVER)
+
+    def abandon(self) -> None:
+        """Drop what is still under way, once it is settled, to have its memory for the metrics."""
+        self.workers.clear()
+        self.running.clear()
+        self.clock.clear()

@@ -7,17 +7,18 @@ scheduling is off. Rules: algorithms.md 1.1 and 10 ("Engine contract", "Exact mu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from fairbench.core import PS_PER_S
+from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.admission import Prefill, PrefillPass, run_selection
 from fairbench.sim.batch import RunningBatch
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.decode_run import DecodeRun
 from fairbench.sim.kv_cache import KVCache
-from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
+from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.sim.sequence_memory import give_back, store_outputs, store_prompt
-from fairbench.sim.service_log import ServiceLog
+from fairbench.sim.service_log import ServiceLog, Stretch
 from fairbench.sim.timing import TimingProfile
 from fairbench.sim.token_ratio import RETRACT_DECODE_STEPS, NewTokenRatio
 from fairbench.sim.waiting import WaitingQueue
@@ -64,9 +65,8 @@ class Worker:
         self._run: DecodeRun | None = None
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
-        self._event = 0  # number of the pending event; older ones are void
         self._idle = True
-        self._rows: range | None = None  # log rows of the current stretch
+        self._stretch: Stretch | None = None  # under way; written when the batch changes
 
     # Arrivals.
 
@@ -74,8 +74,8 @@ class Worker:
         """A request arrives. One that can never fit, or is over a rate limit, is refused now."""
         request = sequence.request
         sequence.worker = self.index
-        fits = request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
-        if not fits or not self.scheduler.accepts(request, self._clock.now_ps / PS_PER_S):
+        accepts = self.scheduler.accepts
+        if not self.fits(request) or not accepts(request, self._clock.now_ps / PS_PER_S):
             sequence.status = REFUSED
             sequence.on_done(sequence)
             return
@@ -86,24 +86,62 @@ class Worker:
             self._stop_run(self._run)
         elif self._idle:
             self._idle = False
-            self._schedule(self._clock.now_ps, DECIDE)
+            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
+
+    def fits(self, request: Request) -> bool:
+        """Whether the request could run here, were it alone."""
+        return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
+
+    def abort(self, sequence: Sequence) -> None:
+        """Nobody wants it any more: one that waits leaves at once, refused.
+
+        One that runs ends with the step under way, one whose prompt is being computed when that is
+        done: as FINISHED, and what it has produced stays cached.
+        """
+        if sequence.status != UNFINISHED:
+            return
+        self.sync()
+        if sequence in self.batch.sequences:
+            if self._run is not None:
+                self._stop_run(self._run)
+            self.batch.cut(sequence, self._run.steps if self._run is not None else 0)
+        elif sequence.request in self.waiting:
+            self.waiting.withdraw(sequence.request)
+            sequence.status = REFUSED
+            self.scheduler.on_finish(sequence.request)
+            sequence.on_done(sequence)
+        else:
+            sequence.output = Segment(sequence.output.key, sequence.produced + 1)
+
+    def step_end_ps(self, steps: int) -> int | None:
+        """When so many more decode steps end, or the run under way, if that is sooner.
+
+        None if there is none. Precondition: ``sync``.
+        """
+        return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
     def sync(self) -> None:
         """Bring counters up to the last boundary that step by step would have been booked by now.
 
         One at this very instant has, if its event came before the one that runs.
         """
+        if (run := self._run) is None:
+            return
         clock = self._clock
-        before_ps = clock.now_ps + clock.past(END, self.index)
-        if self._run is not None and (steps := self._run.steps_before(before_ps)):
-            self._book_decode(self._run, steps)
+        if steps := run.steps_before(clock.now_ps + clock.past(END, self.index)):
+            self._book_decode(run, steps)
+
+    def settle(self) -> None:
+        """``sync``, and write the stretch under way, which is the last: the simulation is over."""
+        self.sync()
+        self._end_stretch()
 
     def _stop_run(self, run: DecodeRun) -> None:
         """End the run at the first boundary from now on, which may be now."""
         steps = 0 if run.start_ps == self._clock.now_ps else 1
         if steps < run.steps:
             run.steps = steps
-            self._schedule(run.end_ps(steps), END)
+            self._await_end(run)
 
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""
@@ -114,34 +152,16 @@ class Worker:
 
     # The loop.
 
-    def _schedule(self, time_ps: int, priority: int) -> None:
-        self._event += 1
-        number = self._event
-
-        def fire() -> None:
-            if number == self._event:
-                if priority == END:
-                    self._end_iteration()
-                else:
-                    self._decide()
-
-        self._clock.at(time_ps, priority, self.index, fire)
-
     def _end_iteration(self) -> None:
-        self._event += 1
-        if self._run is not None:
-            run, self._run = self._run, None
-            self._book_decode(run, run.steps)
-        else:
-            self._end_prefill()
         done = self.batch.finished()
-        if done:  # they leave SGLang's batch before its next pass
-            self._batch_is_full = False
+        if done:
+            self._batch_is_full = False  # they leave SGLang's batch before its next pass
+            self._end_stretch()
         for sequence in done:
             self._finish(sequence)
-        self._schedule(self._clock.now_ps, DECIDE)
         for sequence in done:
             sequence.on_done(sequence)
+        self._clock.soon(DECIDE, self.index, self._decide)
 
     def _decide(self) -> None:
         if not len(self.batch):
@@ -168,12 +188,14 @@ class Worker:
             return False
         self._prefills = attempt.admitted
         self._prefill_start_ps = self._clock.now_ps
-        self.cache.allocate(sum(p.tokens for p in attempt.admitted))
+        chunks = []
         for prefill in attempt.admitted:
             prefill.sequence.private += prefill.tokens
-        duration = self._profile.prefill_ps([(p.cached, p.tokens) for p in attempt.admitted])
-        self._rows = None
-        self._schedule(self._clock.now_ps + duration, END)
+            self.cache.allocate(prefill.tokens)
+            chunks.append((prefill.cached, prefill.tokens))
+        duration = self._profile.prefill_ps(chunks)
+        self._end_stretch()
+        self._clock.at(self._clock.now_ps + duration, END, self.index, self._end_prefill)
         return True
 
     def _fill_pass(self) -> PrefillPass:
@@ -193,7 +215,7 @@ class Worker:
         return attempt
 
     def _end_prefill(self) -> None:
-        """Book the iteration, put prompts into the tree, join the batch."""
+        """Put prompts into the tree, join the batch, book the iteration."""
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
         shares: dict[str, list[int]] = {}
@@ -211,19 +233,22 @@ class Worker:
                 sequence.first_token_ps = now_ps
             sequence.produced += 1
             self.scheduler.on_tokens(sequence.request.client, 1)
-            self.scheduler.on_request_tokens(sequence.request, 1)
+            if self.scheduler.per_request_tokens:
+                self.scheduler.on_request_tokens(sequence.request, 1)
             self.batch.join(sequence)
         self._log.prefill(self.index, self._prefill_start_ps, now_ps, len(prefills), shares)
+        self._end_iteration()
 
     # Decode.
 
     def _start_decode(self) -> bool:
         batch, cache = self.batch, self.cache
-        if not len(batch):
-            return False
-        if len(batch) > cache.free + cache.evictable:
-            self._retract()
         size = len(batch)
+        if not size:
+            return False
+        if size > cache.free + cache.evictable:
+            self._retract()
+            size = len(batch)
         if size > cache.free:
             cache.evict(size - cache.free)
         steps = min(batch.steps_to_finish(), cache.free // size)
@@ -232,25 +257,36 @@ class Worker:
         first_ps = self._profile.decode_ps(size, batch.context_tokens)
         growth_ps = self._profile.context_ps * size
         self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
-        self._schedule(self._run.end_ps(steps), END)
+        self._await_end(self._run)
         return True
+
+    def _await_end(self, run: DecodeRun) -> None:
+        self._clock.at(run.end_ps(run.steps), END, self.index, partial(self._end_decode, run))
+
+    def _end_decode(self, run: DecodeRun) -> None:
+        if run is not self._run:
+            return  # it was stopped before this, its planned end
+        self._run = None
+        self._book_decode(run, run.steps)
+        self._end_iteration()
 
     def _book_decode(self, run: DecodeRun, steps: int) -> None:
         """``steps`` steps of the run are done."""
         batch = self.batch
-        start_ps, end_ps = run.start_ps, run.end_ps(steps)
-        if self._rows is None:
-            span = start_ps, end_ps
-            context = batch.context_tokens
-            self._rows = self._log.decode(
-                self.index, span, steps, run.growth_ps, context, batch.per_client
-            )
-        else:
-            self._log.prolong(self._rows, end_ps, steps, batch.per_client)
+        if self._stretch is None:
+            self._stretch = Stretch(run.start_ps, run.growth_ps, batch.context_tokens)
         self.cache.allocate(steps * len(batch))
         batch.steps += steps
         run.advance(steps)
+        self._stretch.steps += steps
+        self._stretch.end_ps = run.start_ps
         batch.report(steps, self.scheduler)
+
+    def _end_stretch(self) -> None:
+        """The batch is about to change."""
+        if self._stretch is not None:
+            self._log.decode(self.index, self._stretch, self.batch.per_client)
+            self._stretch = None
 
     def _retract(self) -> None:
         """Take memory back until the next decode step fits (SGLang's retract_decode).
@@ -260,7 +296,7 @@ class Worker:
         """
         batch, cache = self.batch, self.cache
         order = batch.retraction_order()
-        self._rows = None
+        self._end_stretch()
         cache.evict(len(batch) - cache.free)
         while len(batch) > cache.free + cache.evictable and len(order) > 1:
             sequence = order.pop()
@@ -275,7 +311,6 @@ class Worker:
 
     def _finish(self, sequence: Sequence) -> None:
         self.batch.leave(sequence)
-        self._rows = None
         sequence.finish_ps = self._clock.now_ps
         sequence.status = FINISHED
         store_outputs(self.cache, sequence)
@@ -285,7 +320,8 @@ class Worker:
 def _add_share(shares: dict[str, list[int]], prefill: Prefill) -> None:
     """Add to [input, charged, extend, recompute, output] tokens of the client."""
     sequence = prefill.sequence
-    share = shares.setdefault(sequence.request.client, [0, 0, 0, 0, 0])
+    if (share := shares.get(sequence.request.client)) is None:
+        share = shares[sequence.request.client] = [0, 0, 0, 0, 0]
     if sequence.retractions:
         share[3] += prefill.tokens
     else:

@@ -32,7 +32,7 @@ class KVNode(Node):
         self.number = 0  # creation order, breaks LRU ties
         self.listed = False  # has an entry in the eviction heap
         self.waiting_below = 0  # waiting requests whose match goes through or ends here
-        self.waiters: dict[tuple[str, int] | None, dict[Waiter, None]] | None = None
+        self.waiters: Waiters | None = None
 
 
 class Waiter(Protocol):
@@ -46,6 +46,10 @@ class Waiter(Protocol):
     def touched_at(self, refresh: int) -> tuple[int, int]:
         """Its place in the list in which the last refresh touched it."""
         ...
+
+
+# By the key of the child that would extend their match (None: all of the prompt is matched).
+Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
 
 
 class KVCache(PrefixTree[KVNode]):
@@ -64,7 +68,8 @@ class KVCache(PrefixTree[KVNode]):
         self.refresh_stamp = 0  # when waiting requests last touched their prefixes
         self._stamp = 0
         self._created = 0
-        self._leaves: list[tuple[Access, int, KVNode]] = []
+        # (stamp, access, number, node): most entries differ in the stamp, which is quick to compare
+        self._leaves: list[tuple[int, Access, int, KVNode]] = []
         self._matching: Access | None = None  # the refresh touch of the waiter being matched
 
     # Memory.
@@ -89,7 +94,7 @@ class KVCache(PrefixTree[KVNode]):
 
     def _oldest_leaf(self) -> KVNode | None:
         while self._leaves:
-            listed, _, node = heappop(self._leaves)
+            _, listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
                 continue  # listed again when it is unlocked or loses its children
@@ -110,7 +115,7 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list(self, node: KVNode, access: Access) -> None:
         node.listed = True
-        heappush(self._leaves, (access, node.number, node))
+        heappush(self._leaves, (access[0], access, node.number, node))
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
@@ -119,11 +124,11 @@ class KVCache(PrefixTree[KVNode]):
     def _drop(self, leaf: KVNode) -> None:
         if self.on_evict is not None:
             self.on_evict(path(leaf), leaf.length)
-        key = leaf.key
         parent = self.remove(leaf)
         self.free += leaf.length
         self.evictable -= leaf.length
-        self._retreat(leaf, parent, key)
+        if leaf.waiters:
+            self._retreat(leaf.waiters, parent)
         self._list_if_leaf(parent)
 
     # Locks and recency.
@@ -135,15 +140,16 @@ class KVCache(PrefixTree[KVNode]):
 
     def touch(self, node: KVNode) -> None:
         """Mark the whole path to ``node`` as used now."""
-        access = self.next_stamp(), 0, 0
+        self._stamp += 1
+        access = self._stamp, 0, 0
         at: KVNode | None = node
         while at is not None:
             at.last_access = access
             at = at.parent
 
-    def lock(self, node: KVNode) -> None:
-        """Keep the path to ``node`` from eviction (counted)."""
-        while (parent := node.parent) is not None:
+    def lock(self, node: KVNode, held: KVNode | None = None) -> None:
+        """Keep the path to ``node`` from eviction (counted); what ``held`` locks already aside."""
+        while node is not held and (parent := node.parent) is not None:
             if not node.locks:
                 self.evictable -= node.length
                 self.locked += node.length
@@ -157,28 +163,37 @@ class KVCache(PrefixTree[KVNode]):
             if not node.locks:
                 self.evictable += node.length
                 self.locked -= node.length
-                self._list_if_leaf(node)
+                if not node.children:
+                    self._list_if_leaf(node)
             node = parent
 
     # The tree.
 
-    def insert(self, node: KVNode, prompt: Prompt, place: Place, depth: int) -> tuple[KVNode, int]:
+    def insert(
+        self, node: KVNode, prompt: Prompt, place: Place, depth: int, *, lock: bool = False
+    ) -> tuple[KVNode, int]:
         """Store a prompt up to ``depth``, from ``node`` on, which ends at ``place``.
 
         The caller owns private tokens for the stretch below ``node``; the new part becomes the
         tree's. Returns the end node and how many of those tokens were cached already (the caller
-        releases them).
+        releases them). ``lock``: move the caller's lock from ``node`` to the end node.
         """
-        end, place = self.descend(node, prompt, place, depth)
+        end = node
+        if node.children:
+            end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth
         if end.depth < depth:
             parent, end = end, self.extend(end, prompt, place, depth)
             self._created += 1
             end.number = self._created
             self.evictable += end.length
-            self._advance(parent, end)
+            if parent.waiters:
+                self._advance(parent.waiters, end)
         self.touch(end)
-        self._list_if_leaf(end)
+        if lock:
+            self.lock(end, held=node)
+        else:
+            self._list_if_leaf(end)
         return end, cached
 
     def on_split(self, upper: KVNode, lower: KVNode) -> None:
@@ -236,19 +251,17 @@ class KVCache(PrefixTree[KVNode]):
         if not group:
             del node.waiters[_next_key(waiter)]
 
-    def _advance(self, parent: KVNode, child: KVNode) -> None:
+    def _advance(self, waiters: Waiters, child: KVNode) -> None:
         """A new child: waiters of the parent that go on with its key will match further."""
-        if parent.waiters:
-            for waiter in parent.waiters.get(child.key, ()):
-                self._moved(waiter)
+        for waiter in waiters.get(child.key, ()):
+            self._moved(waiter)
 
-    def _retreat(self, leaf: KVNode, parent: KVNode, key: tuple[str, int]) -> None:
+    def _retreat(self, waiters: Waiters, parent: KVNode) -> None:
         """A leaf is gone: its waiters fall back to the parent."""
-        for group in (leaf.waiters or {}).values():
+        for group in waiters.values():
             for waiter in group:
                 waiter.node = parent
                 waiter.place = place_at(waiter.prompt, parent.depth)
-                assert _next_key(waiter) == key
                 self._file(waiter, parent)
                 self._moved(waiter)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from functools import partial
+from types import coroutine
 from typing import Any
 
 from fairbench.core import PS_PER_S, Prompt, Segment
@@ -15,14 +17,8 @@ Callback = Callable[[Any, ProgramFailed | None], None]
 Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
-class _Pending:
-    """What a program awaits: ``start`` is called once the program is suspended on it."""
-
-    def __init__(self, start: Callable[[Callback], None]) -> None:
-        self.start = start
-
-    def __await__(self) -> Generator[_Pending, Any, Any]:
-        return (yield self)
+# What a program awaits: called with the callback once the program is suspended on it.
+Pending = Callable[[Callback], None]
 
 
 class SimLLM:
@@ -32,21 +28,29 @@ class SimLLM:
         self._clock = clock
         self._submit = submit
 
+    @coroutine
     def generate(
         self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
-    ) -> _Pending:
-        call = prompt, name, output_tokens, max_new_tokens, depth
-        return _Pending(lambda done: self._submit(*call, done))
+    ) -> Generator[Pending, Any, Segment]:
+        output: Segment = yield partial(
+            self._submit, prompt, name, output_tokens, max_new_tokens, depth
+        )
+        return output
 
-    def sleep(self, seconds: float) -> _Pending:
-        def start(done: Callback) -> None:
-            at_ps = self._clock.now_ps + round(seconds * PS_PER_S)
-            self._clock.at(at_ps, ARRIVE, 0, lambda: done(None, None))
+    @coroutine
+    def sleep(self, seconds: float) -> Generator[Pending, Any, None]:
+        yield partial(self._wake, seconds)
 
-        return _Pending(start)
+    def _wake(self, seconds: float, done: Callback) -> None:
+        at_ps = self._clock.now_ps + round(seconds * PS_PER_S)
+        self._clock.at(at_ps, ARRIVE, 0, partial(done, None, None))
 
-    def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> _Pending:
-        return _Pending(lambda done: _Join(list(branches), done).start())
+    @coroutine
+    def gather(
+        self, branches: Iterable[Coroutine[Any, Any, Any]]
+    ) -> Generator[Pending, Any, list[Any]]:
+        results: list[Any] = yield lambda done: _Join(list(branches), done).start()
+        return results
 
 
 class _Join:
@@ -89,13 +93,13 @@ class _Task:
         """Go on with the result of what was awaited."""
         try:
             program = self._program
-            pending: _Pending = program.send(value) if error is None else program.throw(error)
+            pending: Pending = program.send(value) if error is None else program.throw(error)
         except StopIteration as end:
             self._done(end.value, None)
         except ProgramFailed as failed:
             self._done(None, failed)
         else:
-            pending.start(self.resume)
+            pending(self.resume)
 
 
 def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:

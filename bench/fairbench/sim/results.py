@@ -9,14 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.core import PS_PER_S, ServiceBound
-from fairbench.metrics.records import Client, Facts, Programs, Requests, ServiceLog, Window
+from fairbench.metrics.records import (
+    Client,
+    Facts,
+    Floats,
+    Ints,
+    Programs,
+    Requests,
+    ServiceLog,
+    Window,
+)
 from fairbench.metrics.summary import summarize
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.cluster import Cluster
+from fairbench.sim.columns import Columns
 from fairbench.sim.sequence import NEVER, REFUSED
-from fairbench.sim.service_log import Columns
 
 if TYPE_CHECKING:
+    from fairbench.config import ExperimentSpec
     from fairbench.sim.run import Simulation
     from fairbench.workloads.datasets import Source
 
@@ -55,31 +65,41 @@ class Tables:
 
 
 def tables_of(cluster: Cluster, log: Columns) -> Tables:
-    """The tables of a settled cluster, in order of their ids, service by start and worker."""
-    requests = _arrays(cluster.request_log)
-    programs = _arrays(cluster.program_log)
-    service = _arrays(log)
+    """The tables of a settled cluster, in order of their ids, service by start and worker.
+
+    The logs are empty afterwards: a long run fills memory once, not twice.
+    """
+    requests, programs = cluster.request_log, cluster.program_log
+    by_request = np.argsort(requests.column("request_id"))
+    by_program = np.argsort(programs.column("program_id"))
+    # Workers write a stretch down when it is over, whoever began first.
+    by_start = np.lexsort((log.column("worker"), _seconds(log.column("start_ps"))))
     return Tables(
         cluster.clients,
-        Requests.from_columns(requests).take(np.argsort(requests["request_id"])),
-        Programs.from_columns(programs).take(np.argsort(programs["program_id"])),
-        # Workers write a stretch down when they are asked to, which step-by-step is more often.
-        ServiceLog.from_columns(service).take(np.lexsort((service["worker"], service["start_s"]))),
+        Requests.from_columns(_arrays(requests, by_request)),
+        Programs.from_columns(_arrays(programs, by_program)),
+        ServiceLog.from_columns(_arrays(log, by_start)),
     )
 
 
-def _arrays(log: Columns) -> dict[str, Any]:
-    """Integer columns as arrays, ``*_ps`` as ``*_s`` with NaN for never."""
+def _arrays(log: Columns, order: Ints) -> dict[str, Any]:
+    """The columns in this order, ``*_ps`` as ``*_s``. The log is empty afterwards."""
     arrays: dict[str, Any] = {}
-    for name, column in log.columns.items():
-        values = np.array(column, dtype=np.int64)
+    for name in log.names:
+        values = log.column(name)[order]
         if name.endswith("_ps"):
-            seconds = values / PS_PER_S
-            seconds[values == NEVER] = np.nan
-            arrays[name.removesuffix("_ps") + "_s"] = seconds
+            arrays[name.removesuffix("_ps") + "_s"] = _seconds(values)
         else:
             arrays[name] = values
+    log.clear()
     return arrays
+
+
+def _seconds(times_ps: Ints) -> Floats:
+    """Picoseconds in seconds, NaN for never."""
+    seconds: Floats = times_ps / PS_PER_S
+    seconds[times_ps == NEVER] = np.nan
+    return seconds
 
 
 def facts_of(simulation: Simulation) -> Facts:
@@ -88,7 +108,7 @@ def facts_of(simulation: Simulation) -> Facts:
     bound, reason = cluster_bound(simulation.router, cluster.workers[0].scheduler, spec.dp)
     return Facts(
         clients=tuple(Client(plan.client, plan.misbehaving) for plan in simulation.plans),
-        window=_window(simulation),
+        window=run_window(spec, cluster.last_arrival_ps / PS_PER_S, cluster.now_s),
         horizon_s=cluster.now_s,
         workers=spec.dp,
         pool_tokens=simulation.limits.pool_tokens,
@@ -99,20 +119,19 @@ def facts_of(simulation: Simulation) -> Facts:
     )
 
 
-def _window(simulation: Simulation) -> Window:
+def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
     """[end of warm-up, end of arrivals); the whole run where that would be hardly a window.
 
     Fixed counts of programs may end within the warm-up, and a run may be interrupted there. The
-    end of the run itself is included, since its last tokens come just then.
+    end of the run itself (``now_s``) is included, since its last tokens come just then.
     """
-    spec, cluster = simulation.spec, simulation.cluster
     end_s = spec.duration_s
     if end_s is None:
-        end_s = cluster.last_arrival_ps / PS_PER_S
+        end_s = last_arrival_s
         if end_s <= 2 * spec.warmup_s:
-            return Window(0.0, nextafter(cluster.now_s, inf))
-    if cluster.now_s <= spec.warmup_s:
-        return Window(0.0, nextafter(cluster.now_s, inf))
+            return Window(0.0, nextafter(now_s, inf))
+    if now_s <= spec.warmup_s:
+        return Window(0.0, nextafter(now_s, inf))
     return Window(spec.warmup_s, end_s)
 
 

@@ -21,7 +21,7 @@ from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.news import eviction_news
 from fairbench.sim.results import Tables, facts_of, summary_of, tables_of
 from fairbench.sim.service_log import ServiceLog
-from fairbench.sim.timing import TimingProfile, load_profile, perturbed
+from fairbench.sim.timing import TimingProfile, load_profile, perturbed, slowed
 from fairbench.workloads.arrivals import stream
 from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import ClientPlan, program_stream
@@ -50,6 +50,10 @@ class RunResult:
     summary: dict[str, Any]
     complete: bool
 
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The tables by the names under which they are saved."""
+        return {"requests": self.requests, "programs": self.programs, "service": self.service}
+
 
 def simulate(
     spec: ExperimentSpec,
@@ -62,8 +66,11 @@ def simulate(
     ``interrupted`` is asked between events; once it is true the run ends there, and the result
     holds what had finished, with ``complete`` False.
 
-    Raises UsageError if no request of the workload can ever fit the KV pool.
+    Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec asks
+    for real servers.
     """
+    if spec.backend is not None:
+        raise UsageError(f"backend = {spec.backend.kind!r}: cannot be simulated")
     plans = spec.client_plans()
     source = _source(spec)
     simulation = Simulation(spec, plans, source)
@@ -73,15 +80,23 @@ def simulate(
 
 
 class Simulation:
-    """The cluster of one experiment. ``run`` once, then ``result``."""
+    """The cluster of one experiment. ``run`` once, then ``result``.
+
+    ``slowdown`` multiplies every iteration time.
+    """
 
     def __init__(
-        self, spec: ExperimentSpec, plans: tuple[ClientPlan, ...], source: Source | None
+        self,
+        spec: ExperimentSpec,
+        plans: tuple[ClientPlan, ...],
+        source: Source | None,
+        *,
+        slowdown: int = 1,
     ) -> None:
         self.spec = spec
         self.plans = plans
         params = make_params("engine", EngineParams, spec.settings)
-        self.profile = load_profile(spec.gpu)
+        self.profile = slowed(load_profile(spec.gpu), slowdown)
         self.timing_error_pct = params.timing_error_pct
         if params.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
@@ -121,13 +136,14 @@ class Simulation:
         """Simulate until every program has ended, or to the hard limit; False if interrupted."""
         clock, cluster = self.clock, self.cluster
         report_at_ps = 0
+        limit_ps: int | None = None  # known once the last program has arrived
         while (next_ps := clock.next_ps()) is not None:
             if interrupted():
                 return False
             if not cluster.arrivals_open:
-                limit_ps = self._hard_limit_ps()
                 if not cluster.running:
                     break
+                limit_ps = limit_ps or self._hard_limit_ps()
                 if next_ps > limit_ps:
                     clock.stop_at(limit_ps)
                     break
@@ -161,13 +177,14 @@ class Simulation:
     def result(self, complete: bool, source: Source | None) -> RunResult:
         """Tables and summary of what was simulated."""
         self.cluster.settle()
+        facts = facts_of(self)
+        self.cluster.abandon()
         tables: Tables = tables_of(self.cluster, self.log)
         if complete and tables.all_refused():
             raise UsageError(
                 f"workload {self.spec.workload.name}: no request fits the KV pool of "
                 f"{self.limits.pool_tokens:,} tokens"
             )
-        facts = facts_of(self)
         summary = summary_of(self, tables, facts, source, complete)
         requests, programs, service = tables.columns()
         return RunResult(requests, programs, service, summary, complete)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fairbench.core import Segment
 from fairbench.schedulers.prefix_tree import place_at
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import Sequence
@@ -16,12 +15,14 @@ def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
     node, request = sequence.node, sequence.request
     assert node is not None
     sequence.filled += tokens
-    end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled)
-    cache.release(cached)
-    cache.lock(end)
-    cache.unlock(node)
+    end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled, lock=True)
+    if cached:
+        cache.release(cached)
     sequence.node, sequence.private = end, 0
-    sequence.place = place_at(sequence.prompt, sequence.filled)
+    complete = sequence.filled == sequence.total
+    sequence.place = (
+        (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
+    )
     if sequence.filled > request.input_tokens:  # after a retraction outputs are prefilled too
         cache.match(request.prompt, request.input_tokens)  # and their node starts here
 
@@ -32,10 +33,11 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
     assert node is not None
     kept = sequence.produced - 1
     if request.input_tokens + kept > node.depth:
-        prompt = (*request.prompt, Segment(sequence.output.key, kept))
-        place = place_at(prompt, node.depth)
+        prompt = (*request.prompt, sequence.output)
+        place = len(request.prompt), node.depth - request.input_tokens
         _, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
-        cache.release(cached)
+        if cached:
+            cache.release(cached)
     cache.unlock(node)
     sequence.node = None
 

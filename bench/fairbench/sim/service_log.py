@@ -1,12 +1,10 @@
-"""What the engine did, in columns: the service log and the request log.
-
-Both are flat integer arrays (times in picoseconds), so that a long run stays small.
-"""
+"""What the engine did, in columns of integers (times in picoseconds): service log, request log."""
 
 from __future__ import annotations
 
-from array import array
+from dataclasses import dataclass
 
+from fairbench.sim.columns import Columns
 from fairbench.sim.sequence import Sequence
 
 SERVICE_COLUMNS = (
@@ -24,7 +22,6 @@ SERVICE_COLUMNS = (
     "recompute_tokens",
     "output_tokens",
 )
-_END, _STEPS, _OUTPUT = map(SERVICE_COLUMNS.index, ("end_ps", "steps", "output_tokens"))
 REQUEST_COLUMNS = (
     "request_id",
     "program_id",
@@ -48,26 +45,15 @@ REQUEST_COLUMNS = (
 )
 
 
-class Columns:
-    """A table of integers with named columns, filled row by row (and kept so, as one array)."""
+@dataclass(slots=True)
+class Stretch:
+    """Decode steps of one unchanged batch: each lasts ``growth_ps`` longer than the one before."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._values = array("q")
-
-    def __len__(self) -> int:
-        return len(self._values) // len(self._names)
-
-    @property
-    def columns(self) -> dict[str, array[int]]:
-        """The columns, copied out."""
-        width = len(self._names)
-        return {name: self._values[n::width] for n, name in enumerate(self._names)}
-
-    def append(self, *row: int) -> None:
-        """Add one row, values in column order."""
-        assert len(row) == len(self._names)
-        self._values.extend(row)
+    start_ps: int
+    growth_ps: int
+    context_tokens: int  # at the first step
+    steps: int = 0
+    end_ps: int = 0
 
 
 class ServiceLog(Columns):
@@ -92,33 +78,14 @@ class ServiceLog(Columns):
             index = self.index[client]
             self.append(worker, index, start_ps, end_ps, 1, 0, batch, 0, *tokens)
 
-    def decode(
-        self,
-        worker: int,
-        span_ps: tuple[int, int],
-        steps: int,
-        growth_ps: int,
-        context_tokens: int,
-        batch: dict[str, int],
-    ) -> range:
-        """Book ``steps`` decode steps; ``batch`` is sequences per client. Returns the rows."""
-        first = len(self)
+    def decode(self, worker: int, stretch: Stretch, batch: dict[str, int]) -> None:
+        """``batch``: sequences per client, the same throughout the stretch."""
         size = sum(batch.values())
         for client, count in batch.items():
             self.append(
-                worker, self.index[client], *span_ps, steps, growth_ps, size, context_tokens,
-                0, 0, 0, 0, steps * count,
+                worker, self.index[client], stretch.start_ps, stretch.end_ps, stretch.steps,
+                stretch.growth_ps, size, stretch.context_tokens, 0, 0, 0, 0, stretch.steps * count,
             )  # fmt: skip
-        return range(first, len(self))
-
-    def prolong(self, rows: range, end_ps: int, steps: int, batch: dict[str, int]) -> None:
-        """The same batch went on for ``steps`` more steps, without a break."""
-        values, width = self._values, len(SERVICE_COLUMNS)
-        for row, count in zip(rows, batch.values(), strict=True):
-            start = row * width
-            values[start + _END] = end_ps
-            values[start + _STEPS] += steps
-            values[start + _OUTPUT] += steps * count
 
 
 class RequestLog(Columns):

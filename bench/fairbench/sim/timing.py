@@ -85,6 +85,15 @@ def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProf
     return replace(profile, coefficients_ms=coefficients, host_ms=host_ms)
 
 
+def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
+    """The profile of a GPU that takes ``factor`` times as long for everything."""
+    coefficients = {
+        name: value if name == "p" else value * factor
+        for name, value in profile.coefficients_ms.items()
+    }
+    return replace(profile, coefficients_ms=coefficients, host_ms=profile.host_ms * factor)
+
+
 @dataclass(frozen=True)
 class KVPool:
     """What determines the KV pool of one GPU and model (SGLang 0.5.23's formula)."""

@@ -160,6 +160,14 @@ class WaitingQueue:
         self._cache.touch(node)
         return node, place
 
+    def __contains__(self, request: object) -> bool:
+        return request in self._entry
+
+    def withdraw(self, request: Request) -> None:
+        """Take a request out that will not run. Not within a pass."""
+        self.admit(request)
+        self.end_pass()
+
     def pass_unmatched(self) -> None:
         """To be called in every pass that does not match the queue: some touch its head."""
         if self._entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, isnan
 from typing import Any, Protocol
@@ -110,14 +110,24 @@ def program_stream(
     Each program has a random stream of its own, so nothing about it depends on scheduling.
     """
     program = program_class(kind)
-    arrivals = arrival_times(stream(seed, f"{plan.client}/arrivals"), plan.rates, plan.burstiness)
-    for number, arrival_s in enumerate(arrivals):
-        if number == plan.num_programs or arrival_s >= plan.until_s:
-            return
+    for number, arrival_s in enumerate(_arrivals(plan, seed)):
         rng = stream(seed, f"{plan.client}/program-{number}")
         item = source.item(seed, number * plan.clients + plan.index) if source else None
         program_id = plan.index * PROGRAMS_PER_CLIENT + number
         yield arrival_s, program.build(plan.params, rng, program_id, plan.client, item)
+
+
+def last_arrival_s(plans: Iterable[ClientPlan], seed: int) -> float:
+    """When the last program of all arrives; 0 if none does."""
+    return max((arrival_s for plan in plans for arrival_s in _arrivals(plan, seed)), default=0.0)
+
+
+def _arrivals(plan: ClientPlan, seed: int) -> Iterator[float]:
+    times = arrival_times(stream(seed, f"{plan.client}/arrivals"), plan.rates, plan.burstiness)
+    for number, arrival_s in enumerate(times):
+        if number == plan.num_programs or arrival_s >= plan.until_s:
+            return
+        yield arrival_s
 
 
 def _misbehave(plan: ClientPlan, wrong: Misbehaving, params: Any) -> ClientPlan:

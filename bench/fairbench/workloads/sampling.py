@@ -29,8 +29,10 @@ def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: fl
     """
     if sigma == 0 or mean_tokens <= 1:
         return max(1, round(mean_tokens))
-    drawn = rng.lognormvariate(_location(mean_tokens, sigma, high), sigma)
-    return round(min(max(drawn, 1.0), high))
+    drawn = exp(rng.normalvariate(_location(mean_tokens, sigma, high), sigma))
+    if drawn <= 1:
+        return 1
+    return round(drawn if drawn < high else high)
 
 
 def sample_gap(rng: random.Random, mean_s: float) -> float:

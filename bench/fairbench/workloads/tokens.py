@@ -40,13 +40,18 @@ class TokenizerCounter:
 
 
 def load_counter(tokenizer_path: str | None) -> TokenCounter:
-    """The counter for a tokenizer.json (or a folder that has one), or the approximation for None.
+    """The counter for a tokenizer file, or the approximation for None. Raises as that does."""
+    if tokenizer_path is None:
+        return ApproximateCounter()
+    return TokenizerCounter(*load_tokenizer(tokenizer_path))
+
+
+def load_tokenizer(tokenizer_path: str) -> tuple[Any, str]:
+    """The ``tokenizers`` object of a tokenizer.json (or of a folder with one), and the file's name.
 
     Raises UsageError if the file or the ``tokenizers`` package is missing, DataError if it is not
     a tokenizer.
     """
-    if tokenizer_path is None:
-        return ApproximateCounter()
     path, text = _read(tokenizer_path)
     try:
         from tokenizers import Tokenizer
@@ -60,7 +65,7 @@ def load_counter(tokenizer_path: str | None) -> TokenCounter:
     except Exception as error:  # the package raises bare Exception
         reason = str(error).splitlines()[0]
         raise DataError(f"tokenizer {tokenizer_path}: not a tokenizer.json ({reason})") from None
-    return TokenizerCounter(tokenizer, path.name)
+    return tokenizer, path.name
 
 
 def _read(tokenizer_path: str) -> tuple[Path, str]:

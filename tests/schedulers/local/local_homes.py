@@ -1,17 +1,20 @@
 """The three homes of a local scheduler, over one toy world with one toy gate.
 
-``ListHome`` is the plain reading, ``EngineHome`` a fake of SGLang's scheduling loop, and
+``ListHome`` is the plain reading, ``EngineHome`` the plugin in a fake of SGLang's loop, and
 ``SimHome`` the simulator's incremental queue. What each admits has to be the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import Enum, auto
+from types import SimpleNamespace
 
 from local_requests import Trie
 
 from fairbench.core import Request, Segment
+from fairbench.live.plugin import home as plugin_home
+from fairbench.live.plugin.ledger import Ledger
+from fairbench.live.plugin.live_view import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.list_view import ListView
 from fairbench.sim.kv_cache import KVCache
@@ -171,60 +174,60 @@ class SimHome(_Driven):
         self.view.end_pass()
 
 
-class ArmedList(list):
-    """A waiting queue that, once armed, iterates in the order a scheduler selects."""
+class FakeReq:
+    """A request as SGLang has it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._armed: Iterator[Request] | None = None
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
-    def arm(self, order: Iterator[Request]) -> None:
-        self._armed = order
 
-    def __iter__(self) -> Iterator[Request]:
-        order, self._armed = self._armed, None
-        return super().__iter__() if order is None else order
+class PluginHome(plugin_home.Home):
+    """The plugin's own, but that the scheduler gets the very requests of the other homes."""
+
+    def _request(self, req: FakeReq) -> Request:
+        return req.request
 
 
 class EngineHome(Home):
-    """A fake of SGLang's ``get_new_batch_prefill``: it knows nothing of fairbench.
+    """The plugin in a fake of SGLang's ``get_new_batch_prefill``, which knows nothing of fairbench.
 
-    The seam is what a plugin can hook: ``calc_priority`` and the queue's own iteration. Whether a
-    candidate was admitted is read from ``can_run_list``, never from the return value.
+    The real one is in tests/sim/test_sim_plugin_differential.py. A ListView stands for its sorting.
     """
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
         super().__init__(world, scheduler)
-        self.waiting_queue = ArmedList()
-        self.view = ListView(self.waiting_queue, world.matched, lambda r: world.sequences[r].prompt)
+        self._sorted = ListView([], world.matched, lambda r: world.sequences[r].prompt)
+        config = SimpleNamespace(build=lambda: scheduler)
+        self._home = PluginHome(config, Ledger(), self._sort, self._match)
+        self.view = self._home.view
+        self._reqs: dict[Request, FakeReq] = {}
 
-    def enter(self, request: Request) -> None:
-        self.view.enter(request)
+    def _sort(self, refresh: bool) -> list[FakeReq]:
+        return [self._reqs[request] for request in self._sorted.match_order(refresh=refresh)]
 
-    def calc_priority(self, gate: Gate) -> None:
-        self.waiting_queue.arm(self._drive(gate))
+    def _match(self, req: FakeReq) -> int:
+        return self._sorted.matched_tokens(req.request)
+
+    def arrive(self, request: Request) -> None:
+        req = self._reqs[request] = FakeReq(request)
+        assert self._home.accepts(req, 0.0)
+        self._home.queued(req, retracted=False)
+        self._sorted.enter(request)
+
+    def retract(self, request: Request) -> None:
+        self._home.queued(self._reqs[request], retracted=True)
+        self._sorted.enter(request)
 
     def run_pass(self, gate: Gate) -> None:
-        self.calc_priority(gate)
-        for request in self.waiting_queue:
-            if gate.add_one_req(request) is not Result.CONTINUE:
+        queue = ArmedQueue(self._sort(refresh=False))
+        self._home.arm(queue)
+        for req in queue:
+            before = len(gate.can_run_list)
+            result = gate.add_one_req(req.request)
+            if len(gate.can_run_list) > before:
+                self._home.admitted(req, gate.extend_tokens(req.request))
+                self._sorted.leave(req.request)
+            elif result is Result.NO_TOKEN and self._home.tries_another():
+                continue
+            if result is not Result.CONTINUE:
                 break
-
-    def _drive(self, gate: Gate) -> Iterator[Request]:
-        selection = self.scheduler.select(self.view)
-        try:
-            request: Request | None = next(selection, None)
-            while request is not None:
-                try:
-                    yield request
-                finally:  # also when the loop broke off right after this admission
-                    admitted = request in gate.can_run_list
-                    if admitted:
-                        self.view.leave(request)
-                        self.book(request, gate)
-                try:
-                    request = selection.send(admitted)
-                except StopIteration:
-                    return
-        finally:
-            selection.close()

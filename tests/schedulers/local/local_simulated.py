@@ -106,8 +106,10 @@ class Fleet:
         An admission is booked when it is decided. ``everywhere``: see Trace.
         """
         for worker in self.workers:
-            worker.sync()
-        ends = dict(zip(self.log.columns["worker"], self.log.columns["end_ps"], strict=True))
+            worker.settle()
+        ends = dict(
+            zip(self.log.column("worker").tolist(), self.log.column("end_ps").tolist(), strict=True)
+        )
         instants: dict[tuple[int, int, int], dict[str, Counter[str]]] = {}
         for time, order, worker, what in chain(self._requests(), self._service()):
             if time < min(ends.values()):
@@ -130,7 +132,7 @@ class Fleet:
                 yield s.finish_ps, 0, s.worker, {"finished": (client, 1)}
 
     def _service(self):
-        columns = self.log.columns
+        columns = {name: self.log.column(name).tolist() for name in self.log.names}
         for row in range(len(self.log)):
             at = {name: column[row] for name, column in columns.items()}
             worker, client = at["worker"], self.clients[at["client"]]

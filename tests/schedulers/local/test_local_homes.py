@@ -18,7 +18,7 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 from fairbench.schedulers.local.vtc import VTC
 
 CAPACITY = 600  # tokens: small enough for evictions
-STOPPING = {
+SCHEDULERS = {
     "fcfs": lambda: FCFS(FCFS.Params()),
     "lpm": lambda: LPM(LPM.Params()),
     "lpm-limit": lambda: LPM(LPM.Params(queue_limit=3)),  # crossed in both directions
@@ -27,9 +27,6 @@ STOPPING = {
     "dlpm": lambda: DLPM(DLPM.Params(quantum=40)),
     "dlpm-min0": lambda: DLPM(DLPM.Params(quantum=15, rejoin="min0", charge_recompute=True)),
     "preble": lambda: PrebleGroups(PrebleGroups.Params(groups=4)),
-}
-# SGLang's loop breaks at the first request that does not fit, so it cannot be a home of these.
-SKIPPING = {
     "dlpm-skip": lambda: DLPM(DLPM.Params(quantum=40, no_room="skip")),
     "dlpm-relaxed": lambda: DLPM(DLPM.Params(quantum=40, no_room="skip", refill="relaxed")),
     "dlpm-zero": lambda: DLPM(DLPM.Params(quantum=15, no_room="skip", rejoin="paper_zero")),
@@ -140,18 +137,11 @@ def play(make, homes: list[type[Home]], operations) -> Lockstep:
     return lockstep
 
 
-@pytest.mark.parametrize("name", STOPPING)
+@pytest.mark.parametrize("name", SCHEDULERS)
 @given(operations=OPERATIONS)
 @settings(max_examples=40)
-def test_a_stopping_scheduler_admits_the_same_in_all_three_homes(name, operations):
-    play(STOPPING[name], [ListHome, EngineHome, SimHome], operations)
-
-
-@pytest.mark.parametrize("name", SKIPPING)
-@given(operations=OPERATIONS)
-@settings(max_examples=40)
-def test_a_skipping_scheduler_admits_the_same_in_list_and_simulator(name, operations):
-    play(SKIPPING[name], [ListHome, SimHome], operations)
+def test_a_scheduler_admits_the_same_in_all_three_homes(name, operations):
+    play(SCHEDULERS[name], [ListHome, EngineHome, SimHome], operations)
 
 
 def long_story(seed: int) -> list[tuple]:
@@ -178,7 +168,5 @@ def long_story(seed: int) -> list[tuple]:
 )
 def test_long_stories_admit_the_same_everywhere(seed):
     story = long_story(seed)
-    for make in STOPPING.values():
+    for make in SCHEDULERS.values():
         assert play(make, [ListHome, EngineHome, SimHome], story).admissions > 40
-    for make in SKIPPING.values():
-        assert play(make, [ListHome, SimHome], story).admissions > 40

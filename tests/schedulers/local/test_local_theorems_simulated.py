@@ -218,8 +218,7 @@ class TestOverCommittedMemory:
         fleet.run(10_000, look)
         assert [s.produced for s in fleet.sequences] == list(self.OUTPUTS)
         last = max(s.admitted_ps for s in fleet.sequences)
-        columns = fleet.log.columns
-        ends, tokens = columns["end_ps"], columns["output_tokens"]
+        ends, tokens = fleet.log.column("end_ps"), fleet.log.column("output_tokens")
         decoded = sum(n for end, n in zip(ends, tokens, strict=True) if end > last)
         return decoded, sum(s.retractions for s in fleet.sequences), lowest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -117,6 +118,9 @@ class DLPM(LocalScheduler):
         del self.credit[client]
         if self.params.rejoin == "min0" and credit < 0:
             self._frozen[client] = credit
+
+    def balances(self) -> Mapping[str, float]:
+        return self.credit
 
     def service_bound(self) -> ServiceBound | None:
         params = self.params

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -116,6 +116,9 @@ class VTC(LocalScheduler):
     def _charge(self, client: str, service: int) -> None:
         weight = self.params.weights.get(client, 1)
         self.counters[client] += service if weight == 1 else service / weight
+
+    def balances(self) -> Mapping[str, float]:
+        return self.counters
 
     def service_bound(self) -> ServiceBound | None:
         if self.params.lift == "none" or self.params.weights or self._artifact:

@@ -84,7 +84,7 @@ class Chat(Program):
             if turn.think_s > 0:
                 await llm.sleep(turn.think_s)
             message = Segment(f"{self._content}/user-{number}", turn.user_tokens)
-            prompt = prompt_of(*history, message)
+            prompt = history + prompt_of(message)
             reply = await llm.generate(
                 prompt,
                 name=f"turn-{number}",
@@ -92,7 +92,7 @@ class Chat(Program):
                 max_new_tokens=self._max_new_tokens,
                 depth=number,
             )
-            history = (*prompt, reply)
+            history = prompt + prompt_of(reply)
 
 
 def _demand(turns: tuple[Turn, ...]) -> Demand:

@@ -1,0 +1,90 @@
+"""What clients would have on a part of the cluster of their own: the bar for sharing it.
+
+A part is 1/n of every replica, in speed and in KV pool, so that any n divides a cluster of any dp
+and routing stays what it is. Such a replica takes n times as long for each iteration, fixed costs
+included, and holds 1/n of the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isfinite
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.core import PS_PER_S
+from fairbench.metrics.client_summary import PERCENTS
+from fairbench.metrics.latency import Percentile, client_sample, percentile
+from fairbench.schedulers.params import make_params
+from fairbench.sim.engine_params import EngineParams
+from fairbench.sim.results import facts_of, tables_of
+from fairbench.sim.run import Simulation, engine_limits
+from fairbench.sim.timing import load_profile
+from fairbench.workloads.datasets import Source, load_source
+from fairbench.workloads.plan import ClientPlan, last_arrival_s
+
+# Alone there is nobody to be fair to; whether locality or balance pays depends on the workload, and
+# who leaves takes what is better.
+LOCAL = "lpm"
+ROUTERS = ("round-robin", "preble-e2")
+
+
+def simulate_alone(
+    spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
+) -> list[dict[str, Any]]:
+    """Latency of each well-behaved client of ``spec`` with its programs on 1/n of the cluster.
+
+    n is the number of clients. A row has ``client``, ``latency_n`` and, in seconds, ``p50_s``,
+    ``p95_s`` and ``p99_s`` (null if among refused requests); ``censored`` names those that are
+    lower bounds. Each is the better of both ``ROUTERS`` with ``LOCAL``; the scheduler of ``spec``
+    does not matter. The cohort is that of the shared run. Incomplete if ``interrupted``.
+    """
+    plans = spec.client_plans()
+    source = None
+    if spec.dataset_path is not None:
+        source = load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)
+    last_ps = round(last_arrival_s(plans, spec.seed) * PS_PER_S)
+    rows = []
+    for plan in plans:
+        if interrupted():
+            break
+        if not plan.misbehaving:
+            rows.append(_row(_parts(spec), plan, source, last_ps, interrupted))
+    return rows
+
+
+def _parts(spec: ExperimentSpec) -> list[ExperimentSpec]:
+    """The cluster with one client's KV pool, behind each router that makes a difference."""
+    params = make_params("engine", EngineParams, spec.settings)
+    pool_tokens = engine_limits(params, load_profile(spec.gpu)).pool_tokens // spec.clients
+    settings = {**spec.settings, "engine.max_total_tokens": max(1, pool_tokens)}
+    part = spec.model_copy(update={"local": LOCAL, "settings": settings})
+    return [
+        part.model_copy(update={"router": router, "scheduler": f"{router}+{LOCAL}"})
+        for router in (ROUTERS if spec.dp > 1 else ROUTERS[:1])
+    ]
+
+
+def _row(
+    parts: list[ExperimentSpec],
+    plan: ClientPlan,
+    source: Source | None,
+    last_ps: int,
+    interrupted: Callable[[], bool],
+) -> dict[str, Any]:
+    found: dict[str, Percentile] = {f"p{p}_s": Percentile(inf, False) for p in PERCENTS}
+    for part in parts:
+        simulation = Simulation(part, (plan,), source, slowdown=part.clients)
+        simulation.run(interrupted=interrupted)
+        simulation.cluster.last_arrival_ps = last_ps  # the window ends with everyone's arrivals
+        simulation.cluster.settle()
+        tables, facts = tables_of(simulation.cluster, simulation.log), facts_of(simulation)
+        sample = client_sample(tables.requests, tables.programs, facts, facts.window, 0)
+        for percent, (key, best) in zip(PERCENTS, found.items(), strict=True):
+            found[key] = min(best, percentile(sample, percent))
+    return {
+        "client": plan.client,
+        "latency_n": sample.n,
+        **{key: one.value_s if isfinite(one.value_s) else None for key, one in found.items()},
+        "censored": [key for key, one in found.items() if one.censored and isfinite(one.value_s)],
+    }

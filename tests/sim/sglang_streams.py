@@ -1,0 +1,237 @@
+"""Random request streams, and what SGLang's own scheduler and our engine make of them."""
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from unittest import mock
+
+from sglang_seam import Iteration, RealEngine
+from sim_helpers import Home
+
+import fairbench.sim.waiting
+from fairbench.core import PS_PER_S, Segment, prompt_tokens
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.registry import local_class
+
+STEP_PS = PS_PER_S // 1000  # every iteration takes this long, so that time counts iterations
+SPACE = 1 << 20  # token ids a segment key
+
+
+@dataclass
+class Arrival:
+    """A request that arrives before iteration ``step``."""
+
+    step: int
+    prompt: tuple
+    output: int
+    max_new: int
+    client: str = "x"
+
+
+@dataclass
+class Stream:
+    """A random request stream and the engine that is to serve it.
+
+    ``limit`` is how many waiting requests LPM still sorts; ``full`` reserves every output token.
+    """
+
+    pool: int
+    chunk: int
+    max_prefill: int
+    slots: int
+    conservativeness: float
+    limit: int
+    full: bool
+    arrivals: list = field(default_factory=list)
+
+
+class Tokens:
+    """Token ids of segments: each key has a range of its own."""
+
+    def __init__(self):
+        self._base = {}
+
+    def of(self, prompt):
+        ids = []
+        for key, length in prompt:
+            base = self._base.setdefault(key, (len(self._base) + 1) * SPACE)
+            ids.extend(range(base, base + length))
+        return tuple(ids)
+
+
+def random_stream(seed):
+    """Shared prefixes, follow-up turns and bursts in a pool of one of three kinds."""
+    draw, clients = random.Random(seed), random.Random(f"clients {seed}")
+    kind = draw.choice(["small", "small", "retracting", "retracting", "wide"])
+    pool = {"small": draw.choice([120, 300, 500]), "retracting": 200, "wide": 12_000}[kind]
+    stream = Stream(
+        pool,
+        chunk=draw.choice([8, 16, 30, 64, 10_000]),
+        max_prefill=draw.choice([20, 50, 100, 10_000]),
+        slots=100 if kind == "retracting" else draw.choice([2, 8, 100]),
+        conservativeness=0.1 if kind == "retracting" else draw.choice([0.1, 0.3, 1.0, 1.5]),
+        limit=draw.choice([3, 6, 10_000]),
+        full=draw.random() < 0.1,
+    )
+    step = 0
+    for number in range(draw.randrange(8, 40)):
+        step += draw.choice([0, 0, 0, 0, 1, 2, 5, 15, draw.choice([3, 60, 200])])
+        prompt = random_prompt(draw, stream.arrivals, number, pool // 3)
+        output, max_new = _outputs(draw, kind)
+        max_new = min(output if stream.full else max_new, pool - prompt_tokens(prompt) - 2)
+        client = clients.choice("xxxy")
+        stream.arrivals.append(Arrival(step, prompt, min(output, max_new), max_new, client))
+    return stream
+
+
+def _outputs(draw, kind):
+    """Tokens that a request will produce, and that it may produce."""
+    if kind == "retracting":  # so little is reserved that they outgrow the pool
+        output = draw.choice([1, 40, 60, 70])
+        return output, draw.choice([output, 70])
+    if kind == "wide":  # around the 4,096 outputs that are reserved at most
+        return draw.choice([1, 10, 50]), draw.choice([4000, 4096, 4100, 6000])
+    output = draw.choice([1, 2, 10, 60])
+    return output, draw.choice([output, 60])
+
+
+def random_prompt(draw, earlier, number, longest):
+    """A follow-up turn of an earlier request, or a shared prefix; then tokens of its own."""
+    head = ()
+    if earlier and draw.random() < 0.3:
+        at = draw.randrange(len(earlier))
+        head = (*earlier[at].prompt, Segment(f"out-{at}", earlier[at].output))
+    elif draw.random() < 0.8:
+        head = (Segment(draw.choice("ABC"), draw.choice([2, 10, 32, 33, 40])),)
+        if draw.random() < 0.5:
+            head += (Segment(head[0].key + draw.choice("xy"), draw.choice([1, 5, 20])),)
+    own = draw.choice([0, 1, 3, 10, 40]) if head else draw.choice([1, 10, 33, 40])
+    prompt = (*head, *([Segment(f"own-{number}", own)] if own else []))
+    if prompt_tokens(prompt) > longest:
+        return (Segment(f"own-{number}", draw.randint(1, min(longest, 60))),)
+    return prompt
+
+
+def ask_sglang(policy, stream, hooks=None):
+    """What SGLang does, by iteration; with the plugin's ``hooks``, as our scheduler has it."""
+    tokens, done, clock = Tokens(), {}, 0
+    engine = RealEngine(
+        policy,
+        pool=stream.pool,
+        chunk=stream.chunk,
+        max_prefill=stream.max_prefill,
+        slots=stream.slots,
+        conservativeness=stream.conservativeness,
+        match_limit=stream.limit,
+        ignore_eos=stream.full,
+        hooks=hooks,
+    )
+    waiting = list(enumerate(stream.arrivals))
+
+    def submit_until(step):
+        while waiting and waiting[0][1].step <= step:
+            number, arrival = waiting.pop(0)
+            output = tokens.of((Segment(f"out-{number}", arrival.output),))
+            prompt = tokens.of(arrival.prompt)
+            engine.submit(number, prompt, output, arrival.max_new, arrival.client)
+
+    try:
+        while True:
+            submit_until(clock)
+            # As in our engine: what arrives at an iteration's end arrives before its results.
+            iteration = engine.iterate(partial(submit_until, clock + 1))
+            if iteration is not None:
+                done[clock] = iteration
+                clock += 1
+            elif waiting:
+                clock = waiting[0][1].step
+            else:
+                return done
+    finally:
+        engine.close()
+
+
+class StepProfile:
+    """A timing profile in which every iteration takes as long. It hears of each that starts."""
+
+    context_ps = 0
+
+    def __init__(self):
+        self.worker = None
+        self.heard = None
+
+    def prefill_ps(self, chunks):
+        for prefill in self.worker._prefills:
+            number = prefill.sequence.request.request_id
+            self.heard().prefills.append((number, prefill.cached, prefill.tokens))
+        return STEP_PS
+
+    def decode_ps(self, size, context):
+        self.heard().decoding = size
+        return STEP_PS
+
+
+def retelling(base):
+    """The policy, writing down what was retracted."""
+
+    class Retelling(base):
+        heard = None
+
+        def on_retract(self, request, view):
+            self.heard().retracted.append(request.request_id)
+            super().on_retract(request, view)
+
+    return Retelling
+
+
+def ask_ours(name, settings, stream):
+    """What our engine does, by iteration. Decode steps after the first of a run are implied."""
+    done, tokens, profile = {}, Tokens(), StepProfile()
+    cls = retelling(local_class(name))
+    scheduler = cls(make_params(name, cls.Params, settings))
+    home = Home(
+        scheduler,
+        pool=stream.pool,
+        profile=profile,
+        chunked_prefill_size=stream.chunk,
+        max_prefill_tokens=stream.max_prefill,
+        max_running_requests=stream.slots,
+        schedule_conservativeness=stream.conservativeness,
+        full_reservation=stream.full,
+    )
+
+    def heard(back=0):
+        return done.setdefault(home.clock.now_ps // STEP_PS - back, Iteration([], [], [], []))
+
+    def evicted(prefix, count):
+        heard().evicted.append((tokens.of(prefix), count))
+
+    def finished(sequence):
+        heard(1).finished.append(sequence.request.request_id)
+
+    profile.worker, profile.heard, scheduler.heard = home.worker, heard, heard
+    home.worker.cache.on_evict = evicted
+    for number, arrival in enumerate(stream.arrivals):
+        tokens.of((Segment(f"out-{number}", arrival.output),))  # same ids as in ask_sglang
+        tokens.of(arrival.prompt)
+        home.send(
+            arrival.prompt,
+            arrival.output,
+            max_new=arrival.max_new,
+            client=arrival.client,
+            at_ps=arrival.step * STEP_PS,
+            on_done=finished,
+        )
+    with mock.patch.object(fairbench.sim.waiting, "TOUCH_COUNT", stream.limit):
+        home.run()
+    return done
+
+
+def assert_alike(theirs, ours, stream):
+    """Assert that both engines did the same in every iteration."""
+    for step, want in sorted(theirs.items()):
+        got = ours.pop(step, None) or Iteration([], [], [], [])
+        if not got.prefills and not got.decoding:  # inside a run of decode steps
+            got.decoding = want.decoding
+        assert vars(got) == vars(want), f"iteration {step} of {stream}"
+    assert not ours
