@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.cli.output import print_summary
-from fairbench.cli.progress import live_progress, progress_line
+from fairbench.cli.progress import live_progress, progress_line, task_progress
 from fairbench.config.resolve import resolve
 from fairbench.report.table import as_text
 from fairbench.sim.run import Progress, simulate
@@ -70,3 +70,18 @@ def test_progress_line(progress, expected):
 def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients):
     shares = {str(client): 1 / clients for client in range(clients)}
     assert len(progress_line(Progress(now_s, end_s, programs, programs, shares))) <= 80
+
+
+def test_the_progress_of_tasks_counts_them(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    with task_progress(True, [3.0, 1.0]) as done:
+        done(1)
+        done(0)
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_the_progress_of_tasks_is_silent_off_a_terminal(capsys):
+    with task_progress(True, [1.0]) as done:
+        done(0)
+    assert capsys.readouterr().err == ""

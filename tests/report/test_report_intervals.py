@@ -27,7 +27,12 @@ def summary(seed, **values):
         ),
         1.0,
     )
-    fixed = {"timing_profile": "gpu/model/tp1/x", "timing_error_pct": 0.0, "scheduler": "vtc"}
+    fixed = {
+        "simulated": True,
+        "timing_profile": "gpu/model/tp1/x",
+        "timing_error_pct": 0.0,
+        "scheduler": "vtc",
+    }
     place = {"workload": "tot", "scenario": "s1", "dp": 2, "seed": seed, "complete": True}
     client = {"client": "client-0", "misbehaving": True, "service_rate_tok_s": 10.0 * seed}
     rest = {"clients": [client], "notes": {}, "censored": []}

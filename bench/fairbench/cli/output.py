@@ -17,18 +17,20 @@ MIN_WIDTH = 60
 
 def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
     """The summary for people, on stdout; plain text unless stdout is a terminal."""
-    from fairbench.report.table import MAX_WIDTH, as_text
+    from fairbench.report.table import as_text
+
+    colour, width = look()
+    text = as_text(summary, path=path, complete=complete, colour=colour, width=width)
+    typer.echo(text, nl=False)
+
+
+def look() -> tuple[bool, int]:
+    """Whether tables on stdout have colours, and how many columns they have."""
+    from fairbench.report.table import MAX_WIDTH
 
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns if terminal else MAX_WIDTH
-    text = as_text(
-        summary,
-        path=path,
-        complete=complete,
-        colour=terminal and "NO_COLOR" not in os.environ,
-        width=max(MIN_WIDTH, min(columns, MAX_WIDTH)),
-    )
-    typer.echo(text, nl=False)
+    return terminal and "NO_COLOR" not in os.environ, max(MIN_WIDTH, min(columns, MAX_WIDTH))
 
 
 def print_json(summary: Mapping[str, Any]) -> None:

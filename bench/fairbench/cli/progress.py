@@ -1,32 +1,17 @@
-"""Live progress of a simulation on stderr."""
+"""Live progress of a run on stderr."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairbench.sim.run import Progress
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-
-
-@contextmanager
-def live_progress(wanted: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A callback that keeps one line up to date; None off a terminal or when not wanted."""
-    if not (wanted and sys.stderr and sys.stderr.isatty()):
-        yield None
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    # Erased at the end: the summary says it all.
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=8) as live:
-        yield lambda progress: live.update(Text(progress_line(progress), no_wrap=True))
 
 
 def progress_line(progress: Progress) -> str:
@@ -51,3 +36,56 @@ def _shares(shares: list[float]) -> str:
     if len(shares) > SHOWN_CLIENTS:
         label, shares = "largest shares", sorted(shares, reverse=True)[:SHOWN_CLIENTS]
     return f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%" if shares else ""
+
+
+@contextmanager
+def live_progress(
+    wanted: bool, line: Callable[[Any], str] = progress_line
+) -> Iterator[Callable[[Any], None] | None]:
+    """A callback that keeps one line up to date; None off a terminal or when not wanted."""
+    if not _is_shown(wanted):
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    # Erased at the end: the summary says it all.
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=8) as live:
+        yield lambda progress: live.update(Text(line(progress), no_wrap=True))
+
+
+@contextmanager
+def task_progress(wanted: bool, costs: Sequence[float]) -> Iterator[Callable[[int], None]]:
+    """A bar over tasks of such relative costs, with the time left; call it with who is done."""
+    if not _is_shown(wanted):
+        yield lambda index: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = [
+        TextColumn("{task.fields[done]}/{task.fields[count]}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    ]
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
+        task = bar.add_task("", total=sum(costs), done=0, count=len(costs))
+
+        def done(index: int) -> None:
+            bar.update(task, advance=costs[index], done=bar.tasks[0].fields["done"] + 1)
+
+        yield done
+
+
+def _is_shown(wanted: bool) -> bool:
+    return wanted and sys.stderr is not None and sys.stderr.isatty()

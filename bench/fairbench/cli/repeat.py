@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager
-from multiprocessing import get_context
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fairbench.cli.main import FAILED
 
+if TYPE_CHECKING:
     from fairbench.cli.interrupt import Interruption
     from fairbench.config import ExperimentSpec
-
-POLL_S = 0.2
 
 
 def run_repeatedly(
@@ -31,14 +26,22 @@ def run_repeatedly(
     That directory also gets ``intervals.json``. On Ctrl-C, what was begun is kept as it stands.
     """
     from fairbench.cli.interrupt import interruptible
-    from fairbench.report.intervals import as_lines, combine
     from fairbench.report.store import check_writable, fresh_directory, run_name
 
     check_writable(result_dir)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
     parent = fresh_directory(result_dir, f"{run_name(spec)}-x{num_runs}")
     with interruptible() as interrupted:
-        summaries = _run_all(specs, parent, interrupted, show=show)
+        summaries = run_all(specs, parent, interrupted, show=show)
+    report(summaries, parent, interrupted, as_json=as_json)
+
+
+def report(
+    summaries: Sequence[dict[str, Any]], parent: Path, interrupted: Interruption, *, as_json: bool
+) -> None:
+    """Write and print what runs that differ in the seed give together; exit if interrupted."""
+    from fairbench.report.intervals import as_lines, combine
+
     if not summaries:
         raise typer.Exit(interrupted.exit_code)
     combined = combine(summaries)
@@ -50,50 +53,41 @@ def run_repeatedly(
     else:
         typer.echo("\n".join([*as_lines(combined), f"files  {parent}"]))
     if not combined["complete"]:
-        raise typer.Exit(interrupted.exit_code)
+        raise typer.Exit(interrupted.exit_code if interrupted() else FAILED)
 
 
-def _run_all(
-    specs: list[ExperimentSpec], parent: Path, interrupted: Interruption, *, show: bool
+def run_all(
+    specs: Sequence[ExperimentSpec], parent: Path, interrupted: Interruption, *, show: bool
 ) -> list[dict[str, Any]]:
-    """The summaries in order of the seeds; after an interruption, those of the runs begun."""
-    jobs = min(len(specs), os.cpu_count() or 1)
-    # Spawned, so that a process starts clean whatever threads this one has.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        left = futures = [pool.submit(_run_one, spec, parent) for spec in specs]
-        with _progress(len(specs), show) as advance:
-            while left and not interrupted():
-                done, waiting = wait(left, timeout=POLL_S, return_when=FIRST_COMPLETED)
-                advance(len(done))
-                left = list(waiting)
-        for future in left:
-            future.cancel()  # no effect on those that run: they end, or are interrupted themselves
-        return [future.result() for future in futures if not future.cancelled()]
+    """The summaries in order of the seeds; after an interruption, those of the runs begun.
+
+    Raises what a run raised, once all have ended.
+    """
+    from fairbench.cli.pool import Failure, run_tasks
+    from fairbench.cli.progress import task_progress
+
+    tasks = [partial(run_one, spec, parent) for spec in specs]
+    with (
+        task_progress(show, [1.0] * len(specs)) as done,
+        closing(run_tasks(tasks, interrupted)) as running,
+    ):
+        results = {}
+        for index, result in running:
+            results[index] = result
+            done(index)
+    for result in results.values():
+        if isinstance(result, Failure):
+            raise result.error
+    return [summary for _, summary in sorted(results.items())]
 
 
-def _run_one(spec: ExperimentSpec, parent: Path) -> dict[str, Any]:
+def run_one(spec: ExperimentSpec, parent: Path, interrupted: Interruption) -> dict[str, Any]:
     """In a process of its own: one run, saved; returns its summary."""
-    from fairbench.cli.interrupt import interruptible
-    from fairbench.cli.run import save
+    from fairbench.cli.run_once import save
     from fairbench.report.manifest import Stopwatch
     from fairbench.sim.run import simulate
 
     watch = Stopwatch.start()
-    with interruptible() as interrupted:
-        result = simulate(spec, interrupted=interrupted)
-        save(parent, spec, result, watch)
+    result = simulate(spec, interrupted=interrupted)
+    save(parent, spec, result, watch)
     return result.summary
-
-
-@contextmanager
-def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """A bar over the runs on stderr; silent off a terminal or when not wanted."""
-    if not (show and sys.stderr.isatty()):
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("runs", total=total)
-        yield lambda done: bar.advance(task, done)

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.settings import resolve_settings
+from fairbench.config.backend import AS_SERVED
+from fairbench.config.settings import ENGINE, resolve_settings
 from fairbench.config.spec import flat_settings
 from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
@@ -51,8 +52,7 @@ def _choices(file: Mapping[str, Any]) -> dict[str, Any]:
         gpu = text_of(draft, "gpu").split("/")[0]
         if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
             kept["gpu"] = gpu
-    router, local = parts_of(draft)
-    _, usual = resolve_settings(workload, text_of(draft, "scenario"), router, local, {})
+    _, usual = resolve_settings(workload, text_of(draft, "scenario"), used_parts(draft), {})
     given = flat_settings(file.get("settings", {}))
     kept["settings"] = {k: v for k, v in given.items() if k not in usual or usual[k] != v}
     return kept
@@ -102,6 +102,13 @@ def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
         if name not in known:
             raise unknown_name(what, name, known)
     return router, local
+
+
+def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parts whose parameters matter: router, local scheduler and engine, none if as served."""
+    if draft["scheduler"] == AS_SERVED:
+        return ()
+    return (*parts_of(draft), ENGINE)
 
 
 def read_workload(value: Any) -> WorkloadSpec:

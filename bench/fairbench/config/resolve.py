@@ -8,19 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.defaults import (
-    DEFAULTS,
-    choices,
-    parts_of,
-    read_workload,
-    text_of,
-    times_of,
-)
+from fairbench.config.backend import check_engine, resolve_backend
+from fairbench.config.defaults import choices, read_workload, text_of, times_of, used_parts
+from fairbench.config.serving import defaults_of, fitting, served
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec, flat_settings
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.schedulers.registry import pair_name
-from fairbench.sim.timing import resolve_profile
 from fairbench.validation import explain, read_toml
 from fairbench.workloads.spec import expected_programs
 
@@ -78,23 +71,19 @@ def _complaint(file: Mapping[str, Any]) -> str:
 def _resolve(
     flags: Mapping[str, Any], assignments: Mapping[str, Any], file: Mapping[str, Any]
 ) -> ExperimentSpec:
+    backend = resolve_backend(flags.get("backend"), file.get("backend"))
+    flags = {key: value for key, value in flags.items() if key != "backend"}
+    file = fitting(file, backend)
     if not RULING.isdisjoint(flags):
         file = choices(file)
-    draft = {**DEFAULTS, **_not_overridden(file, flags), **flags}
+    draft = {**defaults_of(backend), **_not_overridden(file, flags), **flags}
     settings = flat_settings(draft.pop("settings", {})) | dict(assignments)
-    router, local = parts_of(draft)
+    draft |= served(backend, draft)
     workload, resolved = resolve_settings(
-        read_workload(draft["workload"]), text_of(draft, "scenario"), router, local, settings
+        read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
     )
-    profile = resolve_profile(text_of(draft, "gpu"), text_of(draft, "model"))
-    draft |= {
-        "scheduler": pair_name(router, local),
-        "router": router,
-        "local": local,
-        "gpu": profile.profile_id,
-        "settings": resolved,
-        "workload": workload,
-    }
+    check_engine(backend, settings | resolved)
+    draft |= {"settings": resolved, "backend": backend, "workload": workload}
     try:
         spec = ExperimentSpec.model_validate(times_of(draft, workload) | draft)
     except ValidationError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
@@ -20,9 +20,9 @@ def parts() -> dict[str, type]:
 
 
 def resolve_settings(
-    workload: WorkloadSpec, scenario: str, router: str, local: str, given: Mapping[str, Any]
+    workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """The workload with its own settings applied, and every setting of the parts in use.
+    """The workload with its own settings applied, and every setting of the parts ``used``.
 
     A parameter is its class's default, overridden by the workload's, overridden by ``given``. All
     of ``given`` is checked, in use or not. Raises UsageError naming the key and what is allowed.
@@ -42,7 +42,7 @@ def resolve_settings(
             raise _unknown_owner(owner, workload, known)
     merged = _checked_defaults(workload, scenario, known) | dict(given)
     resolved: dict[str, Any] = {}
-    for owner in (router, local, ENGINE):
+    for owner in used:
         resolved |= as_settings(owner, make_params(owner, known[owner], merged))
     return workload, resolved
 

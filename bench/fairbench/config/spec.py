@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fairbench.config.backend import Backend
 from fairbench.config.toml import dumps
 from fairbench.workloads.model import MAX_NAME, WorkloadSpec
 from fairbench.workloads.plan import ClientPlan, plan_clients
@@ -28,6 +29,8 @@ class ExperimentSpec(BaseModel):
     workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
     parameter of the router, the local scheduler and the engine as ``NAME.PARAM -> value``.
+    ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
+    path or name, and an endpoint's scheduler is ``AS_SERVED``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -51,6 +54,7 @@ class ExperimentSpec(BaseModel):
     tokenizer: str | None = None
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     settings: dict[str, Any]
+    backend: Backend | None = None
     workload: WorkloadSpec
 
     @field_validator("settings", mode="before")

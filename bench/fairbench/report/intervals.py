@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.report.table import basis
 
 LEVEL = 0.95
 RESAMPLES = 10_000
@@ -25,33 +29,44 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
     if not values:
         raise ValueError("no values to bootstrap")
     sample = np.asarray(values, dtype=np.float64)
-    picks = np.random.default_rng(seed).integers(len(sample), size=(RESAMPLES, len(sample)))
-    means = sample[picks].mean(axis=1)
+    means = sample[_picks(len(sample), seed)].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
+
+
+@lru_cache(maxsize=8)
+def _picks(size: int, seed: int) -> NDArray[np.int64]:
+    """Which values each resample takes."""
+    return np.random.default_rng(seed).integers(size, size=(RESAMPLES, size))
 
 
 def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
     """The runs' summaries as one: every metric is ``{mean, low, high, runs}`` or null.
 
     ``runs`` is how many runs define the metric; ``lower_bound`` is true where some of them give
-    only a lower bound. What all runs share (scheduler, workload ...) stays a plain value.
+    only a lower bound, ``upper_bound`` where an upper one (null if there are both). What all runs
+    share (scheduler, workload ...) stays a plain value.
     """
-    censored = {key for summary in summaries for key in summary["censored"]}
-    combined = _combine_flat(summaries, censored, "")
+    bounds = {
+        "lower_bound": {key for summary in summaries for key in summary["censored"]},
+        "upper_bound": {key for summary in summaries for key in summary.get("upper_bounds", ())},
+    }
+    combined = _combine_flat(summaries, bounds, "")
     combined["seeds"] = [summary["seed"] for summary in summaries]
     combined["num_runs"] = len(summaries)
     combined["complete"] = all(summary["complete"] for summary in summaries)
     combined["clients"] = [
-        _combine_flat(rows, censored, f"clients.{rows[0]['client']}.")
+        _combine_flat(rows, bounds, f"clients.{rows[0]['client']}.")
         for rows in zip(*(summary["clients"] for summary in summaries), strict=True)
     ]
-    for key in ("seed", "notes", "censored"):
+    for key in ("seed", "notes", "censored", "upper_bounds"):
         combined.pop(key, None)
     return combined
 
 
-def _combine_flat(rows: Sequence[Summary], censored: set[str], prefix: str) -> dict[str, Any]:
+def _combine_flat(
+    rows: Sequence[Summary], bounds: Mapping[str, set[str]], prefix: str
+) -> dict[str, Any]:
     combined: dict[str, Any] = {}
     for key, first in rows[0].items():
         values = [row[key] for row in rows]
@@ -60,20 +75,18 @@ def _combine_flat(rows: Sequence[Summary], censored: set[str], prefix: str) -> d
         if key in NOT_METRICS or any(isinstance(value, str | bool) for value in values):
             combined[key] = first
             continue
-        combined[key] = _interval(values, lower_bound=prefix + key in censored)
+        combined[key] = _interval(values, [kind for kind in bounds if prefix + key in bounds[kind]])
     return combined
 
 
-def _interval(values: Sequence[float | None], *, lower_bound: bool) -> dict[str, Any] | None:
+def _interval(values: Sequence[float | None], bounds: Sequence[str]) -> dict[str, Any] | None:
     defined = [float(value) for value in values if value is not None]
-    if not defined:
+    if not defined or len(bounds) > 1:
         return None
     low, high = bootstrap(defined)
     mean = float(np.mean(defined))
     interval: dict[str, Any] = {"mean": mean, "low": low, "high": high, "runs": len(defined)}
-    if lower_bound:
-        interval["lower_bound"] = True
-    return interval
+    return interval | dict.fromkeys(bounds, True)
 
 
 SHOWN = (
@@ -94,12 +107,8 @@ SHOWN = (
 
 def as_lines(combined: Summary) -> Iterator[str]:
     """The combined summary for people, at most 100 columns."""
-    seeds, percent = combined["seeds"], combined["timing_error_pct"]
-    error = f" +-{percent:g}%" if percent else ""
-    yield (
-        f"simulated on {combined['timing_profile']}{error}, dp {combined['dp']}, "
-        f"scheduler {combined['scheduler']}"
-    )
+    seeds = combined["seeds"]
+    yield f"{basis(combined)}, dp {combined['dp']}, scheduler {combined['scheduler']}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: mean [95% bootstrap interval]"
     )
@@ -115,9 +124,9 @@ def as_lines(combined: Summary) -> Iterator[str]:
 
 
 def show(interval: Summary | None, digits: int) -> str:
-    """``mean [low, high]``, with > for a lower bound, or - if no run defines it."""
+    """``mean [low, high]``, with > or < for a lower or upper bound, or - if no run defines it."""
     if interval is None:
         return "-"
     mean, low, high = (f"{interval[key]:,.{digits}f}" for key in ("mean", "low", "high"))
-    sign = "> " if interval.get("lower_bound") else ""
+    sign = "> " if interval.get("lower_bound") else "< " if interval.get("upper_bound") else ""
     return f"{sign}{mean} [{low}, {high}]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import floor
+from math import ceil, floor
 
 UNDEFINED = "-"
 
@@ -28,6 +28,12 @@ def more_than(value: float) -> str:
     """``> x`` for a lower bound; rounded down, so that it stays true."""
     scale = 10 ** _decimals(value)
     return f"> {floor(value * scale) / scale:,.{_decimals(value)}f}"
+
+
+def less_than(value: float) -> str:
+    """``< x`` for an upper bound; rounded up, so that it stays true."""
+    scale = 10 ** _decimals(value)
+    return f"< {ceil(value * scale) / scale:,.{_decimals(value)}f}"
 
 
 def index(value: float | None) -> str:

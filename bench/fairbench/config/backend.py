@@ -1,0 +1,172 @@
+"""What serves an experiment: the simulator, or real processes started in one of these ways.
+
+Everything here decides what is measured, so it is part of a spec's identity. Where SGLang is
+installed, how long to wait for it and an endpoint's secrets are not: they are given to each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.schedulers.params import own_settings
+from fairbench.sim.engine_params import EngineParams
+from fairbench.validation import explain
+
+SIM = "sim"
+NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
+AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint, which nobody knows
+
+Api = Literal["generate", "completions", "chat"]
+
+# What the launcher itself says to every server.
+MANAGED_ARGS = frozenset(
+    {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
+    | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
+)
+# Engine settings that only the simulator obeys, and those that SGLang has no flag for besides.
+SIMULATOR_ONLY = ("eviction_delay_s", "timing_error_pct")
+ENGINE_ONLY = ("full_reservation", "step_by_step")
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Backend(BaseModel):
+    """``max_concurrency`` is the most requests under way that the driver allows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    max_concurrency: Count | None = None
+    has_profile: ClassVar[bool] = False  # whether a timing profile decides its speed
+
+
+class _Servers(_Backend):
+    """Servers that the harness starts: ``server_args`` are passed on to each as they are."""
+
+    api: Api = "generate"
+    server_args: list[str] = []
+
+    @model_validator(mode="after")
+    def _not_managed(self) -> Self:
+        for arg in self.server_args:
+            flag = arg.partition("=")[0]
+            if flag in MANAGED_ARGS:
+                raise ValueError(f"server_args: {flag} is set by fairbench itself")
+        return self
+
+
+class SGLang(_Servers):
+    """Real SGLang servers of ``tp`` GPUs each; ``share_gpus`` lets several have the same ones.
+
+    ``schedule_policy`` is a policy of SGLang's own, in place of our scheduler of that name.
+    """
+
+    kind: Literal["sglang"] = "sglang"
+    tp: Count = 1
+    share_gpus: bool = False
+    load_format: str | None = None
+    schedule_policy: Literal["fcfs", "lpm"] | None = None
+
+
+class Emulator(_Servers):
+    """``fairbench emulate``: the simulated engine behind real HTTP.
+
+    ``time_scale`` seconds of its time pass in a second.
+    """
+
+    kind: Literal["emulator"] = "emulator"
+    time_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    has_profile: ClassVar[bool] = True
+
+
+class Endpoint(_Backend):
+    """An OpenAI-compatible server that runs already, benchmarked as it is.
+
+    With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
+    free, its answers may be shorter than the workload has them.
+    """
+
+    kind: Literal["endpoint"] = "endpoint"
+    base_url: str
+    api: Api = "completions"
+    output_lengths: Literal["exact", "free"] = "exact"
+
+    @model_validator(mode="after")
+    def _is_url(self) -> Self:
+        parts = urlsplit(self.base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"base_url = {self.base_url!r}: write http://HOST:PORT")
+        if parts.username or parts.password:
+            raise ValueError("base_url: give credentials with --header, which is not stored")
+        return self
+
+
+Backend: TypeAlias = Annotated[SGLang | Emulator | Endpoint, Field(discriminator="kind")]
+KINDS: Mapping[str, type[_Backend]] = {
+    "sglang": SGLang,
+    "emulator": Emulator,
+    "endpoint": Endpoint,
+}
+
+
+def resolve_backend(given: Any, stored: Any) -> SGLang | Emulator | Endpoint | None:
+    """The backend from flags over an experiment file's table; None is the simulator.
+
+    Another kind than the file's drops the file's table. Raises UsageError naming the key.
+    """
+    given, stored = _table(given), _table(stored)
+    kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
+    if kind != SIM and kind not in KINDS:
+        raise unknown_name("backend", str(kind), (SIM, *KINDS))
+    merged = {**(stored if stored.get("kind") == kind else {}), **given, "kind": kind}
+    known = KINDS[kind].model_fields if kind in KINDS else {"kind"}
+    for key, value in merged.items():
+        if key not in known:
+            raise _misplaced(key, value, kind)
+    if kind == SIM:
+        return None
+    try:
+        backend = KINDS[kind].model_validate(merged)
+    except ValidationError as error:
+        raise UsageError(explain(error, "backend")) from None
+    assert isinstance(backend, SGLang | Emulator | Endpoint)
+    return backend
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    """``backend = "sglang"`` in a file is short for a table with only the kind."""
+    if isinstance(value, str):
+        return {"kind": value}
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise UsageError(f"backend = {value!r}: must be a name or a table")
+
+
+def _misplaced(key: str, value: Any, kind: str) -> UsageError:
+    owners = [name for name, cls in KINDS.items() if key in cls.model_fields]
+    if owners:
+        return UsageError(f"{key} = {value!r}: only for backend {' or '.join(owners)}, not {kind}")
+    return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
+
+
+def check_engine(backend: SGLang | Emulator | Endpoint | None, settings: Mapping[str, Any]) -> None:
+    """Raise UsageError for an engine setting, changed from its default, that nothing would obey."""
+    default = EngineParams()
+    for name, value in own_settings("engine", settings).items():
+        if value != getattr(default, name) and not _obeys(backend, name):
+            assert backend is not None
+            raise UsageError(
+                f"engine.{name} = {value!r}: backend {backend.kind} has no such setting"
+            )
+
+
+def _obeys(backend: SGLang | Emulator | Endpoint | None, setting: str) -> bool:
+    if isinstance(backend, SGLang):
+        return setting not in (*SIMULATOR_ONLY, *ENGINE_ONLY)
+    if isinstance(backend, Emulator):
+        return setting not in SIMULATOR_ONLY
+    return backend is None

@@ -1,0 +1,86 @@
+"""What a backend leaves to choose: a profile or a model of its own, a scheduler or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.config.backend import (
+    AS_SERVED,
+    NO_PROFILE,
+    Emulator,
+    Endpoint,
+    SGLang,
+    resolve_backend,
+)
+from fairbench.config.defaults import DEFAULTS, parts_of, text_of
+from fairbench.errors import UsageError
+from fairbench.schedulers.registry import pair_name
+from fairbench.sim.timing import resolve_profile
+
+Chosen = SGLang | Emulator | Endpoint | None
+
+SCHEDULING = ("scheduler", "router", "local")
+
+
+def defaults_of(backend: Chosen) -> dict[str, Any]:
+    """``DEFAULTS`` without what this backend must be told, or cannot be."""
+    if _has_profile(backend):
+        return dict(DEFAULTS)
+    defaults = {key: value for key, value in DEFAULTS.items() if key not in ("gpu", "model")}
+    if isinstance(backend, Endpoint):
+        defaults |= {"model": AS_SERVED} | dict.fromkeys(SCHEDULING, AS_SERVED)
+    return defaults
+
+
+def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
+    """The file without its backend, and without the values that only that one gave a meaning to."""
+    was = resolve_backend(None, file.get("backend"))
+    dropped = {"backend"}
+    if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
+        dropped |= {"gpu", "model"}
+    if isinstance(was, Endpoint) != isinstance(backend, Endpoint):
+        dropped |= set(SCHEDULING)
+    return {key: value for key, value in file.items() if key not in dropped}
+
+
+def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
+    """The draft's GPU, model and scheduler, resolved. Raises UsageError naming what is wrong."""
+    return _hardware(backend, draft) | _scheduling(backend, draft)
+
+
+def _has_profile(backend: Chosen) -> bool:
+    return backend is None or backend.has_profile
+
+
+def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
+    if backend is None or backend.has_profile:
+        return {"gpu": resolve_profile(text_of(draft, "gpu"), text_of(draft, "model")).profile_id}
+    if draft.get("gpu", NO_PROFILE) != NO_PROFILE:
+        raise UsageError(
+            f"gpu = {draft['gpu']!r}: backend {backend.kind} runs on real hardware and takes no "
+            "timing profile"
+        )
+    if "model" not in draft:
+        raise UsageError("model: missing: backend sglang needs --model, a path or a hub's name")
+    return {"gpu": NO_PROFILE}
+
+
+def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
+    if not isinstance(backend, Endpoint):
+        router, local = parts_of(draft)
+        if isinstance(backend, SGLang) and backend.schedule_policy is not None:
+            local = _stock(backend.schedule_policy, draft)
+        return {"scheduler": pair_name(router, local), "router": router, "local": local}
+    for key in SCHEDULING:
+        if draft[key] != AS_SERVED:
+            raise UsageError(f"{key} = {draft[key]!r}: an endpoint is benchmarked as it is served")
+    return {}
+
+
+def _stock(policy: str, draft: Mapping[str, Any]) -> str:
+    if draft.get("local", policy) != policy:
+        raise UsageError(
+            f"local = {draft['local']!r}: schedule_policy = {policy!r} is SGLang's own scheduling"
+        )
+    return policy

@@ -1,0 +1,116 @@
+"""What a sweep is: grids of experiments, from a file and from flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from fairbench.config.spec import ExperimentSpec
+from fairbench.config.toml import dumps, parse_assignment
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.validation import explain, read_toml
+from fairbench.workloads.model import MAX_NAME
+
+MAX_POINTS = 10_000
+QUICK_RUNS = 3
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, Mapping) else value
+
+
+Tables = Annotated[list[dict[str, Any]], BeforeValidator(_as_list)]
+
+
+class Sweep(BaseModel):
+    """Every combination of the values in each ``grid``, over ``base``, without the excluded ones.
+
+    The keys of all three are those of an experiment file, and settings as ``"NAME.PARAM"``. A value
+    of ``grid`` or ``exclude`` is one or an array of several. ``num_runs`` is the number of seeds of
+    each point. ``quick`` replaces durations by few programs (``sweep_points.QUICK_PROGRAMS``).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    description: str = ""
+    num_runs: Annotated[int, Field(ge=1, le=MAX_POINTS)] = 1
+    quick: bool = False
+    base: dict[str, Any] = {}
+    grid: Annotated[Tables, Field(min_length=1)]
+    exclude: Tables = []
+
+
+def sweep_names() -> list[str]:
+    """The bundled sweeps, in alphabetical order."""
+    entries = (files(__package__) / "sweeps").iterdir()
+    return sorted(entry.name.removesuffix(".toml") for entry in entries)
+
+
+def read_sweep(ref: str) -> Sweep:
+    """A sweep by bundled name, or by path when ``ref`` has a slash or ends in .toml.
+
+    Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
+    """
+    if ref.endswith(".toml") or "/" in ref or "\\" in ref:
+        return _read(Path(ref), ref)
+    if ref not in sweep_names():
+        raise unknown_name("sweep", ref, sweep_names())
+    return _read(files(__package__) / "sweeps" / f"{ref}.toml", f"{ref}.toml")
+
+
+def _read(file: Traversable, shown: str) -> Sweep:
+    data = read_toml(file, shown)
+    try:
+        return make_sweep({"name": Path(shown).stem, **data})
+    except UsageError as error:
+        raise DataError(f"{shown}: {error}") from None
+
+
+def make_sweep(data: Mapping[str, Any]) -> Sweep:
+    """A sweep from the tables of its file. Raises UsageError naming the key and what is allowed."""
+    try:
+        sweep = Sweep.model_validate(dict(data))
+    except ValidationError as error:
+        raise UsageError(explain(error, known=Sweep.model_fields)) from None
+    for where, tables in (("base", [sweep.base]), ("grid", sweep.grid), ("exclude", sweep.exclude)):
+        for key in (key for table in tables for key in table):
+            if "." not in key and (key not in ExperimentSpec.model_fields or key == "settings"):
+                known = set(ExperimentSpec.model_fields) - {"settings"}
+                raise unknown_name(f"key in {where}", key, known)
+    return sweep
+
+
+def to_toml(sweep: Sweep) -> str:
+    """The sweep as a TOML file from which the same points come."""
+    return dumps(sweep.model_dump(mode="json"))
+
+
+def parse_axis(text: str) -> tuple[str, list[Any]]:
+    """``NAME.PARAM=V,W`` as a key and values of a grid. Raises UsageError unless it has that shape.
+
+    Each value is a TOML value, or else the text itself.
+    """
+    name, equals, values = text.partition("=")
+    pairs = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
+    return pairs[0][0], [value for _, value in pairs]
+
+
+def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
+    """The sweep with ``axes`` in place of the same keys of every grid, and other ``fields``.
+
+    Raises UsageError as ``make_sweep`` does.
+    """
+    grid = [{**one, **axes} for one in sweep.grid]
+    return make_sweep({**sweep.model_dump(), "grid": grid, **fields})
+
+
+def quickened(sweep: Sweep) -> Sweep:
+    """The quick form of a sweep: few programs a point, over ``QUICK_RUNS`` seeds at least."""
+    num_runs = max(sweep.num_runs, QUICK_RUNS)
+    return sweep.model_copy(update={"quick": True, "num_runs": num_runs})

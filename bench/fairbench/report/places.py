@@ -1,0 +1,97 @@
+"""Where a point of a sweep is and under what it runs: what may be compared, and how to call it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fairbench.config import ExperimentSpec, to_toml
+from fairbench.config.toml import toml_value
+
+SCHEDULER_KEYS = frozenset({"scheduler", "router", "local"})
+OF_THE_PLACE = frozenset({"engine"})  # settings that are not a scheduler's
+
+DEFAULT = "default"  # of a key that an experiment leaves out
+
+Experiment = Mapping[str, Any]
+"""The tables of an ``experiment.toml``."""
+
+
+def place_of(experiment: Experiment) -> dict[str, Any]:
+    """An experiment without scheduler, its parameters, and tag: equal for what may be compared."""
+    kept = {k: v for k, v in experiment.items() if k not in SCHEDULER_KEYS | {"tag"}}
+    settings = experiment.get("settings", {})
+    return kept | {"settings": {k: v for k, v in settings.items() if k in OF_THE_PLACE}}
+
+
+def scheduler_of(experiment: Experiment) -> dict[str, Any]:
+    """The rest: scheduler, router, local scheduler and their parameters."""
+    kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
+    settings = experiment.get("settings", {})
+    return kept | {"settings": {k: v for k, v in settings.items() if k not in OF_THE_PLACE}}
+
+
+def key_of(part: Mapping[str, Any]) -> str:
+    """A hash that equal tables share."""
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
+
+
+def labels(experiments: Sequence[Experiment]) -> list[tuple[str, str]]:
+    """For each experiment what to call its place, and its scheduler there.
+
+    Places are ``tot s1 dp 4`` and whatever else tells those of the same name apart; schedulers are
+    their names, and the parameters that tell those of the same name at one place apart. The seed
+    tells nothing: a place is called the same under every seed.
+    """
+    names = [f"{e['workload']['name']} {e['scenario']} dp {e['dp']}" for e in experiments]
+    places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
+    named = [f"{place}\n{e['scheduler']}" for place, e in zip(places, experiments, strict=True)]
+    schedulers = _told_apart(named, [scheduler_of(e) for e in experiments])
+    return [
+        (place, scheduler.removeprefix(f"{place}\n"))
+        for place, scheduler in zip(places, schedulers, strict=True)
+    ]
+
+
+def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
+    """What to call the points of a sweep: place, scheduler and seed."""
+    named = labels([tables_of(spec) for spec in specs])
+    return [
+        f"{place}, {scheduler}, seed {spec.seed}"
+        for (place, scheduler), spec in zip(named, specs, strict=True)
+    ]
+
+
+def tables_of(spec: ExperimentSpec) -> Experiment:
+    """What is in the experiment file of a spec."""
+    return tomllib.loads(to_toml(spec))
+
+
+def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each name with ``KEY=VALUE`` for every key that varies among the tables of this name."""
+    texts = [{key: toml_value(value) for key, value in flat(table)} for table in tables]
+    alike: dict[str, list[dict[str, str]]] = {}
+    for name, row in zip(names, texts, strict=True):
+        alike.setdefault(name, []).append(row)
+    varying = {name: _varying(rows) for name, rows in alike.items()}
+    return [
+        " ".join([name, *(f"{key}={row.get(key, DEFAULT)}" for key in varying[name])])
+        for name, row in zip(names, texts, strict=True)
+    ]
+
+
+def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = sorted({key for row in rows for key in row})
+    return [key for key in keys if len({row.get(key, DEFAULT) for row in rows}) > 1]
+
+
+def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value in nested tables with its key, such as ``workload.name`` or ``dlpm.quantum``."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
+        elif value is not None:
+            yield prefix + key, value

@@ -1,0 +1,70 @@
+"""The sharing incentive: latency on the shared cluster over that on a part of one's own.
+
+At most 1 means no reason to leave the shared cluster. A latency may be only a lower bound; then so
+is the ratio, or, where the one alone is, an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+PERCENTS = (50, 99)
+NOT_SIMULATED = "the client alone was not simulated"
+
+Row = Mapping[str, Any]
+
+
+class Bound(Enum):
+    """How far a ratio is known."""
+
+    EXACT = ""
+    LOWER = ">"
+    UPPER = "<"
+
+
+class Incentive(NamedTuple):
+    """A ratio; ``value`` is None where it is undefined, because of ``reason``."""
+
+    value: float | None
+    bound: Bound = Bound.EXACT
+    reason: str = ""
+
+
+def incentive(shared: Row, alone: Row | None, percent: int, *, censored: bool) -> Incentive:
+    """One client's ratio at a percentile.
+
+    ``shared`` is its row of a summary, ``censored`` if the percentile is a lower bound there;
+    ``alone`` its row of the simulation of clients alone.
+    """
+    key = f"p{percent}_s"
+    if alone is None:
+        return Incentive(None, reason=NOT_SIMULATED)
+    if shared[key] is None:
+        return Incentive(None, reason="its latency is undefined on the shared cluster")
+    if not alone[key]:
+        return Incentive(None, reason="its latency is undefined on a part of its own")
+    alone_censored = key in alone["censored"]
+    if censored and alone_censored:
+        return Incentive(None, reason="both latencies are only lower bounds")
+    bound = Bound.LOWER if censored else Bound.UPPER if alone_censored else Bound.EXACT
+    return Incentive(shared[key] / alone[key], bound)
+
+
+def worst(ratios: Sequence[Incentive]) -> Incentive:
+    """The largest, and how far it is known. Undefined if one is, or if there is none."""
+    undefined = next((one for one in ratios if one.value is None), None)
+    if not ratios or undefined:
+        return undefined or Incentive(None, reason="there is no well-behaved client")
+    at_least = _largest(one for one in ratios if one.bound is not Bound.UPPER)
+    at_most = _largest(one for one in ratios if one.bound is Bound.UPPER)
+    if any(one.bound is Bound.LOWER for one in ratios):
+        return Incentive(at_least, Bound.LOWER)
+    if at_least >= at_most:
+        return Incentive(at_least)
+    return Incentive(at_most, Bound.UPPER)
+
+
+def _largest(ratios: Iterable[Incentive]) -> float:
+    return max((one.value for one in ratios if one.value is not None), default=0.0)

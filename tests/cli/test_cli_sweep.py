@@ -1,0 +1,202 @@
+"""``fairbench sweep`` from end to end, on tiny grids."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.report.sweep_store import SweepStore
+
+GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
+PATIENCE_S = 60
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
+
+
+def contents(path):
+    """Every file below, with its time of writing."""
+    return {str(file): file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A sweep of two points, and its directory."""
+    parent = tmp_path_factory.mktemp("runs")
+    result = invoke(*GRID, "--result-dir", parent)
+    assert result.exit_code == 0, result.output
+    return result, parent / "sweep"
+
+
+def test_a_sweep_compares_its_points(swept):
+    result, path = swept
+    lines = result.stdout.split("\n")
+    assert lines[0] == "simulated on a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10, seed 0"
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2].isalpha()] == [
+        "vtc",
+        "lpm",
+    ]
+    assert lines[-2] == f"files  {path}"
+    assert max(map(len, lines)) <= 100
+    assert result.stderr == ""
+
+
+def test_a_sweep_leaves_normal_run_directories_and_tables_of_all_metrics(swept):
+    _, path = swept
+    runs = sorted(one.name for one in (path / "runs").iterdir())
+    assert runs == ["lpm-chat-s1-dp1-seed0", "vtc-chat-s1-dp1-seed0"]
+    shown = CliRunner().invoke(app, ["show", str(path / "runs" / runs[0])])
+    assert shown.exit_code == 0
+    assert list((path / "failed").iterdir()) == []
+    assert len(list((path / "alone").iterdir())) == 1
+    rows = pq.read_table(path / "metrics.parquet").to_pylist()
+    summary = json.loads((path / "runs" / rows[0]["run"] / "summary.json").read_text())
+    plain = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
+    assert {key: rows[0][key] for key in plain} == plain
+    assert rows[0]["sharing_incentive_p99"] > 0
+    best = max(row["service_rate_tok_s"] for row in rows)
+    assert {row["best_service_rate_tok_s"] for row in rows} == {best}
+
+
+def test_json_is_one_object_and_nothing_else(tmp_path):
+    result = invoke(*GRID, "--num-runs", 2, "--name", "twice", "--result-dir", tmp_path, "--json")
+    assert result.exit_code == 0
+    comparison = json.loads(result.stdout)
+    path = tmp_path / "twice"
+    assert json.loads((path / "comparison.json").read_text()) == comparison
+    assert [(cell["cell"], cell["seeds"]) for cell in comparison["cells"]] == [
+        ("vtc", [0, 1]),
+        ("lpm", [0, 1]),
+    ]
+    assert comparison["cells"][0]["sharing_incentive_p50"]["runs"] == 2
+    assert comparison["failures"] == []
+    assert result.stderr == f"fairbench: saved to {path}\n"
+
+
+def test_finished_points_are_never_run_again(swept, tmp_path):
+    _, original = swept
+    path = tmp_path / "sweep"
+    shutil.copytree(original, path)
+    shutil.rmtree(path / "runs" / "lpm-chat-s1-dp1-seed0")
+    before = contents(path / "runs") | contents(path / "alone")
+    assert invoke("--resume", path, "--dry-run").stdout.startswith("chat s1 dp 1, lpm, seed 0: ")
+    result = invoke("--resume", path)
+    assert result.exit_code == 0, result.output
+    after = contents(path / "runs") | contents(path / "alone")
+    assert before.items() < after.items()
+    for name in ("requests.parquet", "summary.json"):
+        files = [one / "runs" / "lpm-chat-s1-dp1-seed0" / name for one in (path, original)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert (path / "metrics.csv").read_bytes() == (original / "metrics.csv").read_bytes()
+    assert invoke("--resume", path, "--dry-run").stdout == "0 points, about 0 requests in all\n"
+
+
+def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
+    result = invoke("fig7", "--dp", "1,2", "--dry-run", "--result-dir", tmp_path / "runs")
+    assert result.exit_code == 0
+    lines = result.stdout.split("\n")
+    assert len(lines) == 6 * (3 + 4) * 3 + 2
+    assert lines[0].startswith("tot s1 dp 1, lpm, seed 0: about ")
+    assert lines[-2].startswith("126 points, about ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_point_is_reported_and_stops_no_other(tmp_path):
+    pools = ["--set", "engine.max_total_tokens=5,50_000", "--schedulers", "vtc"]
+    result = invoke(*GRID, *pools, "--result-dir", tmp_path)
+    assert result.exit_code == 1
+    path = tmp_path / "sweep"
+    name = "chat s1 dp 1 engine.max_total_tokens=5, vtc, seed 0"
+    assert f"fairbench: {name}: workload chat: no request fits" in result.stderr
+    assert result.stderr.endswith(f"fairbench: 1 failed, see {path / 'failed'}\n")
+    (failure,) = (path / "failed").iterdir()
+    stored = json.loads(failure.read_text())
+    assert stored["point"] == name
+    assert stored["error"].startswith("workload chat: no request fits the KV pool of 5 tokens")
+    assert "Traceback" in stored["traceback"]
+    assert len(SweepStore(path).finished()) == 1
+    assert "  vtc" in result.stdout
+
+
+def endless(parent, signum):
+    """Starts a sweep of a tiny and an endless point, and signals it when the tiny one is done."""
+    sweep = parent / "endless.toml"
+    sweep.write_text(
+        '[base]\nworkload = "chat"\nscheduler = "vtc"\n'
+        "[[grid]]\nduration_s = 36000.0\n[[grid]]\nnum_programs = 1\n"
+    )
+    # One process for each task: both points, and the clients alone at each.
+    script = "import os; os.cpu_count = lambda: 4\nfrom fairbench.cli.main import main; main()"
+    command = [sys.executable, "-c", script, "sweep", str(sweep), "--result-dir", str(parent)]
+    store = SweepStore(parent / "endless")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as one:
+        try:
+            end = time.monotonic() + PATIENCE_S
+            while not ((store.path / "index.json").exists() and store.runs.exists()):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            while not (store.finished() and store.alone()):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            one.send_signal(signum)
+            stdout, stderr = one.communicate(timeout=PATIENCE_S)
+        finally:
+            one.kill()
+    return one.returncode, stdout, stderr, store
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
+    returncode, stdout, stderr, store = endless(tmp_path, signum)
+    assert (returncode, stdout) == (code, "")
+    assert stderr == (
+        "fairbench: interrupted; 1 of 2 points are finished. "
+        f"Go on with: fairbench sweep --resume {store.path}\n"
+    )
+    assert len(store.finished()) == 1
+    left = invoke("--resume", store.path, "--dry-run").stdout.split("\n")
+    assert left[-2].startswith("1 points, ")
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
+    returncode, *_, store = endless(tmp_path, signal.SIGKILL)
+    assert returncode == -signal.SIGKILL
+    (identity,) = store.finished()
+    store.discard_partial()
+    assert list(store.finished()) == [identity]
+    assert len(list(store.runs.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "nothing to sweep: name a FILE.toml, one of fig7"),
+        (["fig8x"], "unknown sweep 'fig8x'"),
+        (["nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["--dp", "1,two"], "--dp 1,two: must be whole numbers"),
+        (["--schedulers", "vtc,,lpm"], "--schedulers vtc,,lpm: nothing between two commas"),
+        (["--schedulers", "vtc,lmp"], "unknown scheduler 'lmp'"),
+        (["--dp", "1", "--set", "dlpm.quantum"], "--set dlpm.quantum: write NAME.PARAM=VALUE"),
+        (["--dp", "1", "--num-runs", "0"], "num_runs = 0: must be greater than or equal to 1"),
+        (["fig7", "--resume", "here"], "--resume here: goes on with that sweep as it is"),
+        (["--resume", "nowhere"], "nowhere/sweep.toml: cannot be read"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, complaint):
+    result = invoke(*arguments, "--result-dir", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"fairbench: {complaint}")
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())

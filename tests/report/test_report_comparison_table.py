@@ -1,0 +1,132 @@
+"""The table of a comparison: what is marked, and that it fits."""
+
+import re
+
+import pytest
+from comparison_helpers import stored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.report.comparison import Cell, compare
+from fairbench.report.comparison_table import COLUMNS, EXPENDABLE, as_text
+
+
+def rows(text):
+    """The words of each line that begins with a scheduler, by scheduler."""
+    lines = [line.split() for line in text.split("\n") if re.match(r"  \w", line)]
+    return {line[0]: line[1:] for line in lines}
+
+
+def cells(folder, **by_scheduler):
+    return compare(
+        [stored(folder, {"scheduler": name}, **values) for name, values in by_scheduler.items()], {}
+    )
+
+
+def test_the_best_and_the_worst_of_a_place_are_marked(tmp_path):
+    text = as_text(
+        cells(
+            tmp_path,
+            lpm={"service_rate_tok_s": 10_000.0, "victim_p50_s": 9.0},
+            vtc={"service_rate_tok_s": 20_000.0, "victim_p50_s": 5.0},
+            dlpm={"service_rate_tok_s": 30_000.0, "victim_p50_s": 7.0},
+        )
+    )
+    found = {name: (row[2], row[5]) for name, row in rows(text).items()}
+    assert found == {
+        "lpm": ("10,000!", "9.00!"),
+        "vtc": ("20,000", "5.00*"),
+        "dlpm": ("30,000*", "7.00"),
+    }
+
+
+def test_what_prints_the_same_is_marked_the_same(tmp_path):
+    text = as_text(
+        cells(
+            tmp_path,
+            lpm={"victim_p50_s": 5.001, "jain_index_actual": 0.5001},
+            vtc={"victim_p50_s": 5.002, "jain_index_actual": 0.5002},
+            dlpm={"victim_p50_s": 6.0, "jain_index_actual": 0.5003},
+        )
+    )
+    assert {name: (row[4], row[5]) for name, row in rows(text).items()} == {
+        "lpm": ("0.500", "5.00*"),
+        "vtc": ("0.500", "5.00*"),
+        "dlpm": ("0.500", "6.00!"),
+    }
+
+
+def test_bounds_are_written_as_such(tmp_path):
+    text = as_text(
+        cells(
+            tmp_path,
+            lpm={"victim_p99_s": 8.0, "censored": ["victim_p99_s"]},
+            vtc={"victim_p99_s": 9.0, "censored": ["victim_p99_s"]},
+            dlpm={"victim_p99_s": 7.0},
+        )
+    )
+    assert {name: " ".join(row[6:-1]) for name, row in rows(text).items()} == {
+        "lpm": "> 8.00!",
+        "vtc": "> 9.00!",
+        "dlpm": "7.00*",
+    }
+
+
+def test_demand_limited_places_are_marked(tmp_path):
+    text = as_text(cells(tmp_path, lpm={}, vtc={"demand_limited": True}))
+    assert "\nchat s1 dp 1 ~\n" in text
+    assert "~ demand-limited" in text
+    assert "~" not in as_text(cells(tmp_path / "other", lpm={}))
+
+
+def test_simulated_and_measured_are_told_apart(tmp_path):
+    assert as_text(cells(tmp_path / "1", lpm={})).startswith(
+        "simulated on gpu/model/tp1/x, seed 0\n"
+    )
+    measured = cells(tmp_path / "2", lpm={"simulated": False, "timing_profile": None})
+    assert as_text(measured).startswith("measured on real servers, seed 0\n")
+    both = compare([*(one.runs[0].run for one in measured), stored(tmp_path, {})], {})
+    assert "measured on real servers; simulated on gpu/model/tp1/x, seed 0\n" in as_text(both)
+
+
+def test_intervals_are_below_the_means(tmp_path):
+    runs = [
+        stored(tmp_path, {"seed": seed}, victim_p50_s=value)
+        for seed, value in enumerate((4.0, 6.0))
+    ]
+    lines = as_text(compare(runs, {})).split("\n")
+    assert "2 seeds: mean and 95% bootstrap interval" in lines[0]
+    at = next(number for number, line in enumerate(lines) if line.startswith("  d2lpm"))
+    assert " 5.00 " in lines[at]
+    assert " 4.00-6.00 " in lines[at + 1]
+
+
+def interval(mean):
+    spread = {"mean": mean, "low": mean * 0.9, "high": mean * 1.1, "runs": 3}
+    return st.sampled_from([None, spread, spread | {"lower_bound": True}, {**spread, "runs": 1}])
+
+
+def combined(mean):
+    profile = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
+    shared = {"simulated": True, "timing_profile": profile, "seeds": [0, 1, 2]}
+    return st.fixed_dictionaries({column.key: interval(mean) for column in COLUMNS}).map(
+        lambda metrics: shared | metrics
+    )
+
+
+@settings(max_examples=40)
+@given(st.floats(1e-3, 1e7).flatmap(combined), st.text("abc.=", min_size=1, max_size=90))
+def test_the_table_fits_and_cuts_no_number(metrics, label):
+    text = as_text([Cell("tot s1 dp 16", label, (), metrics)])
+    assert max(map(len, text.split("\n"))) <= 100
+    assert "…" not in text
+    for column in COLUMNS:
+        found = metrics[column.key]
+        if found and column.key not in EXPENDABLE and "lower_bound" not in found:
+            assert column.write(found["mean"]) in text
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_colours_only_where_wanted(tmp_path, colour):
+    text = as_text(cells(tmp_path, lpm={}, vtc={"victim_p50_s": 9.0}), colour=colour)
+    assert ("\x1b[" in text) == colour

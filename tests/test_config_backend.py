@@ -1,0 +1,149 @@
+"""What serves an experiment: part of its identity, unless it is the simulator."""
+
+import tomllib
+
+import pytest
+
+from fairbench.config import identity, to_toml
+from fairbench.config.backend import AS_SERVED, NO_PROFILE, Emulator, Endpoint, SGLang
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
+
+SGLANG = {"backend": {"kind": "sglang"}, "model": "models/tiny"}
+EMULATOR = {"backend": {"kind": "emulator", "time_scale": 4.0}}
+ENDPOINT = {"backend": {"base_url": "http://host:8000"}}
+
+
+def stored(flags):
+    """What the experiment file of a run with these flags holds."""
+    return tomllib.loads(to_toml(resolve(flags)))
+
+
+def complaint(*arguments):
+    with pytest.raises(UsageError) as caught:
+        resolve(*arguments)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("flags", [{}, SGLANG, EMULATOR, ENDPOINT])
+def test_a_stored_experiment_gives_the_same_spec(flags):
+    assert resolve({}, {}, stored(flags)) == resolve(flags)
+
+
+def test_a_simulated_spec_says_nothing_of_backends():
+    assert "backend" not in to_toml(resolve({}))
+    assert identity(resolve({"backend": {"kind": "sim"}})) == identity(resolve({}))
+
+
+def test_each_backend_is_an_experiment_of_its_own():
+    changed = [
+        SGLANG,
+        {**SGLANG, "model": "other"},
+        {**SGLANG, "backend": {"kind": "sglang", "tp": 2}},
+        {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--dtype", "float32"]}},
+        EMULATOR,
+        {"backend": {"kind": "emulator"}},
+        ENDPOINT,
+        {},
+    ]
+    assert len({identity(resolve(flags)) for flags in changed}) == len(changed)
+
+
+def test_real_hardware_has_no_timing_profile():
+    assert resolve(SGLANG).gpu == NO_PROFILE
+    assert resolve(ENDPOINT).gpu == NO_PROFILE
+    assert resolve(EMULATOR).gpu == resolve({}).gpu
+
+
+def test_an_endpoint_is_as_it_is_served():
+    spec = resolve(ENDPOINT)
+    assert spec.backend == Endpoint(base_url="http://host:8000", api="completions")
+    assert {spec.scheduler, spec.router, spec.local, spec.model} == {AS_SERVED}
+    assert spec.settings == {}
+
+
+def test_a_flag_changes_the_stored_backend_and_keeps_the_rest_of_it():
+    spec = resolve({"backend": {"tp": 2}}, {}, stored(SGLANG))
+    assert spec.backend == SGLang(tp=2)
+    assert spec.model == "models/tiny"
+    assert resolve({"scheduler": "vtc"}, {}, stored(EMULATOR)).backend == Emulator(time_scale=4.0)
+
+
+@pytest.mark.parametrize("before", [{}, SGLANG, EMULATOR, ENDPOINT])
+def test_another_backend_drops_what_only_the_stored_one_meant(before):
+    assert resolve({"backend": {"kind": "sim"}}, {}, stored(before)) == resolve({})
+    assert resolve({"backend": {"kind": "emulator"}}, {}, stored(before)).gpu == resolve({}).gpu
+    assert resolve(ENDPOINT, {}, stored(before)) == resolve(ENDPOINT)
+    assert resolve(SGLANG, {}, stored(before)) == resolve(SGLANG)
+
+
+def test_sglang_may_schedule_itself():
+    flags = {**SGLANG, "backend": {"kind": "sglang", "schedule_policy": "lpm"}}
+    spec = resolve(flags)
+    assert (spec.router, spec.local, spec.scheduler) == ("d2lpm", "lpm", "d2lpm+lpm")
+    assert resolve({}, {}, stored(flags)) == spec
+    assert identity(spec) != identity(resolve({**SGLANG, "local": "lpm"}))
+    assert "local = 'vtc': schedule_policy = 'lpm' is SGLang's own" in complaint(
+        {**flags, "local": "vtc"}
+    )
+
+
+def test_other_times_than_a_stored_endpoint_had():
+    spec = resolve({"duration_s": 50.0}, {}, stored(ENDPOINT))
+    assert (spec.duration_s, spec.warmup_s) == (50.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "expected"),
+    [
+        ({"backend": {"kind": "sglan"}}, {}, "unknown backend 'sglan': choose from emulator"),
+        ({"backend": {"kind": "sglang"}}, {}, "model: missing: backend sglang needs --model"),
+        ({"backend": {"time_scale": 2.0}}, {}, "time_scale = 2.0: only for backend emulator, not"),
+        (
+            {"backend": {"kind": "emulator", "tp": 2}},
+            {},
+            "tp = 2: only for backend sglang, not emu",
+        ),
+        ({"backend": {"kind": "emulator", "tpp": 2}}, {}, "unknown key of backend emulator 'tpp'"),
+        (
+            {"backend": {"kind": "emulator", "time_scale": 0.0}},
+            {},
+            "backend.time_scale = 0.0: must",
+        ),
+        ({"backend": {"kind": "endpoint"}}, {}, "backend.base_url: missing"),
+        ({"backend": {"base_url": "host:8000"}}, {}, "base_url = 'host:8000': write http://HOST"),
+        ({"backend": {"base_url": "http://u:p@h"}}, {}, "give credentials with --header"),
+        ({"backend": 7}, {}, "backend = 7: must be a name or a table"),
+        ({**SGLANG, "gpu": "a100"}, {}, "gpu = 'a100': backend sglang runs on real hardware"),
+        (
+            SGLANG,
+            {"engine.timing_error_pct": 5},
+            "engine.timing_error_pct = 5.0: backend sglang has",
+        ),
+        (
+            SGLANG,
+            {"engine.full_reservation": True},
+            "engine.full_reservation = True: backend sglang",
+        ),
+        (EMULATOR, {"engine.timing_error_pct": 5}, "engine.timing_error_pct = 5.0: backend emul"),
+        (ENDPOINT, {"engine.max_total_tokens": 9}, "engine.max_total_tokens = 9: backend endpoint"),
+        ({**ENDPOINT, "scheduler": "vtc"}, {}, "scheduler = 'vtc': an endpoint is benchmarked as"),
+        ({**ENDPOINT, "router": "d2lpm"}, {}, "router = 'd2lpm': an endpoint is benchmarked as"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(flags, settings, expected):
+    assert expected in complaint(flags, settings)
+
+
+@pytest.mark.parametrize("arg", ["--port", "--host=0.0.0.0", "--tp-size", "--schedule-policy=lpm"])
+def test_what_the_launcher_says_itself_is_no_server_arg(arg):
+    flag = arg.partition("=")[0]
+    flags = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--dtype", "half", arg]}}
+    assert f"server_args: {flag} is set by fairbench itself" in complaint(flags)
+
+
+def test_a_wrong_backend_in_a_file_is_said_to_be_there(tmp_path):
+    with pytest.raises(UsageError, match=r"mine\.toml: unknown backend 'gpu'"):
+        resolve({}, {}, {"backend": "gpu"}, path="mine.toml")
