@@ -1,0 +1,99 @@
+"""``fairbench baseline``: rerun committed experiments; check them, or make them the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.check import (
+    Format,
+    FormatOption,
+    fail_unless_passed,
+    judged,
+    print_outcome,
+)
+
+if TYPE_CHECKING:
+    from fairbench.config import ExperimentSpec
+    from fairbench.report.store import StoredRun
+
+baseline = typer.Typer(
+    help="Rerun the experiments of a baseline: check that nothing changed, or accept what did.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Holds NAME/experiment.toml for each experiment.")
+]
+Quiet = Annotated[bool, Option("--disable-tqdm", help="No live progress.")]
+DEFAULT_FOLDER = Path("results/baseline")
+
+
+@baseline.command()
+def check(
+    folder: Folder = DEFAULT_FOLDER,
+    fail_if: Annotated[
+        list[str] | None,
+        Option(metavar="METRIC:LOSS", help="As in `fairbench check`; without any, no difference."),
+    ] = None,
+    output: FormatOption = Format.TABLE,
+    disable_tqdm: Quiet = False,
+) -> None:
+    """Rerun all experiments; exit 1 if anything is not as it is stored."""
+    from fairbench.report.gate.baseline import check_stored, read_specs
+
+    specs = read_specs(folder)
+    check_stored(folder, specs)
+    with _rerun(specs, show=not disable_tqdm) as (_, path):
+        outcome = judged(folder, path, fail_if or [])
+    print_outcome(outcome, output)
+    fail_unless_passed(outcome, advice=f". If that is meant: fairbench baseline update {folder}")
+
+
+@baseline.command()
+def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None:
+    """Rerun all experiments, print what changed and store it.
+
+    What did not change is left as it is. To add an experiment, put its NAME/experiment.toml there.
+    """
+    from fairbench.cli.output import look
+    from fairbench.report.gate.baseline import difference, keep, read_specs
+
+    colour, width = look()
+    with _rerun(read_specs(folder), show=not disable_tqdm) as (runs, _):
+        for name, run in runs.items():
+            text = difference(folder / name, run, colour=colour, width=width)
+            typer.echo(f"{name}:\n{text}" if text else f"{name}: no difference\n", nl=False)
+            if text:
+                keep(run, folder / name)
+
+
+@contextmanager
+def _rerun(
+    specs: Mapping[str, ExperimentSpec], *, show: bool
+) -> Iterator[tuple[dict[str, StoredRun], Path]]:
+    """The runs of all experiments by name, and the directory in which they are for the moment.
+
+    Raises what the first of them raised, once all have ended. Exits when interrupted.
+    """
+    from fairbench.cli.interrupt import interruptible
+    from fairbench.cli.repeat import run_all
+    from fairbench.config import identity
+    from fairbench.report.store import read_run
+
+    with TemporaryDirectory(prefix="fairbench-") as temporary:
+        path = Path(temporary)
+        with interruptible() as interrupted:
+            run_all(list(specs.values()), path, interrupted, show=show)
+        if interrupted():
+            typer.echo("fairbench: interrupted; the baseline is as it was", err=True)
+            raise typer.Exit(interrupted.exit_code)
+        runs = {run.manifest["spec_identity"]: run for run in map(read_run, path.iterdir())}
+        yield {name: runs[identity(spec)] for name, spec in specs.items()}, path

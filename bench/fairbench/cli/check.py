@@ -1,0 +1,123 @@
+"""``fairbench check``: stored runs against a baseline, for people and for CI."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+if TYPE_CHECKING:
+    from fairbench.report.gate.outcome import Outcome
+
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of GitHub Actions shows
+
+
+class Format(StrEnum):
+    """How an outcome is printed."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+class CannotTell(StrEnum):
+    """What becomes of a check that cannot be decided."""
+
+    PASS = "pass"
+    FAIL = "fail"
+
+
+FormatOption = Annotated[
+    Format,
+    Option(
+        "--format",
+        help="`github` prints annotations and adds the table to the summary of the job.",
+    ),
+]
+
+
+def check(
+    baseline: Annotated[
+        Path, typer.Argument(metavar="BASELINE", help="A run, or a directory of runs.")
+    ],
+    current: Annotated[
+        Path, typer.Argument(metavar="CURRENT", help="The same experiments, run again.")
+    ],
+    fail_if: Annotated[
+        list[str] | None,
+        Option(
+            metavar="METRIC:LOSS",
+            help="How much worse a metric may get, such as jain_index:-0.02 or victim_p99_s:+10%; "
+            "may be repeated. Without any, simulated runs must not differ at all.",
+        ),
+    ] = None,
+    output: FormatOption = Format.TABLE,
+    alpha: Annotated[
+        float, Option(min=1e-6, max=0.5, help="Level of the test on repeated measured runs.")
+    ] = 0.05,
+    cannot_tell: Annotated[
+        CannotTell, Option(help="What becomes of a check that cannot be decided.")
+    ] = CannotTell.FAIL,
+) -> None:
+    """Compare runs with a baseline of the same experiments; exit 1 if one got worse by too much.
+
+    Simulated runs are compared number by number. Measured runs, several of each experiment, are
+    compared by a rank test, where there are enough of them for it.
+    """
+    strict = cannot_tell is CannotTell.FAIL
+    outcome = judged(baseline, current, fail_if or [], alpha=alpha)
+    print_outcome(outcome, output, cannot_tell_fails=strict)
+    fail_unless_passed(outcome, cannot_tell_fails=strict)
+
+
+def judged(baseline: Path, current: Path, clauses: list[str], *, alpha: float = 0.05) -> Outcome:
+    """The outcome for two directories. Raises UsageError if they or a clause cannot be used."""
+    from fairbench.report.gate.outcome import judge
+    from fairbench.report.gate.points import read_pairs
+
+    return judge(read_pairs(baseline, current), clauses, alpha=alpha)
+
+
+def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True) -> None:
+    """Print an outcome on stdout; for GitHub also add it to the job's summary, if there is one."""
+    typer.echo(_text(outcome, output, cannot_tell_fails=cannot_tell_fails), nl=False)
+    if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(_text(outcome, Format.MARKDOWN, cannot_tell_fails=cannot_tell_fails))
+
+
+def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
+    if output is Format.MARKDOWN:
+        from fairbench.report.gate.markdown import as_markdown
+
+        return as_markdown(outcome)
+    if output is Format.JUNIT:
+        from fairbench.report.gate.junit import as_junit
+
+        return as_junit(outcome, cannot_tell_fails=cannot_tell_fails)
+    if output is Format.GITHUB:
+        from fairbench.report.gate.github import as_commands
+
+        return as_commands(outcome, cannot_tell_fails=cannot_tell_fails)
+    from fairbench.cli.output import look
+    from fairbench.report.gate.table import as_text
+
+    colour, width = look()
+    return as_text(outcome, colour=colour, width=width)
+
+
+def fail_unless_passed(
+    outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
+) -> None:
+    """Raise RunFailed, with the advice, if a check failed or could not be told but should be."""
+    from fairbench.errors import RunFailed
+    from fairbench.report.gate.judge import Verdict
+
+    failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
+    if failed or (unknown and cannot_tell_fails):
+        raise RunFailed(f"the gate is red: {outcome.summary()}{advice}")

@@ -1,0 +1,90 @@
+"""The numbers of a summary that a gate compares, and which way each of them is worse."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from fairbench.errors import DataError, UsageError, unknown_name
+
+CLIENTS = "clients."  # keys inside ``clients`` are clients.NAME.KEY, as in ``notes``
+
+MORE_IS_BETTER = frozenset(
+    {"service_rate_tok_s", "actual_service_tok_s", "output_rate_tok_s", "best_service_rate_tok_s"}
+    | {"request_throughput", "output_throughput", "completed", "total_output_tokens"}
+    | {"jain_index", "jain_index_actual", "jain_index_entitlement", "jain_index_paper_window"}
+    | {"min_entitlement_ratio", "min_entitlement_best_ratio", "cache_hit_rate"}
+    | {"entitlement_ratio", "entitlement_best_ratio"}
+)
+LESS_IS_BETTER = frozenset(
+    {f"{statistic}_{what}_ms" for statistic in ("mean", "median", "std", "p50", "p99")
+     for what in ("ttft", "tpot", "itl", "e2el")}
+    | {f"{whose}p{percent}_s" for whose in ("victim_", "") for percent in (50, 95, 99)}
+    | {f"time_to_{percent}pct_s" for percent in (50, 90, 100)}
+    | {"sharing_incentive_p50", "sharing_incentive_p99", "max_service_gap"}
+    | {"failed", "refused", "latency_unfinished", "latency_refused"}
+)  # fmt: skip
+
+
+class Value(NamedTuple):
+    """A metric as a summary has it.
+
+    ``bound`` is ``>`` or ``<`` where ``raw`` is only a bound of the true value, else empty.
+    ``reason`` is why ``raw`` is None.
+    """
+
+    raw: Any
+    bound: str = ""
+    reason: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it can be compared by size."""
+        return isinstance(self.raw, int | float) and not isinstance(self.raw, bool)
+
+    @property
+    def exact(self) -> Fraction:
+        """The number, as the decimal that the file shows. Raises DataError if it is none."""
+        try:
+            return Fraction(str(self.raw))
+        except ValueError:
+            raise DataError(f"{self.raw!r} in a summary: must be a number") from None
+
+    @property
+    def text(self) -> str:
+        """All of its digits."""
+        if self.raw is None:
+            return "undefined"
+        return f"{self.bound} {self.raw}" if self.bound else str(self.raw)
+
+
+ABSENT = Value(None, reason="not in the summary")
+
+
+def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
+    """Every plain value of a summary by its key, those of clients as ``clients.NAME.KEY``."""
+    bounds = dict.fromkeys(summary["censored"], ">")
+    bounds |= dict.fromkeys(summary.get("upper_bounds", ()), "<")
+    flat = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
+    for client in summary["clients"]:
+        flat |= {f"{CLIENTS}{client['client']}.{key}": value for key, value in client.items()}
+    reasons = summary.get("notes", {})
+    return {
+        key: Value(value, bounds.get(key, ""), reasons.get(key, "") if value is None else "")
+        for key, value in flat.items()
+    }
+
+
+def more_is_better(metric: str, known: Collection[str]) -> bool:
+    """Whether more of a metric is better. Raises UsageError if it is not known, or if neither is.
+
+    ``known`` are the keys of the summaries that are compared.
+    """
+    key = metric.rpartition(".")[2] if metric.startswith(CLIENTS) else metric
+    if metric in known and key in MORE_IS_BETTER | LESS_IS_BETTER:
+        return key in MORE_IS_BETTER
+    if metric in known:
+        raise UsageError(f"metric {metric!r}: neither more nor less of it is worse")
+    ours = metric.startswith(CLIENTS)
+    raise unknown_name("metric", metric, [one for one in known if one.startswith(CLIENTS) == ours])

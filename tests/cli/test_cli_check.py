@@ -1,0 +1,148 @@
+"""``fairbench check`` from end to end, and a scheduler that lost its lift."""
+
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.schedulers.local.vtc import VTC
+from gate_helpers import measured
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]
+# Few places in the batch, so that clients queue, leave the queue and come back.
+BUSY = ["--workload", "chat", "--duration", "20", "--scheduler", "vtc"]
+BUSY += ["--max-running-requests", "16"]
+
+
+def invoke(*arguments, **options):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
+
+
+def run(parent, arguments):
+    result = invoke("run", *arguments, "--result-dir", parent, "--json")
+    assert result.exit_code == 0, result.output
+    return parent
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The same tiny experiment twice, the second time with a number edited."""
+    folder = tmp_path_factory.mktemp("runs")
+    one, two = run(folder / "one", TINY), run(folder / "two", TINY)
+    (summary,) = two.glob("*/summary.json")
+    summary.write_text(summary.read_text().replace('"refused": 0', '"refused": 3'))
+    return one, two
+
+
+def test_the_same_code_gives_the_same_numbers(tiny, tmp_path):
+    result = invoke("check", tiny[0], run(tmp_path / "again", TINY))
+    assert result.exit_code == 0
+    assert result.stdout.split("\n")[-2] == "1 point, 1 check: 1 pass, 0 FAIL, 0 cannot tell"
+    assert result.stderr == ""
+
+
+def test_a_clause_that_fails_is_exit_code_1(tiny):
+    result = invoke("check", *tiny, "--fail-if", "refused:+2", "--fail-if", "jain_index:-0%")
+    assert result.exit_code == 1
+    assert "refused:+2 0 3 +3 FAIL" in " ".join(result.stdout.split())
+    assert result.stderr == (
+        "fairbench: the gate is red: 1 point, 2 checks: 1 pass, 1 FAIL, 0 cannot tell\n"
+    )
+    assert invoke("check", *tiny, "--fail-if", "refused:+3").exit_code == 0
+    assert invoke("check", *tiny).exit_code == 1
+
+
+def test_wrong_usage_is_exit_code_2_and_one_line(tiny, tmp_path):
+    for arguments, said in (
+        ([*tiny, "--fail-if", "jain_indx:-1"], "Did you mean 'jain_index'?"),
+        ([*tiny, "--fail-if", "jain_index"], "write METRIC:-LOSS"),
+        ([tiny[0], tmp_path / "nowhere"], "nowhere: no such directory"),
+        ([*tiny, "--format", "html"], "--format"),
+        ([*tiny, "--alpha", "2"], "--alpha"),
+    ):
+        result = invoke("check", *arguments)
+        assert result.exit_code == 2
+        assert said in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+
+
+def test_measured_runs_too_few_for_a_test_pass_only_when_told_to(tmp_path):
+    arguments = ["check", tmp_path / "a", tmp_path / "b", "--fail-if", "jain_index:-0.02"]
+    measured(tmp_path / "a", "jain_index", [0.9, 0.91])
+    measured(tmp_path / "b", "jain_index", [0.5, 0.51])
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert "2 and 2 runs are too few for a test at 0.05" in result.stdout
+    assert invoke(*arguments, "--cannot-tell", "pass").exit_code == 0
+    assert invoke(*arguments, "--cannot-tell", "pass", "--alpha", "0.2").exit_code == 1
+
+
+def test_github_gets_annotations_and_the_summary_of_the_job(tiny, tmp_path):
+    summary = tmp_path / "summary.md"
+    summary.write_text("# before\n")
+    arguments = ["check", *tiny, "--fail-if", "refused:+2", "--format", "github"]
+    result = invoke(*arguments, env={"GITHUB_STEP_SUMMARY": str(summary)})
+    assert result.exit_code == 1
+    assert result.stdout.startswith("::error title=refused%3A+2::chat none dp 1, vtc, seed 0: FAIL")
+    lines = summary.read_text().split("\n")
+    assert lines[0] == "# before"
+    assert "| ❌ fail | chat none dp 1, vtc, seed 0 | refused:+2 | 0 | 3 | +3 |  |" in lines
+
+
+@pytest.mark.slow
+def test_sweeps_are_compared_with_what_only_they_know(tmp_path):
+    grid = ["--schedulers", "vtc", "--workloads", "chat", "--num-programs", "1", "--name", "s"]
+    for name in ("one", "two"):
+        result = invoke("sweep", *grid, "--result-dir", tmp_path / name)
+        assert result.exit_code == 0, result.output
+    both = tmp_path / "one" / "s", tmp_path / "two" / "s"
+    result = invoke("check", *both, "--fail-if", "sharing_incentive_p99:+0%")
+    assert result.exit_code == 0, result.output
+
+
+def enter_without_lift(scheduler, request, view):
+    """The bug: who comes back keeps the credit of the time away."""
+    scheduler.counters.setdefault(request.client, 0)
+
+
+def test_vtc_without_its_lift_turns_the_gate_red(tmp_path, monkeypatch):
+    baseline = run(tmp_path / "baseline", BUSY)
+    monkeypatch.setattr(VTC, "_enter", enter_without_lift)
+    broken = run(tmp_path / "broken", BUSY)
+    assert invoke("check", baseline, broken).exit_code == 1
+    result = invoke("check", baseline, broken, "--fail-if", "max_service_gap:+10%")
+    assert result.exit_code == 1
+    assert "max_service_gap:+10%" in result.stdout
+
+
+def script_of_the_action():
+    """The last step's shell script in action.yml."""
+    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    return textwrap.dedent(text.rpartition("run: |\n")[2])
+
+
+@pytest.mark.parametrize("current", ["runs/new ones", ""])
+def test_the_action_calls_the_command_with_every_clause(tmp_path, current):
+    log = tmp_path / "log"
+    command = tmp_path / "fairbench"
+    command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{log}\nexit 1\n')
+    command.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "BASELINE": "-odd name",
+        "CURRENT": current,
+        "FAIL_IF": "jain_index:-0.02\n\nvictim_p99_s:+10%\n",
+    }
+    script = ["bash", "-eo", "pipefail", "-c", script_of_the_action()]
+    done = subprocess.run(script, env=environment)
+    assert done.returncode == 1
+    command_line = ["check"] if current else ["baseline", "check"]
+    command_line += ["--format", "github"]
+    command_line += ["--fail-if", "jain_index:-0.02", "--fail-if", "victim_p99_s:+10%"]
+    command_line += ["--", "-odd name", *([current] if current else [])]
+    assert log.read_text().splitlines() == command_line
