@@ -27,11 +27,13 @@ ALLOWED = {
     "sim": (*LEAVES, "fairbench.config"),
     "live": (
         *LEAVES,
+        "fairbench.__version__",
         "fairbench.config",
         "fairbench.sim",
     ),  # the emulator is the simulator's engine
     "report": (*LEAVES, "fairbench.config", "fairbench"),
     "cli": ("fairbench",),
+    "__main__": ("fairbench.cli",),
 }
 IMPURE = ("time", "random", "asyncio", "aiohttp", "threading", "datetime", "numpy.random")
 

@@ -174,7 +174,7 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
         "from fairbench.cli.main import main\n"
         "from contextlib import contextmanager\n"
         "@contextmanager\n"
-        "def told(wanted):\n"
+        "def told(wanted, line):\n"
         "    yield lambda p: p.programs_done > 3 and print('going', file=sys.stderr, flush=True)\n"
         "progress.live_progress = told\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored in CI\n"

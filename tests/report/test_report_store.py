@@ -54,6 +54,17 @@ def test_a_run_directory_holds_these_files_and_its_parent_nothing_else(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_run_that_has_begun_is_a_run_only_once_it_is_written(tmp_path):
+    path = store.begin_run(tmp_path, SPEC)
+    assert [file.name for file in path.iterdir()] == ["experiment.toml"]
+    with pytest.raises(DataError, match="is not a run directory"):
+        store.read_run(path)
+    manifest = build_manifest(SPEC, complete=True, watch=Stopwatch.start())
+    store.write_run(path, SPEC, TABLES, SUMMARY, manifest)
+    assert store.read_run(path).summary == SUMMARY
+    assert store.begin_run(tmp_path, SPEC) != path
+
+
 def test_the_same_run_has_the_same_bytes_in_a_directory_of_its_own(tmp_path):
     first, second, third = save(tmp_path), save(tmp_path), save(tmp_path)
     assert len({first, second, third}) == 3

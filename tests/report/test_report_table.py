@@ -212,7 +212,8 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
         ({"token_count_method": "4.6 characters a token"}, "input: 4.6 characters a token"),
         ({"mem_fraction_static": 0.88}, "(mem_fraction_static 0.88)"),
         ({"mem_fraction_static": None}, "(set by --max-total-tokens)"),
-        ({"simulated": False}, "measured on a100"),
+        ({"simulated": False, "served": "SGLang with m"}, "measured on SGLang with m, dp 4"),
+        ({"simulated": False, "emulated": True}, "emulated on a100"),
     ],
 )
 def test_what_is_out_of_the_ordinary_is_said(change, expected):

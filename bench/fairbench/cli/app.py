@@ -12,10 +12,16 @@ import typer
 from typer.core import TyperGroup
 
 from fairbench import __version__
+from fairbench.cli.baseline import baseline
+from fairbench.cli.check import check
+from fairbench.cli.emulate import emulate
 from fairbench.cli.list import list_names
 from fairbench.cli.main import FAILED, INTERRUPTED, USAGE, complain, discard_output
+from fairbench.cli.recover import recover
 from fairbench.cli.run import run
+from fairbench.cli.serve import serve
 from fairbench.cli.show import show
+from fairbench.cli.sweep import sweep
 from fairbench.cli.validate import validate
 from fairbench.errors import FairbenchError, UsageError
 
@@ -33,7 +39,7 @@ class _Commands(TyperGroup):
             complain(_wording(error))
             code = USAGE
         except FairbenchError as error:
-            complain(str(error))
+            complain(str(error), getattr(error, "__notes__", ()))
             code = USAGE if isinstance(error, UsageError) else FAILED
         except OSError as error:  # files that users name are checked where they are opened
             complain(f"{error.filename or 'standard output'}: {error.strerror}")
@@ -112,7 +118,7 @@ def _options(
 ) -> None:
     """Who gets what share of an LLM cluster under which scheduler, and at what cost.
 
-    Runs on a simulated cluster: no GPU is needed.
+    Runs on a simulated cluster, for which no GPU is needed, or drives real servers.
     """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
@@ -122,4 +128,10 @@ def _options(
 app.command("run")(run)
 app.command("list")(list_names)
 app.command("show")(show)
+app.command("recover")(recover)
 app.command("validate")(validate)
+app.command("sweep")(sweep)
+app.command("emulate")(emulate)
+app.command("serve")(serve)
+app.command("check")(check)
+app.add_typer(baseline, name="baseline")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterable
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 STDOUT = 1  # its file descriptor
@@ -27,9 +28,9 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def complain(message: str) -> None:
-    """One line on stderr."""
-    print(f"fairbench: {' '.join(message.split())}", file=sys.stderr)
+def complain(message: str, notes: Iterable[str] = ()) -> None:
+    """One line on stderr, and under it notes, such as the end of a server's log, as they are."""
+    print(f"fairbench: {' '.join(message.split())}", *notes, sep="\n", file=sys.stderr)
 
 
 def discard_output() -> None:

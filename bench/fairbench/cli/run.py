@@ -1,4 +1,4 @@
-"""``fairbench run``: one experiment on the simulated cluster."""
+"""``fairbench run``: one experiment on the simulated cluster, or on real servers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typer import Option
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
-    from fairbench.report.manifest import Stopwatch
-    from fairbench.sim.run import RunResult
 
 DEFAULT_RESULT_DIR = Path("results/runs")
 
@@ -82,6 +80,12 @@ def run(
     chunked_prefill_size: Annotated[
         int | None, Option(help="Most prompt tokens in one prefill iteration.")
     ] = None,
+    max_prefill_tokens: Annotated[
+        int | None, Option(help="Most uncached prompt tokens admitted in one pass.")
+    ] = None,
+    schedule_conservativeness: Annotated[
+        float | None, Option(help="How much of max_new_tokens admission reserves (as in SGLang).")
+    ] = None,
     timing_error: Annotated[
         float | None,
         Option(help="Perturb the timing profile by up to so many percent, one draw a run."),
@@ -95,6 +99,67 @@ def run(
     tokenizer: Annotated[
         str | None, Option(help="tokenizer.json that counts the tokens of real input.")
     ] = None,
+    backend: Annotated[
+        str | None,
+        Option(
+            metavar="sim|emulator|sglang",
+            help="Simulate, or start servers and drive them over HTTP: emulated ones, or SGLang. "
+            "[default: sim]",
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        Option(help="Benchmark the OpenAI-compatible server at this URL as it is; starts none."),
+    ] = None,
+    api: Annotated[
+        str | None,
+        Option(
+            metavar="generate|completions|chat",
+            help="API to send to. [default: generate; completions with --base-url]",
+        ),
+    ] = None,
+    output_lengths: Annotated[
+        str | None,
+        Option(
+            metavar="exact|free",
+            help="Ask --base-url for min_tokens, or let it end answers early. [default: exact]",
+        ),
+    ] = None,
+    max_concurrency: Annotated[
+        int | None, Option(help="Most requests under way at real servers. [default: no limit]")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUE", help="Sent with every request to --base-url, never stored."),
+    ] = None,
+    tp: Annotated[int | None, Option(help="GPUs of each SGLang server. [default: 1]")] = None,
+    share_gpus: Annotated[
+        bool, Option("--share-gpus", help="Let SGLang servers share GPUs if there are too few.")
+    ] = False,
+    schedule_policy: Annotated[
+        str | None,
+        Option(
+            metavar="fcfs|lpm",
+            help="SGLang's own scheduling in its servers, not a local scheduler of fairbench.",
+        ),
+    ] = None,
+    load_format: Annotated[
+        str | None, Option(help="As in SGLang; `dummy` needs no weights, only a config.json.")
+    ] = None,
+    server_arg: Annotated[
+        list[str] | None,
+        Option(help="Any other flag of each server, as '--flag value'; may be repeated."),
+    ] = None,
+    server_python: Annotated[
+        str | None,
+        Option(help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+    ] = None,
+    ready_check_timeout_sec: Annotated[
+        float, Option(min=1, help="Seconds within which servers have to be ready.")
+    ] = 600.0,
+    time_scale: Annotated[
+        float | None, Option(help="Seconds of an emulated server's time in a second. [default: 1]")
+    ] = None,
     result_dir: Annotated[
         Path, Option(help="Each run makes one fresh directory in here.")
     ] = DEFAULT_RESULT_DIR,
@@ -104,11 +169,14 @@ def run(
     ] = False,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
-    """Run one experiment on the simulated cluster and say who got what.
+    """Run one experiment, on the simulated cluster or on real servers, and say who got what.
 
     Everything has a default: `fairbench run` alone works.
     """
-    flags = {
+    from fairbench.cli.live_flags import check_live, parse_headers, split_args
+    from fairbench.live.options import LiveOptions
+
+    flags: dict[str, Any] = {
         "scheduler": scheduler,
         "router": router,
         "local": local,
@@ -132,15 +200,40 @@ def run(
         "engine.max_total_tokens": max_total_tokens,
         "engine.max_running_requests": max_running_requests,
         "engine.chunked_prefill_size": chunked_prefill_size,
+        "engine.max_prefill_tokens": max_prefill_tokens,
+        "engine.schedule_conservativeness": schedule_conservativeness,
         "engine.timing_error_pct": timing_error,
     }
+    served = {
+        "kind": backend,
+        "base_url": base_url,
+        "api": api,
+        "output_lengths": output_lengths,
+        "max_concurrency": max_concurrency,
+        "tp": tp,
+        "share_gpus": share_gpus or None,
+        "load_format": load_format,
+        "schedule_policy": schedule_policy,
+        "server_args": split_args(server_arg) if server_arg else None,
+        "time_scale": time_scale,
+    }
+    flags["backend"] = _given(served) or None
     spec = _resolve(experiment, _given(flags), _given(engine), settings or [])
-    if num_runs > 1:
+    options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header or []))
+    check_live(spec, options)
+    show = not disable_tqdm
+    if num_runs > 1 and spec.backend is not None:
+        from fairbench.cli.live_repeat import run_live_repeatedly
+
+        run_live_repeatedly(spec, options, num_runs, result_dir, as_json=as_json, show=show)
+    elif num_runs > 1:
         from fairbench.cli.repeat import run_repeatedly
 
-        run_repeatedly(spec, num_runs, result_dir, as_json=as_json, show=not disable_tqdm)
+        run_repeatedly(spec, num_runs, result_dir, as_json=as_json, show=show)
     else:
-        _run(spec, result_dir, as_json=as_json, show_progress=not disable_tqdm)
+        from fairbench.cli.run_once import run_once
+
+        run_once(spec, options, result_dir, as_json=as_json, show=show)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -156,41 +249,3 @@ def _resolve(
     assignments = engine | dict(parse_assignment(text) for text in texts)
     file = read_experiment(experiment) if experiment else None
     return resolve(flags, assignments, file, path=experiment)
-
-
-def _run(spec: ExperimentSpec, result_dir: Path, *, as_json: bool, show_progress: bool) -> None:
-    from fairbench.cli.interrupt import interruptible
-    from fairbench.cli.output import print_json, print_summary
-    from fairbench.cli.progress import live_progress
-    from fairbench.report.manifest import Stopwatch
-    from fairbench.report.store import check_writable
-    from fairbench.sim.run import simulate
-
-    check_writable(result_dir)
-    watch = Stopwatch.start()
-    with interruptible() as interrupted:
-        with live_progress(show_progress) as on_progress:
-            result = simulate(spec, on_progress=on_progress, interrupted=interrupted)
-        path = save(result_dir, spec, result, watch)
-    if as_json:
-        print_json(result.summary)
-        typer.echo(f"fairbench: saved to {path}", err=True)
-    else:
-        print_summary(result.summary, path, complete=result.complete)
-    if not result.complete:
-        typer.echo("fairbench: interrupted; what had finished is saved", err=True)
-        raise typer.Exit(interrupted.exit_code)
-
-
-def save(parent: Path, spec: ExperimentSpec, result: RunResult, watch: Stopwatch) -> Path:
-    """Save a result into a fresh directory in ``parent``; returns the directory."""
-    from fairbench.report.manifest import build_manifest
-    from fairbench.report.store import save_run
-
-    manifest = build_manifest(spec, complete=result.complete, watch=watch)
-    tables = {
-        "requests": result.requests,
-        "programs": result.programs,
-        "service": result.service,
-    }
-    return save_run(parent, spec, tables, result.summary, manifest)

@@ -13,6 +13,7 @@ from typing import Any
 
 import fairbench
 from fairbench.config import ExperimentSpec, identity
+from fairbench.config.backend import NO_PROFILE, SIM
 from fairbench.report.store import SCHEMA_VERSION
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
@@ -45,8 +46,9 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
     return {
         "schema_version": SCHEMA_VERSION,
         "complete": complete,
-        "simulated": True,
-        "timing_profile": spec.gpu,
+        "simulated": spec.backend is None,
+        "backend": SIM if spec.backend is None else spec.backend.kind,
+        "timing_profile": None if spec.gpu == NO_PROFILE else spec.gpu,
         "seed": spec.seed,
         "tag": spec.tag,
         "spec_identity": identity(spec),

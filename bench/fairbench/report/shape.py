@@ -34,7 +34,9 @@ class _Client(_Shown):
 
 class _Summary(_Shown):
     simulated: bool
-    timing_profile: str
+    emulated: bool = False
+    served: str = ""
+    timing_profile: str | None
     timing_error_pct: Number = None
     scheduler: str
     router: str

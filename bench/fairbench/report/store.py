@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
+MANIFEST = "manifest.json"  # what has one is a run
 ROWS_PER_GROUP = 65_536
 MAX_RUN_NAME = 200  # file systems stop at 255, and a number may follow
 
@@ -113,11 +114,21 @@ def save_run(
         hidden = parent / f".writing-{secrets.token_hex(8)}"
         hidden.mkdir()
         try:
-            _write(hidden, spec, tables, summary, manifest)
+            write_run(hidden, spec, tables, summary, manifest)
             return _rename_to_fresh(hidden, parent / run_name(spec))
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
+
+
+def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
+    """A fresh directory for a run that writes while it runs; it holds the spec and is no run yet.
+
+    ``write_run`` makes it one. Raises UsageError if it cannot be made.
+    """
+    path = fresh_directory(parent, run_name(spec))
+    _write_spec(path, spec)
+    return path
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
@@ -160,13 +171,14 @@ def _rename_to_fresh(hidden: Path, wanted: Path) -> Path:
     raise AssertionError("names never end")
 
 
-def _write(
+def write_run(
     path: Path,
     spec: ExperimentSpec,
     tables: Mapping[str, Mapping[str, Any]],
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
+    """Write a run's files into its directory; the manifest comes last and makes it a run."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -179,25 +191,32 @@ def _write(
                 compression="zstd",
                 row_group_size=ROWS_PER_GROUP,
             )
-    (path / "experiment.toml").write_text(to_toml(spec), encoding="utf-8")
-    for name, content in (("summary", summary), ("manifest", manifest)):
+    _write_spec(path, spec)
+    for name, content in (("summary.json", summary), (MANIFEST, manifest)):
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-        (path / f"{name}.json").write_text(text, encoding="utf-8")
+        unfinished = path / f".{name}"
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.rename(path / name)
+
+
+def _write_spec(path: Path, spec: ExperimentSpec) -> None:
+    (path / "experiment.toml").write_text(to_toml(spec), encoding="utf-8")
 
 
 def read_run(path: Path) -> StoredRun:
     """Read a run directory. Raises DataError if it is none, or of another schema version."""
-    manifest = _read_json(path / "manifest.json")
+    manifest = read_json(path / MANIFEST)
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path / 'manifest.json'}: schema_version = {version!r}: this fairbench reads "
+            f"{path / MANIFEST}: schema_version = {version!r}: this fairbench reads "
             f"{SCHEMA_VERSION}"
         )
-    return StoredRun(path, _read_json(path / "summary.json"), manifest)
+    return StoredRun(path, read_json(path / "summary.json"), manifest)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a result directory. Raises DataError, file and line, if it is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
     except FileNotFoundError:
@@ -213,6 +232,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path}: must hold a JSON object")
     return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object, whole or not at all."""
+    hidden = path.with_name(f".{path.name}.part")
+    hidden.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    hidden.replace(path)
 
 
 def _no_json(constant: str) -> Any:

@@ -25,11 +25,18 @@ def as_text(
     width: int = MAX_WIDTH,
 ) -> str:
     """``render`` as lines of text, with ANSI colours or without."""
+    return printed(
+        render(summary, path=path, complete=complete, width=width), colour=colour, width=width
+    )
+
+
+def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
+    """Lines of text, with ANSI colours or without, at most ``width`` columns."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )
     with console.capture() as capture:
-        console.print(render(summary, path=path, complete=complete, width=width))
+        console.print(renderable)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
@@ -58,12 +65,20 @@ def render(
 
 def cluster_line(summary: Summary) -> str:
     """What was run on what, beginning with whether it was simulated."""
-    kind = "simulated" if summary["simulated"] else "measured"
-    error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
     return (
-        f"{kind} on {summary['timing_profile']}{error}, dp {summary['dp']}, "
+        f"{basis(summary)}, dp {summary['dp']}, "
         f"scheduler {summary['scheduler']}, seed {summary['seed']}"
     )
+
+
+def basis(summary: Summary) -> str:
+    """Whether the numbers are simulated, emulated or measured, and on what."""
+    if summary.get("emulated"):
+        return f"emulated on {summary['timing_profile']}"
+    if not summary["simulated"]:
+        return f"measured on {summary.get('served', 'real servers')}"
+    error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
+    return f"simulated on {summary['timing_profile']}{error}"
 
 
 def _details(summary: Summary) -> str:

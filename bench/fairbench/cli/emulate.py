@@ -1,0 +1,92 @@
+"""``fairbench emulate``: one emulated worker that speaks SGLang's HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+if TYPE_CHECKING:
+    from fairbench.live.emulator.build import Emulator
+
+MAX_PORT = 65_535
+
+
+def emulate(
+    port: Annotated[
+        int, Option(min=0, max=MAX_PORT, help="HTTP port; 0 is any free port.")
+    ] = 30_000,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    gpu: Annotated[
+        str, Option(help="Timing profile id or a unique prefix, see `list profiles`.")
+    ] = "a100",
+    model: Annotated[str, Option(help="Model served.")] = "llama-3.1-8b",
+    local: Annotated[str, Option(help="Local scheduler, see `list schedulers`.")] = "fcfs",
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME.PARAM=VALUE",
+            help="Any parameter of the local scheduler or the engine; may be repeated.",
+        ),
+    ] = None,
+    time_scale: Annotated[float, Option(help="Emulated seconds that pass in a real one.")] = 1.0,
+    slowdown: Annotated[
+        float, Option(help="Every iteration takes so many times as long: a slow worker.")
+    ] = 1.0,
+    stream_interval: Annotated[
+        int, Option(min=1, help="Decode steps between two chunks of a stream.")
+    ] = 16,
+    kv_events_port: Annotated[
+        int | None,
+        Option(min=0, max=MAX_PORT, help="Publish KV events there (ZMQ); 0 is any free port."),
+    ] = None,
+    kv_replay_port: Annotated[
+        int, Option(min=0, max=MAX_PORT, help="Replay missed KV events there.")
+    ] = 0,
+    tokenizer: Annotated[
+        str | None,
+        Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
+    ] = None,
+) -> None:
+    """Serve SGLang's HTTP with the simulated engine, in real time. No GPU is needed.
+
+    Prints its address as `serve --worker-url` takes it. All its answers are emulated: times are
+    those of the profile, texts are made up.
+    """
+    import asyncio
+
+    from fairbench.config.toml import parse_assignment
+    from fairbench.live.extra import require_live_extra
+
+    require_live_extra()
+    from fairbench.live.emulator.config import EmulatorConfig
+    from fairbench.live.emulator.serve import serve
+    from fairbench.sim.timing import resolve_profile
+
+    config = EmulatorConfig(
+        gpu=resolve_profile(gpu, model).profile_id,
+        model=model,
+        local=local,
+        settings=dict(parse_assignment(text) for text in settings or []),
+        host=host,
+        port=port,
+        kv_events_port=kv_events_port,
+        kv_replay_port=kv_replay_port,
+        time_scale=time_scale,
+        slowdown=slowdown,
+        stream_interval=stream_interval,
+        tokenizer=tokenizer,
+    )
+    asyncio.run(serve(config, _announce))
+
+
+def _announce(url: str, emulator: Emulator) -> None:
+    publisher = emulator.publisher
+    where = (
+        url
+        if publisher is None
+        else f"{url},kv={publisher.endpoint},replay={publisher.replay_endpoint}"
+    )
+    typer.echo(where)

@@ -1,0 +1,48 @@
+"""The flags of ``fairbench run`` that real servers need."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from fairbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairbench.config import ExperimentSpec
+    from fairbench.live.options import LiveOptions
+
+
+def split_args(texts: list[str]) -> list[str]:
+    """The words of every ``--server-arg``, as a shell would have them."""
+    try:
+        return [word for text in texts for word in shlex.split(text)]
+    except ValueError as error:
+        raise UsageError(f"--server-arg: {error}") from None
+
+
+def parse_headers(texts: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a mapping. A wrong one is not repeated, since it may be secret."""
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, _ in pairs:
+        if not (equals and name.strip()):
+            raise UsageError("--header: write NAME=VALUE, such as Authorization='Bearer KEY'")
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
+    """Raise UsageError, before anything is written or started, if the run is impossible here."""
+    from fairbench.config.backend import Endpoint, SGLang
+
+    if options.headers and not isinstance(spec.backend, Endpoint):
+        raise UsageError("--header: only with --base-url")
+    if options.server_python and not isinstance(spec.backend, SGLang):
+        raise UsageError("--server-python: only with --backend sglang")
+    if spec.backend is None:
+        return
+    from fairbench.live.extra import require_live_extra
+
+    require_live_extra()
+    if not isinstance(spec.backend, Endpoint):
+        from fairbench.live.servers.cluster import worker_recipes
+
+        worker_recipes(spec, options.server_python)

@@ -1,0 +1,110 @@
+"""One live run, in a directory that exists from its start: nothing that finished is ever lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fairbench.cli.interrupt import Interruption
+    from fairbench.config import ExperimentSpec
+    from fairbench.live.options import LiveOptions
+    from fairbench.live.servers.cluster import Cluster
+    from fairbench.sim.run import RunResult
+
+
+def run_and_save(
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    parent: Path,
+    on_progress: Callable[[Any], None] | None,
+    interrupted: Interruption,
+    cluster: Cluster | None = None,
+) -> tuple[RunResult, Path]:
+    """Run in a fresh directory in ``parent``, save, and return the result and the directory.
+
+    Exits if interrupted before the servers were ready, and leaves no directory then. After any
+    other failure the directory keeps logs and records: see ``fairbench recover``.
+    """
+    from fairbench.live.run import run_live
+    from fairbench.report.manifest import Stopwatch, build_manifest
+    from fairbench.report.store import begin_run, write_run
+
+    watch = Stopwatch.start()
+    path = begin_run(parent, spec)
+    with _nothing_left_of(path, interrupted):
+        result = run_live(
+            spec,
+            path,
+            options,
+            cluster=cluster,
+            on_progress=on_progress or _ignore,
+            interrupted=interrupted,
+        )
+    manifest = build_manifest(spec, complete=result.complete, watch=watch)
+    write_run(path, spec, result.tables(), result.summary, manifest)
+    return result, path
+
+
+@contextmanager
+def shared_cluster(
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    parent: Path,
+    on_progress: Callable[[Any], None] | None,
+    interrupted: Interruption,
+) -> Iterator[Cluster | None]:
+    """Workers for several runs in ``parent``, where their logs go; None for an endpoint.
+
+    Exits if interrupted before they were ready, and removes ``parent`` then.
+    """
+    from fairbench.config.backend import Endpoint
+    from fairbench.live.run import own_cluster
+    from fairbench.live.run_folder import run_folder
+
+    if isinstance(spec.backend, Endpoint):
+        yield None
+        return
+    with _nothing_left_of(parent, interrupted), run_folder(parent) as folder:
+        starting = own_cluster(spec, folder, options, on_progress or _ignore, interrupted)
+        with starting as cluster:
+            yield cluster
+
+
+@contextmanager
+def _nothing_left_of(path: Path, interrupted: Interruption) -> Iterator[None]:
+    """KeyboardInterrupt inside means that nothing was run: remove the directory and exit."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        shutil.rmtree(path)
+        typer.echo("fairbench: interrupted before the servers were ready", err=True)
+        raise typer.Exit(interrupted.exit_code) from None
+
+
+def _ignore(progress: Any) -> None:
+    """The progress of a run that nobody watches."""
+
+
+def as_progress_line(progress: Any) -> str:
+    """Servers that are ready, then programs done and each client's throughput, in one line."""
+    from fairbench.cli.progress import LINE_WIDTH, SHOWN_CLIENTS
+    from fairbench.live.run import ServersProgress
+
+    if isinstance(progress, ServersProgress):
+        return f"servers ready {progress.ready}/{progress.total}"
+    end = "" if progress.end_s is None else f" of {progress.end_s:,.0f}"
+    line = (
+        f"{progress.now_s:,.0f}{end} s  "
+        f"programs {progress.programs_done:,}/{progress.programs_started:,}"
+    )
+    elapsed_s = max(progress.now_s, 1.0)
+    rates = sorted((tokens / elapsed_s for tokens in progress.service.values()), reverse=True)
+    shown = "/".join(f"{rate:,.0f}" for rate in rates[:SHOWN_CLIENTS])
+    wide = f"{line}  service {shown} tok/s"
+    return wide if len(wide) <= LINE_WIDTH else line

@@ -1,0 +1,82 @@
+"""One run: on its backend, saved, its summary printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fairbench.errors import RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairbench.cli.interrupt import Interruption
+    from fairbench.config import ExperimentSpec
+    from fairbench.live.options import LiveOptions
+    from fairbench.report.manifest import Stopwatch
+    from fairbench.sim.run import RunResult
+
+
+def run_once(
+    spec: ExperimentSpec, options: LiveOptions, result_dir: Path, *, as_json: bool, show: bool
+) -> None:
+    """Run an experiment on its backend, save it and print its summary; ``show`` progress or not.
+
+    Exits with 128 plus a signal's number if interrupted. Raises RunFailed if it could not go on.
+    """
+    from fairbench.cli.interrupt import interruptible
+    from fairbench.cli.live_run import as_progress_line, run_and_save
+    from fairbench.cli.progress import live_progress, progress_line
+    from fairbench.report.store import check_writable
+
+    check_writable(result_dir)
+    line = progress_line if spec.backend is None else as_progress_line
+    with interruptible() as interrupted:
+        with live_progress(show, line) as on_progress:
+            if spec.backend is None:
+                result, path = _simulate(spec, result_dir, on_progress, interrupted)
+            else:
+                result, path = run_and_save(spec, options, result_dir, on_progress, interrupted)
+        _print(result, path, interrupted, as_json=as_json)
+
+
+def _simulate(
+    spec: ExperimentSpec,
+    result_dir: Path,
+    on_progress: Callable[[Any], None] | None,
+    interrupted: Interruption,
+) -> tuple[RunResult, Path]:
+    from fairbench.report.manifest import Stopwatch
+    from fairbench.sim.run import simulate
+
+    watch = Stopwatch.start()
+    result = simulate(spec, on_progress=on_progress, interrupted=interrupted)
+    return result, save(result_dir, spec, result, watch)
+
+
+def _print(result: RunResult, path: Path, interrupted: Interruption, *, as_json: bool) -> None:
+    """Print the summary. A run that did not come to its end exits here, and says why."""
+    from fairbench.cli.output import print_json, print_summary
+
+    if as_json:
+        print_json(result.summary)
+        typer.echo(f"fairbench: saved to {path}", err=True)
+    else:
+        print_summary(result.summary, path, complete=result.complete)
+    if result.complete:
+        return
+    if not interrupted():
+        raise RunFailed(f"{result.summary['notes']['complete']}; what had finished is saved")
+    typer.echo("fairbench: interrupted; what had finished is saved", err=True)
+    raise typer.Exit(interrupted.exit_code)
+
+
+def save(parent: Path, spec: ExperimentSpec, result: RunResult, watch: Stopwatch) -> Path:
+    """Save a result into a fresh directory in ``parent``; returns the directory."""
+    from fairbench.report.manifest import build_manifest
+    from fairbench.report.store import save_run
+
+    manifest = build_manifest(spec, complete=result.complete, watch=watch)
+    return save_run(parent, spec, result.tables(), result.summary, manifest)

@@ -1,0 +1,145 @@
+"""``fairbench serve``: the router in front of workers, for anyone's traffic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+DEFAULT_LOG_DIR = Path("results/serve")
+
+
+def serve(
+    worker_url: Annotated[
+        list[str] | None,
+        Option(
+            metavar="URL[,kv=tcp://HOST:PORT[,replay=tcp://HOST:PORT]]",
+            help="A worker that runs already, with its KV events if it publishes any; repeat it.",
+        ),
+    ] = None,
+    dp: Annotated[
+        int | None, Option(min=1, help="Start so many workers instead, and end them with this.")
+    ] = None,
+    scheduler: Annotated[
+        str, Option(help="Pair of router and local scheduler, see `list schedulers`.")
+    ] = "d2lpm",
+    router: Annotated[str | None, Option(help="Another router than the pair's.")] = None,
+    local: Annotated[
+        str | None, Option(help="Another local scheduler than the pair's; with --dp.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME.PARAM=VALUE",
+            help="Any parameter of the router and, with --dp, of the workers; may be repeated.",
+        ),
+    ] = None,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, Option(min=0, max=65_535, help="Port to listen on; 0 is any free port.")
+    ] = 8000,
+    keys: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.toml",
+            help='API keys, lines of "KEY" = "CLIENT". Without it a request says whose it is.',
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
+    ] = None,
+    max_queue: Annotated[
+        int, Option(min=1, help="Most requests under way; more are answered with 429.")
+    ] = 10_000,
+    grace: Annotated[
+        float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
+    ] = 30.0,
+    backend: Annotated[str, Option(metavar="sglang|emulator", help="What --dp starts.")] = "sglang",
+    model: Annotated[str | None, Option(help="With --dp: the model served.")] = None,
+    gpu: Annotated[
+        str | None, Option(help="With --dp and the emulator: its timing profile. [default: a100]")
+    ] = None,
+    tp: Annotated[int | None, Option(help="With --dp: GPUs of each SGLang server.")] = None,
+    load_format: Annotated[str | None, Option(help="With --dp: as in SGLang.")] = None,
+    server_arg: Annotated[
+        list[str] | None,
+        Option(help="With --dp: any other flag of each server, as '--flag value'; repeat it."),
+    ] = None,
+    time_scale: Annotated[
+        float | None, Option(help="With --dp: seconds of an emulator's time in a second.")
+    ] = None,
+    server_python: Annotated[
+        str | None,
+        Option(help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+    ] = None,
+    ready_check_timeout_sec: Annotated[
+        float, Option(min=1, help="With --dp: seconds within which workers have to be ready.")
+    ] = 600.0,
+    log_dir: Annotated[
+        Path, Option(help="With --dp: where the workers' logs go.")
+    ] = DEFAULT_LOG_DIR,
+) -> None:
+    """Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.
+
+    Prints its URL when it serves. Who sends a request is said by the header x-fairbench-client, by
+    `user` in its body, or by its API key.
+    """
+    import asyncio
+    import logging
+    from contextlib import nullcontext
+
+    from fairbench.cli.live_flags import split_args
+    from fairbench.cli.serve_workers import named_workers, started_workers
+    from fairbench.config.toml import parse_assignment
+    from fairbench.errors import UsageError
+    from fairbench.live.extra import require_live_extra
+
+    require_live_extra()
+    from fairbench.live.options import LiveOptions
+    from fairbench.live.router.config import RouterConfig
+    from fairbench.live.router.identity import read_keys
+    from fairbench.live.router.serve import serve as serve_router
+
+    if bool(worker_url) == bool(dp):
+        raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
+    logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
+    clients = read_keys(keys) if keys else None
+    assignments = dict(parse_assignment(text) for text in settings or [])
+    server = {
+        "tp": tp,
+        "load_format": load_format,
+        "time_scale": time_scale,
+        "server_args": split_args(server_arg) if server_arg else None,
+    }
+    started = _given({"local": local, "model": model, "gpu": gpu})
+    if worker_url and (misplaced := [*started, *_given(server)]):
+        raise UsageError(f"--{misplaced[0].removesuffix('s').replace('_', '-')}: only with --dp")
+    flags = {
+        **started,
+        **_given({"scheduler": scheduler, "router": router, "dp": dp}),
+        "backend": {"kind": backend, **_given(server)},
+    }
+    with (
+        nullcontext(named_workers(worker_url, scheduler, router, assignments))
+        if worker_url
+        else started_workers(
+            flags, assignments, LiveOptions(server_python, ready_check_timeout_sec), log_dir
+        )
+    ) as routed:
+        config = RouterConfig(
+            router=routed.router,
+            workers=routed.workers,
+            settings=routed.settings,
+            keys=clients,
+            tokenizer=tokenizer,
+            max_queue=max_queue,
+        )
+        asyncio.run(serve_router(config, host, port, grace_s=grace, on_ready=typer.echo))
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}

@@ -1,0 +1,72 @@
+"""The workers behind ``fairbench serve``: named by their URLs, or started for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairbench.live.options import LiveOptions
+    from fairbench.live.servers.address import WorkerAddress
+
+log = logging.getLogger(__name__)
+
+
+class Routed(NamedTuple):
+    """A router by name, its ``NAME.PARAM`` settings (and maybe others), and its workers."""
+
+    router: str
+    settings: Mapping[str, Any]
+    workers: Sequence[WorkerAddress]
+
+
+def named_workers(
+    urls: Sequence[str], scheduler: str, router: str | None, settings: Mapping[str, Any]
+) -> Routed:
+    """Workers that run already. Raises UsageError for a wrong name or a setting of another part."""
+    from fairbench.live.router.config import parse_worker
+    from fairbench.schedulers.registry import split_pair
+
+    name = router or split_pair(scheduler)[0]
+    for key in settings:
+        if not key.startswith(f"{name}."):
+            raise UsageError(f"--set {key}: only parameters of the router, such as {name}.PARAM")
+    return Routed(name, settings, [parse_worker(url) for url in urls])
+
+
+@contextmanager
+def started_workers(
+    flags: Mapping[str, Any], settings: Mapping[str, Any], options: LiveOptions, log_dir: Path
+) -> Iterator[Routed]:
+    """Workers that start here and end with the block; flags as ``fairbench run`` has them.
+
+    Raises UsageError for a wrong one, RunFailed if a worker does not start, KeyboardInterrupt if
+    told to stop meanwhile.
+    """
+    from fairbench.cli.interrupt import interruptible
+    from fairbench.cli.live_flags import check_live
+    from fairbench.config.resolve import resolve
+    from fairbench.live.servers.cluster import running_cluster
+
+    spec = resolve(flags, settings)
+    if spec.backend is None or spec.backend.kind == "endpoint":
+        raise UsageError("--backend: choose from emulator, sglang")
+    check_live(spec, options)
+    log_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        interruptible() as interrupted,
+        running_cluster(
+            spec,
+            log_dir,
+            server_python=options.server_python,
+            timeout_s=options.ready_timeout_s,
+            on_ready=lambda ready, total: log.info("workers ready: %d of %d", ready, total),
+            interrupted=interrupted,
+        ) as cluster,
+    ):
+        yield Routed(spec.router, spec.settings, cluster.addresses)

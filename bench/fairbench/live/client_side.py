@@ -1,0 +1,50 @@
+"""What only the client of a live run knows: its own lateness, gaps between tokens, errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fairbench.live.records import FINISHED, RequestRecord
+from fairbench.metrics.records import Floats
+from fairbench.metrics.totals import distribution
+
+
+def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
+    """``lateness_{p50,p99,max}_ms``: how long after they were due requests were sent.
+
+    NaN if none was sent.
+    """
+    late_ms = np.array([1000 * (r.sent_s - r.arrival_s) for r in requests if r.sent_s is not None])
+    if not len(late_ms):
+        late_ms = np.array([np.nan])
+    p50, p99 = np.percentile(late_ms, [50, 99])
+    return {
+        "lateness_p50_ms": float(p50),
+        "lateness_p99_ms": float(p99),
+        "lateness_max_ms": float(late_ms.max()),
+    }
+
+
+def itl_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
+    """``{mean,median,std,p50,p99}_itl_ms`` over the gaps between tokens of completed requests.
+
+    Tokens that came together share the gap before them evenly, as SGLang's benchmark has it.
+    """
+    gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
+    return distribution("itl", np.concatenate(gaps) if gaps else np.array([]))
+
+
+def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Floats:
+    """The gap before each token after the first chunk."""
+    tokens = np.array(chunk_tokens[1:], dtype=np.int64)
+    gaps: Floats = np.repeat(np.diff(chunk_s) / tokens, tokens)
+    return gaps
+
+
+def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
+    """How often each kind of error ended a request, the most frequent first."""
+    kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
+    return dict(kinds.most_common())

@@ -1,0 +1,104 @@
+"""Makes calls: asks the server, waits for the end of its answer, writes down how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from itertools import count
+
+from fairbench.errors import ProgramFailed
+from fairbench.live.driver.answer import Answer
+from fairbench.live.driver.api import Question, ServerApi
+from fairbench.live.driver.attempt import Attempt, Call
+from fairbench.live.driver.clock import RunClock
+from fairbench.live.driver.connection import Connection, Disconnected, Pool
+from fairbench.live.driver.stream import Stream
+from fairbench.live.driver.target import Target
+from fairbench.live.headers import CLIENT, DEPTH, OUTPUT_TOKENS, PROGRAM, ROUTING_KEY
+from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, RequestRecord
+
+
+class Caller:
+    """Sends calls to the target; every one ends as a record given to ``on_record``."""
+
+    def __init__(
+        self,
+        target: Target,
+        api: ServerApi,
+        clock: RunClock,
+        pool: Pool,
+        on_record: Callable[[RequestRecord], None],
+    ) -> None:
+        self._target = target
+        self._api = api
+        self._clock = clock
+        self._pool = pool
+        self._on_record = on_record
+        self._ids = count()
+        self._slots = asyncio.Semaphore(target.max_concurrency or sys.maxsize)
+
+    async def call(self, call: Call, outputs: Mapping[str, bytes]) -> Answer:
+        """Make a call whose prompt may contain ``outputs``.
+
+        Raises ProgramFailed if there is no complete answer. The record is written in any case, that
+        of a cancelled call as unfinished.
+        """
+        limits = call.limits(self._target.lengths)
+        attempt = Attempt(next(self._ids), call, *limits, self._stream())
+        try:
+            await self._attempt(attempt, outputs)
+        except Disconnected as error:
+            attempt.error = str(error)
+        except asyncio.CancelledError:
+            self._record(attempt, UNFINISHED)
+            raise
+        if attempt.error is not None:
+            self._record(attempt, REFUSED)
+            raise ProgramFailed(f"request {attempt.request_id}: {attempt.error}")
+        self._record(attempt, FINISHED)
+        return attempt.stream.answer
+
+    async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
+        """Fill in an attempt. Raises Disconnected if there is no connection."""
+        call = attempt.call
+        body = self._api.body(
+            Question(call.prompt, outputs, call.client, attempt.max_tokens, attempt.min_tokens)
+        )
+        head = self._pool.head(self._api.path, self._headers(call))
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        held, asked_s = self._slots.locked(), self._clock.now_s()
+        async with self._slots:
+            if held:
+                attempt.held_s = self._clock.now_s() - asked_s
+            connection = self._pool.idle()
+            if connection is not None:
+                await self._exchange(attempt, request, connection)
+                if not (attempt.error and attempt.stream.untouched):
+                    return
+                # The server had closed this connection, and says so only now: ask again.
+                attempt.stream = self._stream()
+            await self._exchange(attempt, request, await self._pool.fresh())
+
+    def _stream(self) -> Stream:
+        return Stream(self._api.answer(), self._clock, self._target.idle_timeout_s)
+
+    async def _exchange(self, attempt: Attempt, request: bytes, connection: Connection) -> None:
+        attempt.sent_s = self._clock.now_s()
+        attempt.stream.send(request, connection)
+        await attempt.stream.wait()
+        attempt.error = attempt.stream.error
+        self._pool.give_back(connection)
+
+    def _headers(self, call: Call) -> dict[str, str]:
+        return {
+            **self._target.headers,
+            CLIENT: call.client,
+            ROUTING_KEY: call.client,
+            PROGRAM: str(call.program_id),
+            DEPTH: str(call.depth),
+            OUTPUT_TOKENS: str(call.true_tokens),
+        }
+
+    def _record(self, attempt: Attempt, status: str) -> None:
+        self._on_record(attempt.record(status, self._clock.now_s()))

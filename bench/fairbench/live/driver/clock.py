@@ -1,0 +1,26 @@
+"""The time axis of a live run: seconds since its start, on the server's clock."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class RunClock:
+    """Starts at 0 when made. Runs ``scale`` times as fast as the wall clock."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._scale = scale
+        self._start_s = self._loop.time()
+
+    def now_s(self) -> float:
+        """Seconds of the run so far."""
+        return (self._loop.time() - self._start_s) * self._scale
+
+    async def sleep_until(self, at_s: float) -> None:
+        """Return at ``at_s``, or a little later; at once if that has passed.
+
+        Deadlines are absolute, so that being late once does not delay what comes after.
+        """
+        wall_s = self._start_s + at_s / self._scale
+        await asyncio.sleep(max(0.0, wall_s - self._loop.time()))

@@ -1,0 +1,172 @@
+"""Drives an experiment's clients against real servers, open loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairbench.config import ExperimentSpec
+from fairbench.live.driver.api import ServerApi
+from fairbench.live.driver.caller import Caller
+from fairbench.live.driver.clock import RunClock
+from fairbench.live.driver.connection import Pool
+from fairbench.live.driver.generate_api import GenerateApi
+from fairbench.live.driver.journal import Journal
+from fairbench.live.driver.openai_api import ChatApi, CompletionsApi
+from fairbench.live.driver.programs import ProgramRunner
+from fairbench.live.driver.target import Target
+from fairbench.live.records import RequestRecord
+from fairbench.workloads.datasets import load_source
+from fairbench.workloads.plan import program_stream
+from fairbench.workloads.programs import Program
+
+POLL_S = 0.1  # wall seconds between looks at the limit and at ``interrupted``
+
+
+@dataclass(frozen=True, slots=True)
+class DriveProgress:
+    """How far a run is, in seconds of the run.
+
+    ``service`` is input + 2 output tokens of each client's finished requests.
+    """
+
+    now_s: float
+    end_s: float | None
+    programs_done: int
+    programs_started: int
+    service: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DriveResult:
+    """``complete`` is False if it was interrupted; ``end_s`` and ``last_arrival_s`` of the run."""
+
+    complete: bool
+    end_s: float
+    last_arrival_s: float
+
+
+async def drive(
+    spec: ExperimentSpec,
+    target: Target,
+    records_dir: Path,
+    *,
+    vocab: range,
+    on_progress: Callable[[DriveProgress], None] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> DriveResult:
+    """Run every client's programs, and append records to ``records_dir`` as they end.
+
+    The programs and their arrivals are those of the simulator. The run ends when all programs have,
+    ``max_drain_s`` after the arrivals at the latest, or once ``interrupted`` says so; what is under
+    way then is cancelled and recorded as unfinished. ``vocab`` is what prompts are made of where
+    the API takes token ids.
+    """
+    streams = _streams(spec)
+    pool = Pool(target.base_url, target.connect_timeout_s)
+    with Journal(records_dir) as journal:
+        run = _Run(spec, target, _api(target, vocab), pool, journal)
+        try:
+            complete = await run.until_over(streams, on_progress, interrupted)
+        finally:
+            await pool.close()
+    return DriveResult(complete, run.clock.now_s(), run.last_arrival_s)
+
+
+def _streams(spec: ExperimentSpec) -> list[Iterator[tuple[float, Program]]]:
+    """One stream of (arrival, program) for each client. Reads the data set, if there is one."""
+    kind, path = spec.workload.program, spec.dataset_path
+    source = None if path is None else load_source(kind, path, spec.tokenizer)
+    return [
+        program_stream(plan, kind=kind, seed=spec.seed, source=source)
+        for plan in spec.client_plans()
+    ]
+
+
+def _api(target: Target, vocab: range) -> ServerApi:
+    if target.api == "generate":
+        return GenerateApi(vocab)
+    return (ChatApi if target.api == "chat" else CompletionsApi)(target.model)
+
+
+class _Run:
+    """One run under way. Make it when it should begin."""
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        target: Target,
+        api: ServerApi,
+        pool: Pool,
+        journal: Journal,
+    ) -> None:
+        self.clock = RunClock(target.time_scale)
+        self.last_arrival_s = 0.0
+        self._spec = spec
+        self._journal = journal
+        self._arrivals_open = len(spec.client_plans())
+        self._service = {plan.client: 0 for plan in spec.client_plans()}
+        caller = Caller(target, api, self.clock, pool, self._on_request)
+        self._programs = ProgramRunner(caller, self.clock, journal)
+
+    async def until_over(
+        self,
+        streams: list[Iterator[tuple[float, Program]]],
+        on_progress: Callable[[DriveProgress], None] | None,
+        interrupted: Callable[[], bool],
+    ) -> bool:
+        """Run all streams; False if interrupted."""
+        work = asyncio.create_task(self._run_all(streams))
+        try:
+            while not work.done():
+                if interrupted():
+                    return False
+                if self._past_limit():
+                    return True
+                if on_progress is not None:
+                    on_progress(self._progress())
+                await asyncio.wait([work], timeout=POLL_S)
+            work.result()  # raises what was no failure of a program
+            return True
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
+
+    async def _run_all(self, streams: list[Iterator[tuple[float, Program]]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for stream in streams:
+                group.create_task(self._arrivals(group, stream))
+
+    async def _arrivals(
+        self, group: asyncio.TaskGroup, stream: Iterator[tuple[float, Program]]
+    ) -> None:
+        """Start one client's programs, each of them made before it is due."""
+        for arrival_s, program in stream:
+            await self.clock.sleep_until(arrival_s)
+            self.last_arrival_s = max(self.last_arrival_s, arrival_s)
+            group.create_task(self._programs.run(program, arrival_s))
+        self._arrivals_open -= 1
+
+    def _past_limit(self) -> bool:
+        """Whether the time to drain is over."""
+        if self._arrivals_open:
+            return False
+        end_s = max(self.last_arrival_s, self._spec.duration_s or 0.0)
+        return self.clock.now_s() > end_s + self._spec.max_drain_s
+
+    def _on_request(self, record: RequestRecord) -> None:
+        self._journal.request(record)
+        if record.finish_s is not None:
+            self._service[record.client] += record.input_tokens + 2 * record.output_tokens
+
+    def _progress(self) -> DriveProgress:
+        programs = self._programs
+        return DriveProgress(
+            now_s=self.clock.now_s(),
+            end_s=self._spec.duration_s,
+            programs_done=programs.done,
+            programs_started=programs.started,
+            service=dict(self._service),
+        )

@@ -1,0 +1,104 @@
+"""One streamed response, timed as it comes in."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fairbench.live.driver.answer import Answer, BadEvent
+from fairbench.live.driver.clock import RunClock
+from fairbench.live.driver.connection import Connection, Disconnected
+from fairbench.live.driver.sse import EventSplitter
+from fairbench.live.headers import WORKER
+
+OK = 200
+MAX_ERROR_BYTES = 500  # of the body of a refusal, kept to say why
+_WORKER = WORKER.encode()
+
+
+class Stream:
+    """The ``Listener`` of one request. ``over`` is done when nothing more will come.
+
+    ``chunk_s`` and ``chunk_tokens`` are when tokens came, and how many: seconds of the run.
+    ``error`` is None if the answer is complete. ``untouched`` until the server has said anything.
+    """
+
+    def __init__(self, answer: Answer, clock: RunClock, idle_timeout_s: float) -> None:
+        self.answer = answer
+        self.worker = -1
+        self.chunk_s: list[float] = []
+        self.chunk_tokens: list[int] = []
+        self.error: str | None = None
+        self.untouched = True
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        self._clock = clock
+        self._idle_timeout_s = idle_timeout_s
+        self._events = EventSplitter()
+        self._status = OK
+        self._refusal = b""
+        self._heard_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, request: bytes, connection: Connection) -> None:
+        """Ask on a connection, and listen."""
+        self._connection = connection
+        connection.send(request, self)
+
+    async def wait(self) -> None:
+        """Return when it is over. Hangs up if cancelled."""
+        try:
+            await self.over
+        except asyncio.CancelledError:
+            self._connection.abort()
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        self.untouched = False
+        self._status = status
+        worker = headers.get(_WORKER, b"0")  # without a router there is only one
+        self.worker = int(worker) if worker.isdigit() else 0
+
+    def on_body(self, data: bytes) -> None:
+        if self._status != OK:
+            self._refusal = (self._refusal + data)[:MAX_ERROR_BYTES]
+            return
+        now_s = self._clock.now_s()
+        try:
+            for payload in self._events.feed(data):
+                tokens = self.answer.take(payload)
+                if tokens:
+                    self.chunk_s.append(now_s)
+                    self.chunk_tokens.append(tokens)
+        except (BadEvent, ValueError) as error:
+            self._connection.abort()
+            self._finish(f"stream error: {error}")
+            return
+        self._heard_s = self._loop.time()
+        if self.chunk_s and self._timer is None:
+            self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
+
+    def on_end(self, error: Disconnected | None) -> None:
+        if self._status != OK:
+            said = self._refusal.decode(errors="replace")
+            self._finish(f"HTTP {self._status}: {said}")
+        elif self.answer.finished:
+            self._finish(None)
+        else:
+            self._finish(str(error) if error else "stream error: it ended too early")
+
+    def _check_idle(self) -> None:
+        """Give up on a stream that has gone silent; otherwise look again when it could have."""
+        left_s = self._heard_s + self._idle_timeout_s - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._check_idle)
+            return
+        self._connection.abort()
+        self._finish(f"timeout: silent for {self._idle_timeout_s:g} s")
+
+    def _finish(self, error: str | None) -> None:
+        self.error = error
+        if not self.over.done():
+            self.over.set_result(None)

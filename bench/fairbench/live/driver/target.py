@@ -1,0 +1,60 @@
+"""What the driver sends to, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from fairbench.errors import UsageError, unknown_name
+
+Api = Literal["generate", "completions", "chat"]
+Lengths = Literal["exact", "header", "free"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server, or a router in front of several.
+
+    ``lengths`` is how an answer gets its true length. ``exact``: the server is told to produce no
+    fewer and no more tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys
+    the header (the emulator). ``free``: it is only told the most it may produce.
+
+    Before the first token there is no timeout, since starving is what is measured; after it, a
+    stream that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps
+    the requests under way. ``time_scale`` is the server's seconds per wall second.
+    Raises UsageError for a value that is impossible.
+    """
+
+    base_url: str
+    api: Api = "generate"
+    model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    lengths: Lengths = "exact"
+    max_concurrency: int | None = None
+    connect_timeout_s: float = 10.0
+    idle_timeout_s: float = 120.0
+    time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.api not in get_args(Api):
+            raise unknown_name("api", self.api, get_args(Api))
+        if self.lengths not in get_args(Lengths):
+            raise unknown_name("lengths", self.lengths, get_args(Lengths))
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise UsageError(f"max_concurrency = {self.max_concurrency}: must be at least 1")
+        for name, value in self.headers.items():
+            if not f"{name}{value}".isprintable():
+                raise UsageError(f"header {name}: its value must be one line of text")
+        _check_url(self.base_url)
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # computed, and checked, only now
+    except ValueError as error:
+        raise UsageError(f"base_url {url}: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"base_url {url}: must start with http:// or https:// and name a host")

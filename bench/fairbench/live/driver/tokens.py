@@ -1,0 +1,55 @@
+"""Segments as token ids: the same segment is the same tokens, in every run and on every machine."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import shake_128
+
+import msgspec
+import numpy as np
+
+from fairbench.core import Segment
+from fairbench.metrics.records import Ints
+
+ID_BYTES = 4
+CACHED_BYTES = 64 * 2**20
+
+
+def token_ids(segment: Segment, vocab: range) -> Ints:
+    """The first ``length`` ids of an infinite stream that the key seeds.
+
+    SHAKE-128 yields such streams, so the ids of a shorter segment begin those of a longer one.
+    """
+    stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
+    ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
+    return ids
+
+
+class TokenFragments:
+    """Segments as JSON without its brackets, the most recent ones kept (``CACHED_BYTES``).
+
+    A document of 21k tokens is asked about again and again, and making it costs a millisecond.
+    """
+
+    def __init__(self, vocab: range, cached_bytes: int = CACHED_BYTES) -> None:
+        self._vocab = vocab
+        self._room = cached_bytes
+        self._kept: OrderedDict[Segment, bytes] = OrderedDict()
+
+    def of(self, segment: Segment) -> bytes:
+        """``b"17,4,99"`` for a segment of three tokens."""
+        fragment = self._kept.get(segment)
+        if fragment is not None:
+            self._kept.move_to_end(segment)
+            return fragment
+        fragment = fragment_of(token_ids(segment, self._vocab).tolist())
+        self._kept[segment] = fragment
+        self._room -= len(fragment)
+        while self._room < 0:
+            self._room += len(self._kept.popitem(last=False)[1])
+        return fragment
+
+
+def fragment_of(ids: list[int]) -> bytes:
+    """Token ids as JSON without its brackets."""
+    return msgspec.json.encode(ids)[1:-1]

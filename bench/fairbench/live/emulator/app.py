@@ -1,0 +1,120 @@
+"""The HTTP server of an emulated worker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from fairbench.live.emulator.build import Emulator
+from fairbench.live.emulator.calls import BadRequest
+from fairbench.live.emulator.generate_api import GenerateApi
+from fairbench.live.emulator.generation import Generation
+from fairbench.live.emulator.info import models, server_info
+from fairbench.live.emulator.metrics import registry_of
+from fairbench.live.emulator.openai_api import ChatApi, CompletionsApi
+
+MAX_BODY_BYTES = 64 * 2**20
+RETRY_AFTER_S = 60  # a rate limit counts by the minute
+
+Api = GenerateApi | CompletionsApi | ChatApi
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_encode = msgspec.json.Encoder().encode
+
+
+def build_app(emulator: Emulator) -> web.Application:
+    """The application. Run it with ``handler_cancellation``: a client's leaving is an abort."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    registry = registry_of(emulator)
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response()
+
+    async def info(_: web.Request) -> web.Response:
+        return _json(server_info(emulator))
+
+    async def list_models(_: web.Request) -> web.Response:
+        return _json(models(emulator))
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def flush_cache(_: web.Request) -> web.Response:
+        if emulator.engine.flush_cache():
+            return web.Response(text="Cache flushed.\n")
+        return web.Response(
+            text="Not flushed: there are running or waiting requests.\n",
+            status=HTTPStatus.BAD_REQUEST,
+        )
+
+    app.add_routes(
+        [
+            web.get("/health", healthy),
+            web.get("/health_generate", healthy),
+            web.get("/server_info", info),
+            web.get("/v1/models", list_models),
+            web.get("/metrics", metrics),
+            web.route("*", "/flush_cache", flush_cache),
+            web.post("/generate", _serve(emulator, GenerateApi())),
+            web.post("/v1/completions", _serve(emulator, CompletionsApi())),
+            web.post("/v1/chat/completions", _serve(emulator, ChatApi())),
+        ]
+    )
+    return app
+
+
+def _json(content: Any, status: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(body=_encode(content), status=status, content_type="application/json")
+
+
+def _serve(emulator: Emulator, api: Api) -> Handler:
+    async def serve(request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        try:
+            call = api.call(raw, request.headers, emulator.text)
+            generation = emulator.engine.submit(call)
+        except BadRequest as error:
+            return _json(api.error(str(error), HTTPStatus.BAD_REQUEST), HTTPStatus.BAD_REQUEST)
+        if generation.refused:
+            return _refusal(api)
+        try:
+            if call.stream:
+                return await _stream(request, api, generation)
+            while not generation.done:
+                await generation.news()
+            return _json(api.whole(generation))
+        finally:
+            emulator.engine.abort(generation)
+
+    return serve
+
+
+def _refusal(api: Api) -> web.Response:
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    response = _json(api.error("over the client's rate limit", status), status)
+    response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+async def _stream(request: web.Request, api: Api, generation: Generation) -> web.StreamResponse:
+    """Tokens as they come, as server-sent events, until the last or until the reader has left."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    with suppress(ConnectionError):
+        await response.prepare(request)
+        sent, done = 0, False
+        while not done:
+            await generation.news()
+            done = generation.done
+            events = [b"data: %b\n\n" % _encode(chunk) for chunk in api.chunks(generation, sent)]
+            sent = generation.produced
+            if done:
+                events.append(b"data: [DONE]\n\n")
+            await response.write(b"".join(events))
+    return response

@@ -1,0 +1,57 @@
+"""An emulated worker from its configuration."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from dataclasses import dataclass
+
+from fairbench.live.emulator.config import EmulatorConfig
+from fairbench.live.emulator.kv_blocks import PublishingCache
+from fairbench.live.emulator.live_engine import LiveEngine
+from fairbench.live.emulator.service_totals import ServiceTotals
+from fairbench.live.emulator.text import ApproximateText, Text, TokenizerText
+from fairbench.live.emulator.token_streams import TokenStreams
+from fairbench.live.emulator.wall_clock import WallClock
+from fairbench.live.kv_events.publisher import Publisher
+from fairbench.schedulers.registry import build_local
+from fairbench.sim.engine import Worker
+from fairbench.sim.run import engine_limits
+from fairbench.sim.timing import TimingProfile, load_profile, slowed
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """The parts that answer HTTP requests."""
+
+    config: EmulatorConfig
+    profile: TimingProfile
+    engine: LiveEngine
+    totals: ServiceTotals
+    text: Text
+    publisher: Publisher | None
+
+    @property
+    def worker(self) -> Worker:
+        return self.engine.worker
+
+
+def build(config: EmulatorConfig, loop: AbstractEventLoop) -> Emulator:
+    """An idle emulator with an empty cache, whose time starts now.
+
+    Raises UsageError for settings, a tokenizer or a port that cannot be used.
+    """
+    profile = load_profile(config.gpu)
+    limits = engine_limits(config.engine_params(), profile)
+    text = ApproximateText() if config.tokenizer is None else TokenizerText(config.tokenizer)
+    scheduler = build_local(config.local, config.settings)
+    publisher = None
+    if config.kv_events_port is not None:
+        publisher = Publisher(config.host, config.kv_events_port, config.kv_replay_port)
+    streams, totals = TokenStreams(), ServiceTotals()
+    send = None if publisher is None else publisher.publish
+    cache = PublishingCache(limits.pool_tokens, streams, send)
+    wall = WallClock(config.time_scale, loop.time)
+    timing = slowed(profile, config.slowdown)
+    worker = Worker(0, wall.clock, scheduler, timing, limits, totals, cache)
+    engine = LiveEngine(worker, cache, streams, wall, text, loop, config.stream_interval)
+    return Emulator(config, profile, engine, totals, text, publisher)

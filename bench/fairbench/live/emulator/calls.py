@@ -1,0 +1,102 @@
+"""What an HTTP request asks of the engine, whichever API it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+
+from fairbench.live.emulator.text import Text
+from fairbench.live.emulator.token_streams import Ids
+from fairbench.live.headers import CLIENT_ALIASES, DEPTH, OUTPUT_TOKENS, PROGRAM, ROUTING_KEY
+
+DEFAULT_CLIENT = "default"
+MAX_NEW_TOKENS = 128  # where the request does not say
+MAX_ID = 2**31 - 1
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
+TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
+One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # of several choices a scheduler knows nothing
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+class BadRequest(Exception):
+    """The request cannot be understood. The message is one line for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. ``output_tokens`` is the true length, which the scheduler is never told."""
+
+    rid: str
+    client: str
+    program_id: int
+    depth: int
+    ids: Ids
+    max_new_tokens: int
+    output_tokens: int
+    stream: bool
+    include_usage: bool = False
+    model: str = ""
+
+
+def decoded(raw: bytes, kind: type[B]) -> B:
+    """A body of the given shape. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"invalid request body: {error}") from None
+
+
+def make_call(
+    headers: Mapping[str, str],
+    ids: list[int],
+    max_new_tokens: int | None,
+    *,
+    stream: bool,
+    rid: str | None = None,
+    client: str | None = None,
+    include_usage: bool = False,
+    model: str = "",
+) -> Call:
+    """The call of a decoded body and its headers. Raises BadRequest."""
+    if not ids:
+        raise BadRequest("the prompt is empty")
+    most = max_new_tokens or MAX_NEW_TOKENS
+    return Call(
+        rid=rid or uuid4().hex,
+        client=client or _client(headers),
+        program_id=_number(headers, PROGRAM, 0),
+        depth=_number(headers, DEPTH, 0),
+        ids=np.array(ids, np.int32),
+        max_new_tokens=most,
+        output_tokens=max(1, min(_number(headers, OUTPUT_TOKENS, most), most)),
+        stream=stream,
+        include_usage=include_usage,
+        model=model,
+    )
+
+
+def tokens_of(prompt: list[int] | str, text: Text) -> list[int]:
+    """A prompt's tokens."""
+    return text.encode(prompt) if isinstance(prompt, str) else prompt
+
+
+def _client(headers: Mapping[str, str]) -> str:
+    """A router's routing key, or what clients say themselves where there is no router."""
+    names = (ROUTING_KEY, *CLIENT_ALIASES)
+    return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
+
+
+def _number(headers: Mapping[str, str], name: str, default: int) -> int:
+    value = headers.get(name)
+    if value is None:
+        return default
+    if not value.isdecimal() or len(value) > len(str(MAX_ID)):
+        raise BadRequest(f"header {name}: must be a whole number")
+    return int(value)

@@ -1,0 +1,70 @@
+"""What an emulator says about itself: ``/server_info``, ``/v1/models``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import fairbench
+from fairbench.live.emulator.build import Emulator
+from fairbench.live.emulator.kv_blocks import BLOCK_TOKENS
+from fairbench.schedulers.params import as_settings
+
+
+def server_info(emulator: Emulator) -> dict[str, Any]:
+    """SGLang's own keys where it has them, and always that this is an emulator."""
+    config, limits = emulator.config, emulator.worker.limits
+    publisher = emulator.publisher
+    return {
+        "emulated": True,
+        "version": f"fairbench {fairbench.__version__}",
+        "model_path": config.model,
+        "served_model_name": config.model,
+        "timing_profile": config.gpu,
+        "timing_grade": emulator.profile.grade,
+        "time_scale": config.time_scale,
+        "slowdown": config.slowdown,
+        "stream_interval": config.stream_interval,
+        "token_count_method": emulator.text.method,
+        "max_total_num_tokens": limits.pool_tokens,
+        "chunked_prefill_size": limits.chunked_prefill_size,
+        "max_prefill_tokens": limits.max_prefill_tokens,
+        "max_running_requests": limits.max_running_requests,
+        "kv_events": publisher
+        and {
+            "publisher": "zmq",
+            "endpoint": publisher.endpoint,
+            "replay_endpoint": publisher.replay_endpoint,
+            "block_size": BLOCK_TOKENS,
+        },
+        "fairbench": _report(emulator),
+    }
+
+
+def _report(emulator: Emulator) -> dict[str, Any]:
+    """What runs here, for whoever verifies it before a run; as the plugin's own report."""
+    engine, local = emulator.engine, emulator.config.local
+    scheduler: Any = emulator.worker.scheduler
+    engine.catch_up()
+    return {
+        "local": local,
+        "params": as_settings(local, scheduler.params),
+        "counters": {
+            "finished": engine.finished,
+            "refused": engine.refused,
+            "aborted": engine.aborted,
+        },
+        "clients": {name: asdict(total) for name, total in emulator.totals.clients.items()},
+    }
+
+
+def models(emulator: Emulator) -> dict[str, Any]:
+    """The one model, as OpenAI's list."""
+    card = {
+        "id": emulator.config.model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "fairbench",
+        "max_model_len": emulator.worker.limits.pool_tokens,
+    }
+    return {"object": "list", "data": [card]}

@@ -1,0 +1,161 @@
+"""The simulator's worker, run against the wall clock for requests that come when they will."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, TimerHandle
+from itertools import count
+
+import numpy as np
+
+from fairbench.core import Request
+from fairbench.live.emulator.calls import BadRequest, Call
+from fairbench.live.emulator.generation import Generation
+from fairbench.live.emulator.kv_blocks import PublishingCache
+from fairbench.live.emulator.text import Text
+from fairbench.live.emulator.token_streams import Ids, TokenStreams
+from fairbench.live.emulator.wall_clock import WallClock
+from fairbench.sim.engine import Worker
+from fairbench.sim.sequence import REFUSED, Sequence
+
+MAX_STREAM_TOKENS = 2**22  # kept in memory before those are forgotten that nothing needs
+
+
+class LiveEngine:
+    """Takes calls and delivers tokens. To be used from the event loop's thread only.
+
+    The first token of a request is delivered at once, later ones every ``stream_interval`` steps
+    of the batch. Nothing wakes for the steps in between: their times follow from the run's.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        cache: PublishingCache,
+        streams: TokenStreams,
+        wall: WallClock,
+        text: Text,
+        loop: AbstractEventLoop,
+        stream_interval: int,
+    ) -> None:
+        self.worker = worker
+        self.cache = cache
+        self.finished = self.aborted = self.refused = 0
+        self.cached_tokens = self.input_tokens = 0  # of finished requests
+        self._streams = streams
+        self._wall = wall
+        self._text = text
+        self._loop = loop
+        self._interval = stream_interval
+        self._live: dict[Request, Generation] = {}
+        self._request_ids = count()
+        self._rng = np.random.default_rng(0)
+        self._delivered_step = 0  # of the batch, up to which tokens were delivered
+        self._timer: TimerHandle | None = None
+        self._stream_limit = MAX_STREAM_TOKENS
+
+    def submit(self, call: Call) -> Generation:
+        """Take a call in now. Raises BadRequest if it can never fit the KV pool."""
+        self._forget_streams()
+        prompt, end = self._streams.prompt_of(call.ids)
+        request = Request(
+            request_id=next(self._request_ids),
+            client=call.client,
+            program_id=call.program_id,
+            depth=call.depth,
+            prompt=prompt,
+            input_tokens=len(call.ids),
+            max_new_tokens=call.max_new_tokens,
+        )
+        if not self.worker.fits(request):
+            raise BadRequest(
+                f"{request.input_tokens} input and {request.max_new_tokens} new tokens do not fit "
+                f"the KV pool of {self.worker.limits.pool_tokens} tokens"
+            )
+        output, ids = self._streams.output_at(end, lambda: self._draw(call.output_tokens))
+        self._wall.catch_up()
+        sequence = Sequence(request, output, self._wall.clock.now_ps, self._over)
+        generation = self._live[request] = Generation(call, sequence, ids, self._text)
+        self.worker.submit(sequence)
+        self._advance()
+        return generation
+
+    def abort(self, generation: Generation) -> None:
+        """Nobody reads it any more. What is done already stays done."""
+        if generation.done:
+            return
+        generation.aborted = True
+        self._wall.catch_up()
+        self.worker.abort(generation.sequence)
+        self._advance()
+
+    def flush_cache(self) -> bool:
+        """Empty the cache, unless there is work, as SGLang does; whether that was done."""
+        self._wall.catch_up()
+        if self._live:
+            return False
+        self.cache.clear()
+        return True
+
+    def catch_up(self) -> None:
+        """Bring the worker's state, for whoever wants to look at it, up to now."""
+        self._wall.catch_up()
+        self.worker.sync()
+
+    def _draw(self, tokens: int) -> Ids:
+        known = self._text.output_ids
+        return known[self._rng.integers(0, len(known), tokens)]
+
+    def _over(self, sequence: Sequence) -> None:
+        generation = self._live.pop(sequence.request)
+        generation.deliver(sequence.produced, done=True)
+        if generation.aborted:
+            self.aborted += 1
+        elif sequence.status == REFUSED:
+            self.refused += 1
+        else:
+            self.finished += 1
+            self.cached_tokens += sequence.cached_tokens
+            self.input_tokens += sequence.request.input_tokens
+
+    def _advance(self) -> None:
+        """Run and deliver what is due, and set the timer for what comes next."""
+        self._wall.catch_up()
+        self.worker.sync()
+        self._deliver()
+        self.cache.publish()
+        if self._timer is not None:
+            self._timer.cancel()
+        next_ps = self._next_ps()
+        self._timer = (
+            None
+            if next_ps is None
+            else self._loop.call_at(self._wall.real_s(next_ps), self._advance)
+        )
+
+    def _deliver(self) -> None:
+        batch = self.worker.batch
+        due = batch.steps - self._delivered_step >= self._interval
+        if due:
+            self._delivered_step = batch.steps
+        for sequence in batch.sequences:
+            generation = self._live[sequence.request]
+            if due or not generation.produced:
+                generation.deliver(batch.produced(sequence))
+
+    def _next_ps(self) -> int | None:
+        """The next event of the engine, or before it the next step after which to deliver."""
+        event_ps = self._wall.clock.next_ps()
+        to_go = self._delivered_step + self._interval - self.worker.batch.steps
+        step_ps = self.worker.step_end_ps(max(1, to_go))
+        return event_ps if event_ps is None or step_ps is None else min(event_ps, step_ps)
+
+    def _forget_streams(self) -> None:
+        """Drop the tokens of prompts and outputs that are neither cached nor at work."""
+        if self._streams.tokens <= self._stream_limit:
+            return
+        used = {key for node in self.cache.nodes() for key, _, _ in node.edge}
+        for generation in self._live.values():
+            sequence = generation.sequence
+            used.update(key for key, _ in (*sequence.request.prompt, sequence.output))
+        self._streams.keep_only(used)
+        self._stream_limit = max(MAX_STREAM_TOKENS, 2 * self._streams.tokens)

@@ -1,0 +1,169 @@
+"""The OpenAI APIs, ``/v1/completions`` and ``/v1/chat/completions``: bodies in, answers out."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from fairbench.live.emulator.calls import (
+    BadRequest,
+    Call,
+    Count,
+    One,
+    TokenIds,
+    decoded,
+    make_call,
+    tokens_of,
+)
+from fairbench.live.emulator.generation import Generation
+from fairbench.live.emulator.text import Text
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Common(msgspec.Struct, kw_only=True):
+    model: str = ""
+    max_tokens: Count | None = None
+    n: One | None = None
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class _Completion(_Common, kw_only=True):
+    prompt: str | TokenIds
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[_Part] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class _Chat(_Common, kw_only=True):
+    messages: list[_Message]
+    max_completion_tokens: Count | None = None
+
+
+class _OpenAIApi(ABC):
+    """What both share. ``object_name`` and ``chunk_name`` are what answers call themselves."""
+
+    object_name: str
+    chunk_name: str
+
+    @abstractmethod
+    def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
+        """The part of a chunk's choice that carries new text."""
+
+    @abstractmethod
+    def _message(self, text: str) -> dict[str, Any]:
+        """The part of an answer's choice that carries the text."""
+
+    def chunks(self, generation: Generation, sent: int) -> Iterator[Any]:
+        produced = generation.produced
+        delta = self._delta(generation.text(sent, produced), first=not sent)
+        yield self._answer(self.chunk_name, generation, [_choice(generation, delta)])
+        if generation.done and generation.call.include_usage:
+            yield self._answer(self.chunk_name, generation, []) | {"usage": _usage(generation)}
+
+    def whole(self, generation: Generation) -> Any:
+        message = self._message(generation.text(0, generation.produced))
+        answer = self._answer(self.object_name, generation, [_choice(generation, message)])
+        return answer | {"usage": _usage(generation)}
+
+    def error(self, message: str, status: int) -> Any:
+        error_type = "BadRequestError" if status < 500 else "InternalServerError"
+        return {"object": "error", "message": message, "type": error_type, "code": status}
+
+    def _answer(self, name: str, generation: Generation, choices: list[Any]) -> dict[str, Any]:
+        return {
+            "id": generation.call.rid,
+            "object": name,
+            "created": int(time.time()),
+            "model": generation.call.model,
+            "choices": choices,
+        }
+
+
+class CompletionsApi(_OpenAIApi):
+    """``/v1/completions``, one prompt a request: text or token ids."""
+
+    object_name = chunk_name = "text_completion"
+
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> Call:
+        """Raises BadRequest."""
+        body = decoded(raw, _Completion)
+        return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
+
+    def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
+        return {"text": text}
+
+    def _message(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+
+class ChatApi(_OpenAIApi):
+    """``/v1/chat/completions``. A conversation is its turns, each under its role's name."""
+
+    object_name, chunk_name = "chat.completion", "chat.completion.chunk"
+
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> Call:
+        """Raises BadRequest."""
+        body = decoded(raw, _Chat)
+        if not body.messages:
+            raise BadRequest("messages: must not be empty")
+        turns = "".join(f"\n<{message.role}>{message.text}" for message in body.messages)
+        ids = text.encode(f"{turns}\n<assistant>")  # an answer begins with a space
+        return _call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
+
+    def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
+        return {"delta": {"role": "assistant", "content": text} if first else {"content": text}}
+
+    def _message(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}}
+
+
+def _call(
+    body: _Common, ids: list[int], max_new_tokens: int | None, headers: Mapping[str, str]
+) -> Call:
+    return make_call(
+        headers,
+        ids,
+        max_new_tokens,
+        stream=body.stream,
+        include_usage=body.include_usage,
+        model=body.model,
+    )
+
+
+def _choice(generation: Generation, content: dict[str, Any]) -> dict[str, Any]:
+    return {"index": 0, **content, "finish_reason": "length" if generation.done else None}
+
+
+def _usage(generation: Generation) -> dict[str, Any]:
+    prompt, produced = len(generation.call.ids), generation.produced
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": produced,
+        "total_tokens": prompt + produced,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }

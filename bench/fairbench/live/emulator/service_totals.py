@@ -1,0 +1,40 @@
+"""Service of each client as running totals: a server has no end at which to write a log."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from fairbench.sim.service_log import ServiceLog, Stretch
+
+
+@dataclass(slots=True)
+class Service:
+    """Tokens of one client: of prompts admitted, computed of them, computed again, produced."""
+
+    input_tokens: int = 0
+    extend_tokens: int = 0
+    recompute_tokens: int = 0
+    output_tokens: int = 0
+
+
+class ServiceTotals(ServiceLog):
+    """Takes what a worker books, and keeps sums instead of rows."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.clients: defaultdict[str, Service] = defaultdict(Service)
+
+    def prefill(
+        self, worker: int, start_ps: int, end_ps: int, batch: int, shares: dict[str, list[int]]
+    ) -> None:
+        for client, (input_, _, extend, recompute, output) in shares.items():
+            total = self.clients[client]
+            total.input_tokens += input_
+            total.extend_tokens += extend
+            total.recompute_tokens += recompute
+            total.output_tokens += output
+
+    def decode(self, worker: int, stretch: Stretch, batch: dict[str, int]) -> None:
+        for client, count in batch.items():
+            self.clients[client].output_tokens += stretch.steps * count

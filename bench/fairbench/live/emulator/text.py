@@ -1,0 +1,99 @@
+"""Texts to token ids and back, so that outputs sent again in a prompt give the same tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from random import Random
+from string import ascii_lowercase
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.live.emulator.token_streams import Ids
+from fairbench.workloads.tokens import load_tokenizer
+
+VOCABULARY = 128_000
+OUTPUT_WORDS = 4096
+# A word of up to ten letters, three digits, two signs: prose has about 4.5 characters in one.
+PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
+
+
+class Text(Protocol):
+    """``output_ids`` are the tokens that outputs are made of; ``method`` says how it counts."""
+
+    method: str
+    output_ids: Ids
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        ...
+
+    def decode(self, output_ids: list[int]) -> str:
+        """The text of tokens that are all among ``output_ids``."""
+        ...
+
+
+class ApproximateText:
+    """A token is a word, or a piece of it, by a hash. Outputs are words of four letters."""
+
+    method = "approximated: a word of up to 10 letters is a token"
+
+    def __init__(self) -> None:
+        self._words = _made_up_words()
+        self.output_ids = np.array(list(self._words), np.int32)
+
+    def encode(self, text: str) -> list[int]:
+        return [_hashed(piece) for piece in PIECE.findall(text)]
+
+    def decode(self, output_ids: list[int]) -> str:
+        return "".join(map(self._words.__getitem__, output_ids))
+
+
+@cache
+def _made_up_words() -> dict[int, str]:
+    rng = Random(0)
+    words: dict[int, str] = {}
+    while len(words) < OUTPUT_WORDS:
+        word = " " + "".join(rng.choices(ascii_lowercase, k=4))
+        words[_hashed(word)] = word
+    return words
+
+
+def _hashed(piece: str) -> int:
+    return crc32(piece.encode("utf-8", "surrogatepass")) % VOCABULARY
+
+
+class TokenizerText:
+    """By a ``tokenizers`` object. Outputs are whole words of its vocabulary.
+
+    Raises DataError if it has none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._tokenizer, name = load_tokenizer(path)
+        self.method = f"tokenizer file {name}"
+        self._words = dict(islice(_whole_words(self._tokenizer), OUTPUT_WORDS))
+        if not self._words:
+            raise DataError(f"tokenizer {path}: has no whole word to make outputs of")
+        self.output_ids = np.array(list(self._words), np.int32)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, output_ids: list[int]) -> str:
+        return "".join(map(self._words.__getitem__, output_ids))
+
+
+def _whole_words(tokenizer: Any) -> Iterator[tuple[int, str]]:
+    """Tokens that are one word, each with the text (a space and it) of which they are made."""
+    for token in range(tokenizer.get_vocab_size()):
+        word = tokenizer.decode([token]).strip()
+        text = f" {word}"
+        if word.isalnum() and tokenizer.encode(text, add_special_tokens=False).ids == [token]:
+            yield token, text

@@ -1,0 +1,118 @@
+"""Token ids to segments and back, exactly: prompts share just the tokens that are equal.
+
+The pages of ``schedulers.token_pages`` would round every match down, and an engine that misses the
+last half page of each cached prefix computes more than the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.core import Prompt, Segment
+
+Ids: TypeAlias = NDArray[np.int32]
+FORK_TRIES = 16
+
+
+class _Stream:
+    """Tokens under one key, and the streams that part from it: (offset, first token) -> stream."""
+
+    __slots__ = ("forks", "ids", "key", "place")
+
+    def __init__(self, key: str, ids: Ids, place: Place | None) -> None:
+        self.key = key
+        self.ids = ids
+        self.place = place  # where it parts from its parent
+        self.forks: dict[tuple[int, int], _Stream] = {}
+
+
+class Place(NamedTuple):
+    """After ``offset`` tokens of a stream."""
+
+    stream: _Stream
+    offset: int
+
+
+class TokenStreams:
+    """All prompts and outputs seen, as a tree of streams that part where their tokens do.
+
+    ``tokens`` counts what is kept. Nothing is forgotten until ``keep_only`` says so.
+    """
+
+    def __init__(self) -> None:
+        self._root = _Stream("", np.empty(0, np.int32), None)
+        self._streams: dict[str, _Stream] = {}  # in order of creation: children after parents
+        self._created = 0
+        self.tokens = 0
+
+    def prompt_of(self, ids: Ids) -> tuple[Prompt, Place]:
+        """The prompt of these tokens, and where it ends."""
+        segments = []
+        at, start = Place(self._root, 0), 0
+        while start < len(ids):
+            rest = ids[start:]
+            stream = at.stream.forks.get((at.offset, int(rest[0])))
+            if stream is None:
+                stream = self._fork(at, rest.copy())
+            taken = _common(stream.ids, rest)
+            segments.append(Segment(stream.key, taken))
+            at, start = Place(stream, taken), start + taken
+        return tuple(segments), at
+
+    def output_at(self, place: Place, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
+        """A new output after the prompt that ends at ``place``: tokens drawn, and their segment.
+
+        It differs in its first token from all that is known to follow there. (If no draw does, it
+        takes the place of another output, of which later prompts then find nothing cached.)
+        """
+        stream, offset = place
+        follows = int(stream.ids[offset]) if offset < len(stream.ids) else None
+        for _ in range(FORK_TRIES):
+            ids = draw()
+            first = int(ids[0])
+            if first != follows and (offset, first) not in stream.forks:
+                break
+        return Segment(self._fork(place, ids).key, len(ids)), ids
+
+    def _fork(self, place: Place, ids: Ids) -> _Stream:
+        self._created += 1
+        stream = _Stream(str(self._created), ids, place)
+        place.stream.forks[place.offset, int(ids[0])] = stream
+        self._streams[stream.key] = stream
+        self.tokens += len(ids)
+        return stream
+
+    def ids_of(self, prompt: Prompt, start: int, end: int) -> list[int]:
+        """Tokens ``start`` to ``end`` of a prompt made here."""
+        found: list[int] = []
+        for key, length in prompt:
+            if start < length and end > 0:
+                ids = self._streams[key].ids[max(start, 0) : min(end, length)]
+                found.extend(ids.tolist())
+            start, end = start - length, end - length
+        return found
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Forget every stream that neither is nor leads to one of ``keys``."""
+        for stream in reversed(list(self._streams.values())):
+            if stream.forks or stream.key in keys:
+                continue
+            assert stream.place is not None
+            parent, offset = stream.place
+            name = offset, int(stream.ids[0])
+            if parent.forks.get(name) is stream:
+                del parent.forks[name]
+            del self._streams[stream.key]
+            self.tokens -= len(stream.ids)
+
+
+def _common(one: Ids, other: Ids) -> int:
+    """How many first tokens are the same."""
+    shorter = min(len(one), len(other))
+    differ = one[:shorter] != other[:shorter]
+    first = int(differ.argmax())
+    return first if differ[first] else shorter

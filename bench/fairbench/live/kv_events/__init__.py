@@ -1,0 +1,1 @@
+"""KV cache events: what a worker has stored and evicted, as SGLang publishes it over ZMQ."""

@@ -1,0 +1,102 @@
+"""From a worker's blocks, which events name by hashes alone, to the prompts that routers know."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from fairbench.core import Prompt
+from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from fairbench.schedulers.token_pages import segments_of
+
+# Blocks in host memory or on disk are no cache that a router should count on.
+MEDIA = (None, "GPU")
+
+
+class _Run:
+    """Blocks stored together. ``ids`` are the tokens from the very first to the run's end."""
+
+    __slots__ = ("block_size", "hashes", "ids", "start")
+
+    def __init__(self, ids: array[int], start: int, hashes: list[int], block_size: int) -> None:
+        self.ids = ids
+        self.start = start
+        self.hashes = hashes
+        self.block_size = block_size
+
+    def end_of(self, index: int) -> int:
+        """Tokens up to the end of the run's block ``index``; -1 is what is before the run."""
+        return min(self.start + (index + 1) * self.block_size, len(self.ids))
+
+    def prefix(self, block_hash: int) -> array[int]:
+        """All tokens up to the end of one of the blocks."""
+        return self.ids[: self.end_of(self.hashes.index(block_hash))]
+
+
+class BlockIndex:
+    """What one worker's GPU holds, as its events tell it: block hash -> place in a prompt.
+
+    ``on_evict(prefix, tokens)`` hears that the last ``tokens`` of a prefix are gone, ``on_clear()``
+    that everything is, or that it is no longer known what is there.
+    """
+
+    def __init__(
+        self, on_evict: Callable[[Prompt, int], None], on_clear: Callable[[], None]
+    ) -> None:
+        self._on_evict = on_evict
+        self._on_clear = on_clear
+        self._runs: dict[int, _Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """What has happened since, in order."""
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                self.clear()
+            elif event.medium not in MEDIA:
+                continue
+            elif isinstance(event, BlockStored):
+                self._store(event)
+            else:
+                self._remove(event)
+
+    def clear(self) -> None:
+        """Forget everything, and say so."""
+        self._runs.clear()
+        self._on_clear()
+
+    def _store(self, event: BlockStored) -> None:
+        parent = event.parent_block_hash
+        if parent is None:
+            ids = array("I")
+        elif (run := self._runs.get(parent)) is not None:
+            ids = run.prefix(parent)
+        else:
+            return  # below what was stored before we listened: its prompt cannot be known
+        start = len(ids)
+        ids.extend(event.token_ids)
+        stored = _Run(ids, start, event.block_hashes, event.block_size)
+        # Shared, since with blocks of one token there are as many as tokens.
+        self._runs.update(dict.fromkeys(event.block_hashes, stored))
+
+    def _remove(self, event: BlockRemoved) -> None:
+        """A cache drops leaves before their parents: of each run, the end of what was left."""
+        removed: dict[_Run, set[int]] = {}
+        for block_hash in event.block_hashes:
+            if (run := self._runs.pop(block_hash, None)) is not None:
+                removed.setdefault(run, set()).add(block_hash)
+        for run, hashes in removed.items():
+            gone = [index for index, name in enumerate(run.hashes) if name in hashes]
+            self._evict(run, run.end_of(gone[0] - 1), run.end_of(gone[-1]))
+
+    def _evict(self, run: _Run, start: int, end: int) -> None:
+        """Tokens ``start`` to ``end`` are gone, and with its end a page is."""
+        pages = segments_of(run.ids)
+        ends = [0, *accumulate(page.length for page in pages)]
+        first, last = bisect_right(ends, start), bisect_right(ends, end)
+        if first < last:
+            self._on_evict(pages[: last - 1], ends[last - 1] - ends[first - 1])

@@ -1,0 +1,81 @@
+"""Publishes a worker's KV events over ZMQ, and the last of them again on request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from fairbench.errors import UsageError
+from fairbench.live.kv_events.wire import SEQ_BYTES, Event, EventBatch, encode, end_of_replay
+
+HIGH_WATER_MARK = 100_000  # messages that a slow subscriber may be behind before it misses some
+KEPT_MESSAGES = 10_000  # for replay
+
+
+class Publisher:
+    """A PUB socket, and a ROUTER for replays. Made and closed while the event loop runs.
+
+    Port 0 is any free port. Raises UsageError if a port cannot be had.
+    """
+
+    def __init__(self, host: str, port: int, replay_port: int) -> None:
+        self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
+        # A plain socket: what cannot be sent at once is dropped, never waited for.
+        self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
+        self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
+        self._next_seq = 0
+        self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
+        try:
+            self._pub.set_hwm(HIGH_WATER_MARK)
+            self.endpoint = _bind(self._pub, host, port, "--kv-events-port")
+            self.replay_endpoint = _bind(self._router, host, replay_port, "--kv-replay-port")
+        except UsageError:
+            self._destroy()
+            raise
+        self._replays = asyncio.get_running_loop().create_task(self._serve_replays())
+
+    def publish(self, events: list[Event]) -> None:
+        """Send events as one message."""
+        seq = self._next_seq
+        self._next_seq += 1
+        frames = encode(seq, EventBatch(time.time(), events))
+        self._kept.append((seq, frames))
+        self._pub.send_multipart(frames)
+
+    async def _serve_replays(self) -> None:
+        while True:
+            frames = await self._router.recv_multipart()
+            if len(frames) != 3 or len(frames[2]) != SEQ_BYTES:
+                continue  # from nobody who could understand an answer
+            peer, _, start = frames
+            first = int.from_bytes(start, "big")
+            for seq, message in list(self._kept):
+                if seq >= first:
+                    await self._router.send_multipart((peer, b"", *message))
+            await self._router.send_multipart((peer, b"", *end_of_replay()))
+
+    async def close(self) -> None:
+        """Stop, and free the ports."""
+        self._replays.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._replays
+        self._destroy()
+
+    def _destroy(self) -> None:
+        for context in self._contexts:
+            context.destroy(linger=0)
+
+
+def _bind(socket: zmq.Socket[Any], host: str, port: int, flag: str) -> str:
+    """Bind, and say where."""
+    try:
+        socket.bind(f"tcp://{host}:{port or '*'}")
+    except zmq.ZMQError as error:
+        raise UsageError(f"{flag} {port}: {error.strerror}") from None
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)

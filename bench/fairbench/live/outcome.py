@@ -1,0 +1,97 @@
+"""From what was driven to a run's result, and what served it, kept for a run that is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.backend import AS_SERVED, Emulator, Endpoint, SGLang
+from fairbench.errors import DataError
+from fairbench.live.driver.drive import DriveResult
+from fairbench.live.records import read_records, tables_of
+from fairbench.live.recovery import recovered
+from fairbench.live.summary import Served, summary_of
+from fairbench.schedulers.params import make_params
+from fairbench.sim.engine_params import EngineParams
+from fairbench.sim.run import RunResult, mem_fraction
+from fairbench.sim.timing import load_profile
+
+SERVED_FILE = "served.json"
+
+
+def served_by(spec: ExperimentSpec, info: Mapping[str, Any]) -> Served:
+    """What serves a run, from its spec and a worker's ``/server_info`` ({} for an endpoint)."""
+    backend = spec.backend
+    assert backend is not None
+    if isinstance(backend, Endpoint):
+        model = "" if spec.model == AS_SERVED else f", {spec.model}"
+        return Served(backend.kind, name=f"{backend.base_url}{model}", as_served=True)
+    params = make_params("engine", EngineParams, spec.settings)
+    fraction: float | None = info.get("mem_fraction_static")
+    if isinstance(backend, Emulator):
+        fraction = mem_fraction(params, load_profile(spec.gpu))
+    return Served(
+        backend.kind,
+        name=f"{backend.kind} {info.get('version', '?')}{_own_policy(backend)}, {spec.model}",
+        emulated=isinstance(backend, Emulator),
+        pool_tokens=info.get("max_total_num_tokens"),
+        mem_fraction_static=None if params.max_total_tokens else fraction,
+        chunked_prefill_size=info.get("chunked_prefill_size"),
+        timing_profile=info.get("timing_profile"),
+        timing_grade=info.get("timing_grade"),
+    )
+
+
+def _own_policy(backend: SGLang | Emulator) -> str:
+    if isinstance(backend, Emulator) or backend.schedule_policy is None:
+        return ""
+    return f" with its own {backend.schedule_policy}"
+
+
+def write_served(folder: Path, served: Served) -> None:
+    """Keep what served a run beside its records."""
+    (folder / SERVED_FILE).write_text(json.dumps(asdict(served)) + "\n", encoding="utf-8")
+
+
+def outcome(
+    spec: ExperimentSpec,
+    folder: Path,
+    driven: DriveResult,
+    served: Served,
+    *,
+    ended: Sequence[str] = (),
+    broken: str = "",
+) -> RunResult:
+    """The result of the records in ``folder``.
+
+    ``ended`` are workers that died while it ran, ``broken`` is why it had to end. Such a run, or
+    one in which nothing succeeded, is not complete; a note says why.
+    """
+    records = read_records(folder)
+    tables = tables_of(records, [plan.client for plan in spec.client_plans()])
+    summary = summary_of(spec, records, tables, driven, served)
+    notes = summary["notes"]
+    if ended:
+        notes["workers"] = f"{', '.join(ended)} ended during the run"
+    if broken:
+        notes["complete"] = broken
+    elif driven.complete and records.requests and not summary["completed"]:
+        notes["complete"] = f"no request succeeded ({notes.get('errors', 'none was answered')})"
+    summary["complete"] = driven.complete and "complete" not in notes
+    return RunResult(*tables.columns(), summary, summary["complete"])
+
+
+def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
+    """The result of a run that was killed. Raises DataError if its records cannot be read."""
+    path = folder / SERVED_FILE
+    try:
+        served = Served(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise DataError(f"{folder}: its servers were never ready, so nothing was run") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    return outcome(spec, folder, recovered(read_records(folder)), served)

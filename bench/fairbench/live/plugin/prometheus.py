@@ -1,0 +1,42 @@
+"""Per-client service and balances among SGLang's own metrics (``--enable-metrics``)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fairbench.schedulers.base import LocalScheduler
+
+BALANCE_EVERY_S = 1.0
+
+
+class Exporter:
+    """``fairbench_client_*``, one time series a client. SGLang collects them across processes."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        # Not before: prometheus_client looks for SGLang's directory when it is first imported.
+        from prometheus_client import Counter, Gauge
+
+        self._counters: dict[str, Any] = {
+            name: Counter(f"fairbench_client_{name}", f"{name} of the client", ["client"])
+            for name in names
+        }
+        self._balance: Any = Gauge(
+            "fairbench_client_balance",
+            "What the local scheduler holds for the client (DLPM: credit, VTC: service counted)",
+            ["client"],
+            multiprocess_mode="mostrecent",
+        )
+        self._balances_at_s = 0.0
+
+    def count(self, what: str, client: str, amount: int) -> None:
+        """Add to one of the counters."""
+        self._counters[what].labels(client).inc(amount)
+
+    def balances(self, scheduler: LocalScheduler, idle: bool) -> None:
+        """Set the gauges, at most once a second while requests run."""
+        now_s = time.monotonic()
+        if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
+            self._balances_at_s = now_s
+            for client, balance in scheduler.balances().items():
+                self._balance.labels(client).set(balance)

@@ -1,0 +1,163 @@
+"""What a live run writes down, line by line as it happens, and reads back into tables.
+
+Times are seconds since the start of the run. Clients and states are by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.live.service_rows import service_of
+from fairbench.metrics.records import Programs, Requests
+from fairbench.sim.results import STATUS_NAMES, Tables
+
+FINISHED, REFUSED, UNFINISHED = STATUS_NAMES
+REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
+
+
+class RequestRecord(msgspec.Struct, frozen=True):
+    """A request that is over; the columns of ``metrics.records.Requests``, and what else is known.
+
+    ``arrival_s`` is when it was due (past its wait of ``held_s`` for a free slot), ``sent_s`` when
+    it left, None if it never did. ``admitted_s`` is None unless the server says how long it queued.
+    ``cached_tokens`` is None if the server does not say. ``chunk_s`` and ``chunk_tokens`` are when
+    output came and how much. ``error`` says why a request was refused or broke off.
+    """
+
+    request_id: int
+    program_id: int
+    client: str
+    depth: int
+    worker: int
+    arrival_s: float
+    sent_s: float | None
+    held_s: float
+    admitted_s: float | None
+    first_token_s: float | None
+    finish_s: float | None
+    input_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    max_new_tokens: int
+    retractions: int
+    status: str
+    error: str | None
+    chunk_s: list[float]
+    chunk_tokens: list[int]
+
+
+class ProgramRecord(msgspec.Struct, frozen=True):
+    """A program that is over: the columns of ``metrics.records.Programs``."""
+
+    program_id: int
+    client: str
+    arrival_s: float
+    finish_s: float | None
+    requests: int
+    demand_requests: int
+    demand_input_tokens: int
+    demand_output_tokens: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecords:
+    """Everything that a live run wrote down."""
+
+    requests: list[RequestRecord]
+    programs: list[ProgramRecord]
+
+
+def read_records(directory: Path) -> LiveRecords:
+    """The records in a directory. A last line that was cut off is left out.
+
+    Raises DataError if a file cannot be read, or naming the line that is wrong.
+    """
+    return LiveRecords(
+        _read(directory / REQUESTS_FILE, RequestRecord),
+        _read(directory / PROGRAMS_FILE, ProgramRecord),
+    )
+
+
+def tables_from_jsonl(directory: Path, clients: Sequence[str]) -> Tables:
+    """The tables of the records in a directory, in the schema of simulated runs.
+
+    Raises DataError as ``read_records`` does, and for a client that is none of ``clients``.
+    """
+    return tables_of(read_records(directory), clients)
+
+
+def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
+    """The tables of records: requests and programs by id, the service log from the requests.
+
+    Where the server does not tell, a request counts as admitted at its first token and nothing of
+    its input as cached.
+    """
+    rows = sorted(records.requests, key=lambda record: record.request_id)
+    columns = _columns(rows, RequestRecord, clients)
+    admitted, first = columns["admitted_s"], columns["first_token_s"]
+    columns["admitted_s"] = np.where(np.isnan(admitted), first, np.fmin(admitted, first))
+    columns["cached_tokens"] = np.nan_to_num(columns["cached_tokens"])
+    uncached = columns["input_tokens"] - columns["cached_tokens"]
+    columns["extend_tokens"] = np.where(np.isnan(columns["admitted_s"]), 0, uncached)
+    columns["recompute_tokens"] = np.zeros(len(rows))
+    columns |= dict.fromkeys(("retracted_s", "readmitted_s"), np.full(len(rows), np.nan))
+    requests = Requests.from_columns(columns)
+    last_s = np.array([row.chunk_s[-1] if row.chunk_s else np.nan for row in rows])
+    programs = sorted(records.programs, key=lambda record: record.program_id)
+    return Tables(
+        list(clients),
+        requests,
+        Programs.from_columns(_columns(programs, ProgramRecord, clients)),
+        service_of(requests, last_s),
+    )
+
+
+_Record = TypeVar("_Record", RequestRecord, ProgramRecord)
+
+
+def _columns(
+    records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
+) -> dict[str, Any]:
+    """Arrays by field name: None as NaN, clients and states as numbers; lists are left out."""
+    rows = [msgspec.structs.astuple(record) for record in records]
+    names = kind.__struct_fields__
+    table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
+    columns: dict[str, Any] = {
+        name: np.array(values, dtype=np.float64)
+        for name, values in table.items()
+        if name not in ("client", "status", "error", "chunk_s", "chunk_tokens")
+    }
+    columns["client"] = _codes("client", table["client"], clients)
+    columns["status"] = _codes("status", table["status"], STATUS_NAMES)
+    return columns
+
+
+def _codes(what: str, values: Iterable[str], names: Sequence[str]) -> list[int]:
+    index = {name: number for number, name in enumerate(names)}
+    try:
+        return [index[value] for value in values]
+    except KeyError as error:
+        raise DataError(f"live records: {what} {error} is not one of {', '.join(names)}") from None
+
+
+def _read(path: Path, kind: type[_Record]) -> list[_Record]:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    decode = msgspec.json.Decoder(kind).decode
+    records = []
+    for number, line in enumerate(lines[:-1], start=1):  # after the last newline: cut off
+        try:
+            records.append(decode(line))
+        except msgspec.MsgspecError as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+    return records

@@ -1,0 +1,1 @@
+"""The router process: a reverse proxy around a Router object."""

@@ -1,0 +1,80 @@
+"""The router's HTTP application."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.metrics import RouterMetrics
+from fairbench.live.router.problem import Problem
+from fairbench.live.router.proxy import Handler, Proxy
+from fairbench.live.router.service import running
+from fairbench.live.router.text_tokens import load_text_tokens
+from fairbench.schedulers.registry import build_router
+
+APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
+PROXY = web.AppKey("proxy", Proxy)
+
+log = logging.getLogger(__name__)
+
+
+def build_app(config: RouterConfig) -> web.Application:
+    """The application. Run it with ``handler_cancellation``: a client's leaving is an abort.
+
+    Raises UsageError for a wrong router, setting or tokenizer.
+    """
+    router = build_router(config.router, config.settings, len(config.workers))
+    text = load_text_tokens(config.tokenizer)
+    metrics = RouterMetrics()
+    metrics.describe(config.router, text.method)
+    log.info("prompts in text: tokens %s", text.method)
+    app = web.Application(client_max_size=config.max_body_bytes)
+
+    async def run(app: web.Application) -> AsyncIterator[None]:
+        async with running(config, router, text, metrics) as proxy:
+            app[PROXY] = proxy
+            yield
+
+    async def scrape(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    app.cleanup_ctx.append(run)
+    app.add_routes([web.post(api.path, _generate(api, metrics)) for api in APIS])
+    app.add_routes(
+        [
+            web.get("/v1/models", _models),
+            web.get("/health", _health),
+            web.get("/metrics", scrape),
+        ]
+    )
+    return app
+
+
+def _generate(api: Api, metrics: RouterMetrics) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await request.app[PROXY].serve(request, api)
+        except Problem as problem:
+            metrics.refused(problem.status)
+            return problem.response()
+
+    return handle
+
+
+async def _models(request: web.Request) -> web.StreamResponse:
+    try:
+        return await request.app[PROXY].models(request)
+    except Problem as problem:
+        return problem.response()
+
+
+async def _health(request: web.Request) -> web.Response:
+    """200 while any worker is up."""
+    return web.Response(status=200 if request.app[PROXY].healthy else 503)

@@ -1,0 +1,37 @@
+"""What a worker's cache can still hold of what was sent there, at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.core import Prompt, prompt_tokens
+from fairbench.sim.kv_cache import KVCache
+
+
+class AssumedCache:
+    """The simulated cache, as large as the worker's pool, fed with the prompts dispatched there.
+
+    A worker's own events say sooner and better what has gone. This bounds what a router remembers
+    when there are none, when its tokens are approximate, and when a prompt was never stored.
+    ``on_evict(prefix, tokens)`` hears what can no longer be there.
+    """
+
+    def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
+        self._cache = KVCache(pool_tokens, on_evict)
+        self._on_evict = on_evict
+
+    def add(self, prompt: Prompt) -> None:
+        """A prompt was sent to the worker."""
+        cache, tokens = self._cache, prompt_tokens(prompt)
+        if tokens > cache.capacity:  # the worker will refuse it
+            self._on_evict(prompt, tokens)
+            return
+        node, place = cache.match(prompt, tokens)
+        cache.lock(node)
+        cache.allocate(tokens - node.depth)
+        cache.unlock(node)
+        cache.insert(node, prompt, place, tokens)
+
+    def clear(self) -> None:
+        """Evict everything."""
+        self._cache.evict(self._cache.capacity)

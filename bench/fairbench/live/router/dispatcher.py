@@ -1,0 +1,136 @@
+"""The Router object and what it is told: which workers are up, what is under way, what is cached.
+
+No sockets here and no tasks: everything happens at once, when it is called.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from itertools import count
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.errors import RunFailed
+from fairbench.live.router.assumed_cache import AssumedCache
+from fairbench.live.router.problem import Problem
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.token_pages import segments_of
+
+RETRY_AFTER_S = 5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One request at one worker, until ``Dispatcher.finish``.
+
+    ``routed`` is where the router believes it to be. ``on_lost`` is called once if the worker
+    leaves meanwhile.
+    """
+
+    request: Request
+    worker: int
+    routed: int
+    on_lost: Callable[[], None] = lambda: None
+
+
+class Dispatcher:
+    """Sends requests where the router says, and never to a worker that is down.
+
+    ``pool_tokens`` is the size of a worker's KV pool, ``now_s`` the time in seconds from any start.
+    """
+
+    def __init__(
+        self, router: Router, workers: int, pool_tokens: int, now_s: Callable[[], float]
+    ) -> None:
+        self.router = router
+        self.up = set(range(workers))
+        self.flights: list[dict[Flight, None]] = [{} for _ in range(workers)]
+        self._pool_tokens = pool_tokens
+        self._now_s = now_s
+        self._request_ids = count()
+        self._caches = [self._new_cache(worker) for worker in range(workers)]
+
+    @property
+    def under_way(self) -> int:
+        """Requests sent and not finished, those that wait at their worker included."""
+        return sum(map(len, self.flights))
+
+    def make_request(
+        self, client: str, ids: array[int], max_new_tokens: int, program_id: int, depth: int
+    ) -> Request:
+        """A request as routers see it. The last, incomplete page of its prompt is left out.
+
+        It could only match the very same ending, and no KV event would ever tell of it.
+        """
+        ids.append(0)
+        prompt = segments_of(ids)[:-1]  # so that the page left out is the last in any case
+        ids.pop()
+        return Request(
+            next(self._request_ids), client, program_id, depth, prompt, len(ids), max_new_tokens
+        )
+
+    def dispatch(self, request: Request) -> Flight:
+        """Route a request. Raises Problem (503) if no worker is up."""
+        if not self.up:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up", retry_after_s=RETRY_AFTER_S
+            )
+        worker = routed = self.router.route(request, self._now_s())
+        if routed not in self.up:  # a router that cannot change its workers, see ``leave``
+            worker = min(self.up, key=lambda one: len(self.flights[one]))
+        flight = Flight(request, worker, routed)
+        self.flights[worker][flight] = None
+        if self.router.wants_evictions:
+            self._caches[worker].add(request.prompt)
+        return flight
+
+    def finish(self, flight: Flight, output_tokens: int) -> None:
+        """The request is over, however it ended, and has produced so many tokens."""
+        self.flights[flight.worker].pop(flight, None)
+        request = flight.request
+        output = Segment(f"output of {request.request_id}", output_tokens)
+        self.router.on_finish(request, flight.routed, output, self._now_s())
+        if self.router.wants_evictions and output_tokens:
+            # Nothing will ever match, or evict, a segment that is not made of token pages.
+            self.evicted(flight.routed, (*request.prompt, output), output_tokens)
+
+    def leave(self, worker: int) -> None:
+        """The worker is down: nothing goes there any more, and what was there is lost."""
+        if worker not in self.up:
+            return
+        self.up.remove(worker)
+        # A router that cannot change its workers keeps it; ``dispatch`` passes over it.
+        with suppress(RunFailed):
+            self.router.on_worker_leave(worker, self._now_s())
+        self._caches[worker] = self._new_cache(worker)
+        lost, self.flights[worker] = self.flights[worker], {}
+        log.warning("worker %d is down", worker)
+        for flight in lost:
+            flight.on_lost()
+
+    def join(self, worker: int) -> None:
+        """The worker is up again, with an empty cache."""
+        if worker in self.up:
+            return
+        self.up.add(worker)
+        with suppress(RunFailed):
+            self.router.on_worker_join(worker, self._now_s())
+        log.info("worker %d is up", worker)
+
+    def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
+        """The last ``tokens`` of a prefix have left the worker's cache."""
+        self.router.on_evict(prefix, tokens, worker, self._now_s())
+
+    def forget_cache(self, worker: int) -> None:
+        """Nothing is in the worker's cache, or nobody knows what."""
+        self._caches[worker].clear()
+
+    def _new_cache(self, worker: int) -> AssumedCache:
+        return AssumedCache(self._pool_tokens, partial(self.evicted, worker))

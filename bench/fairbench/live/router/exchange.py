@@ -1,0 +1,107 @@
+"""One request at one worker: sent, and its answer passed on as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+
+from aiohttp import ClientError, ClientPayloadError, ClientResponse, ClientSession, web
+
+from fairbench.live import headers
+from fairbench.live.router.calls import Call
+from fairbench.live.router.dispatcher import Flight
+from fairbench.live.router.problem import Problem
+from fairbench.live.router.usage import StreamReader, Usage, usage_of
+
+# How an exchange ended. LEFT: the client went. LOST, RETRIED: the worker did, the answer having
+# begun or not.
+OK, ERROR, LEFT, LOST, RETRIED = "ok", "error", "left", "lost", "retried"
+RETURNED = ("Content-Type", "Retry-After", "x-request-id")
+
+
+class WorkerLost(Exception):
+    """The connection to the worker failed before its answer began, so another may be asked."""
+
+
+class Exchange:
+    """Asks the worker and answers the client. ``usage`` and ``outcome`` say how it went."""
+
+    def __init__(self, request: web.Request, call: Call, flight: Flight) -> None:
+        self._request = request
+        self._call = call
+        self._flight = flight
+        self._stream: web.StreamResponse | None = None
+        self._reader = StreamReader(hide_usage=call.hide_usage)
+        self.usage = Usage()
+        self.outcome = LEFT
+
+    async def run(
+        self, session: ClientSession, url: str, sent: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """Send the call with the headers ``sent``; returns what the client was answered.
+
+        Cancelled or with a client that reads no more, it closes the connection to the worker,
+        which is how workers learn that a request is not wanted any longer. Raises WorkerLost, and
+        ConnectionError if the client has left.
+        """
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._flight.on_lost = partial(scope.reschedule, 0.0)
+                async with session.post(url, data=self._call.body(), headers=sent) as answer:
+                    return await self._pass_on(answer)
+        except _ClientLeft as error:
+            raise ConnectionResetError from error
+        except (ClientError, OSError) as error:
+            if self._stream is None:
+                self.outcome = RETRIED
+                raise WorkerLost from error
+            self.outcome = LOST
+            return await self._break_off(self._stream)
+        finally:
+            if self._stream is not None:
+                self.usage = self._reader.usage()
+
+    async def _pass_on(self, answer: ClientResponse) -> web.StreamResponse:
+        returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
+        returned[headers.WORKER] = str(self._flight.worker)
+        if not (self._call.stream and answer.ok):
+            body = await answer.read()
+            self.usage = usage_of(body)
+            self.outcome = OK if answer.ok else ERROR
+            return web.Response(body=body, status=answer.status, headers=returned)
+        stream = web.StreamResponse(status=answer.status, headers=returned)
+        async for chunk in answer.content.iter_any():
+            with _client_may_leave():
+                if self._stream is None:  # not before: until now another worker could be asked
+                    await stream.prepare(self._request)
+                    self._stream = stream
+                if wanted := self._reader.feed(chunk):
+                    # Waits while the client is slow, and so stops reading from the worker.
+                    await stream.write(wanted)
+        if self._stream is None:
+            raise ClientPayloadError("an empty stream")
+        with _client_may_leave():
+            await stream.write(self._reader.rest())
+        self.outcome = ERROR if self._reader.usage().failed else OK
+        return stream
+
+    async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
+        """End a stream whose worker is gone, in the stream's own way."""
+        problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
+        await stream.write(problem.event())
+        return stream
+
+
+class _ClientLeft(Exception):
+    """What goes wrong with the client's connection, since aiohttp's errors do not say whose."""
+
+
+@contextmanager
+def _client_may_leave() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError as error:
+        raise _ClientLeft from error

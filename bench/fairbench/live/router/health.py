@@ -1,0 +1,78 @@
+"""Which workers are up: each is asked at intervals, and at once when a connection to it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+
+from fairbench.live.router.dispatcher import Dispatcher
+
+PATH = "/health"
+
+
+class Health:
+    """Takes workers out of rotation and back in; ``on_return(worker)`` hears of the latter."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        dispatcher: Dispatcher,
+        timeout_s: float,
+        on_return: Callable[[int], None],
+    ) -> None:
+        # Its own connections, each a new one: that an old one still works says little.
+        self._session = ClientSession(
+            connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=timeout_s)
+        )
+        self._urls = urls
+        self._dispatcher = dispatcher
+        self._on_return = on_return
+        self._asked: dict[int, asyncio.Task[None]] = {}
+
+    async def watch(self, interval_s: float) -> None:
+        """Check all workers every ``interval_s``, until cancelled."""
+        while True:
+            await self.check_all()
+            await asyncio.sleep(interval_s)
+
+    async def check_all(self) -> None:
+        """Ask every worker once."""
+        await asyncio.gather(*map(self.check, range(len(self._urls))))
+
+    async def check(self, worker: int) -> None:
+        """Ask one worker, and join or leave it as it answers."""
+        await asyncio.shield(self.suspect(worker))
+
+    def suspect(self, worker: int) -> asyncio.Task[None]:
+        """``check`` in the background; one at a time for each worker."""
+        if worker not in self._asked:
+            self._asked[worker] = asyncio.create_task(self._check(worker))
+        return self._asked[worker]
+
+    async def aclose(self) -> None:
+        """Give up what is being asked."""
+        asked = list(self._asked.values())
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await self._session.close()
+
+    async def _check(self, worker: int) -> None:
+        try:
+            healthy = await self._answers(worker)
+        finally:
+            del self._asked[worker]
+        if not healthy:
+            self._dispatcher.leave(worker)
+        elif worker not in self._dispatcher.up:
+            self._on_return(worker)
+            self._dispatcher.join(worker)
+
+    async def _answers(self, worker: int) -> bool:
+        try:
+            async with self._session.get(self._urls[worker] + PATH) as response:
+                return response.ok
+        except (ClientError, OSError):  # a timeout is an OSError
+            return False

@@ -1,0 +1,57 @@
+"""Whose a request is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+
+from fairbench.errors import DataError
+from fairbench.live import headers
+from fairbench.live.router.problem import Problem
+from fairbench.validation import read_toml
+
+ANONYMOUS = "default"  # as SGLang's plugin calls who gives no name
+MAX_LENGTH = 128
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """API key -> client, from a TOML file of lines ``"KEY" = "CLIENT"``. Raises DataError."""
+    keys = read_toml(path, str(path))
+    for number, client in enumerate(keys.values(), 1):
+        if not isinstance(client, str) or not is_name(client):  # never show a key
+            raise DataError(f"{path}: key {number}: its client must be a name, not {client!r}")
+    if not keys:
+        raise DataError(f"{path}: holds no key")
+    return keys
+
+
+def client_of(sent: Mapping[str, str], user: str | None, keys: Mapping[str, str] | None) -> str:
+    """The client of a request with these headers and this ``user``.
+
+    With ``keys`` the key alone decides, so that nobody can claim to be another client. Raises
+    Problem for an unknown key and for a name that cannot be one.
+    """
+    if keys is not None:
+        return _owner(sent.get("Authorization", ""), keys)
+    named = (sent[name] for name in headers.CLIENT_ALIASES if name in sent)
+    client = next(named, user) or ANONYMOUS
+    if not is_name(client):
+        raise Problem(
+            HTTPStatus.BAD_REQUEST,
+            f"a client's name has 1 to {MAX_LENGTH} printable ASCII characters",
+        )
+    return client
+
+
+def is_name(client: str) -> bool:
+    """Whether it can be a client's name, which has to travel in a header."""
+    return 0 < len(client) <= MAX_LENGTH and client.isascii() and client.isprintable()
+
+
+def _owner(authorization: str, keys: Mapping[str, str]) -> str:
+    scheme, _, key = authorization.partition(" ")
+    client = keys.get(key.strip()) if scheme.lower() == "bearer" else None
+    if client is None:
+        raise Problem(HTTPStatus.UNAUTHORIZED, "unknown API key: send Authorization: Bearer KEY")
+    return client

@@ -1,0 +1,47 @@
+"""Errors of the router's own, in the shape of OpenAI's."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+
+_TYPES = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+}
+
+
+class Problem(Exception):
+    """Why a request gets no answer from a worker. The message is for its client."""
+
+    def __init__(
+        self, status: HTTPStatus, message: str, *, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+    def response(self) -> web.Response:
+        """The answer, if none has begun."""
+        response = web.Response(
+            body=self._json(), status=self.status, content_type="application/json"
+        )
+        if self.retry_after_s is not None:
+            response.headers["Retry-After"] = str(self.retry_after_s)
+        return response
+
+    def event(self) -> bytes:
+        """The end of a stream that has begun, which clients of OpenAI and SGLang understand."""
+        return b"data: %b\n\ndata: [DONE]\n\n" % self._json()
+
+    def _json(self) -> bytes:
+        fallback = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {
+            "message": str(self),
+            "type": _TYPES.get(self.status, fallback),
+            "param": None,
+            "code": int(self.status),
+        }
+        return msgspec.json.encode({"error": error})

@@ -1,0 +1,115 @@
+"""All that runs in a router process, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from typing import Any
+
+from aiohttp import ClientSession, ClientTimeout, TCPConnector
+
+from fairbench.live.kv_events.blocks import BlockIndex
+from fairbench.live.kv_events.subscriber import Subscriber
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.health import Health
+from fairbench.live.router.metrics import RouterMetrics
+from fairbench.live.router.pool import pool_tokens
+from fairbench.live.router.proxy import Proxy
+from fairbench.live.router.text_tokens import TextTokens
+from fairbench.schedulers.base import Router
+
+# Uvicorn, which serves SGLang, closes a connection that is idle for 5 s.
+KEEP_ALIVE_S = 4.0
+CONNECT_TIMEOUT_S = 10.0
+# Of workers that do not say: about what an 8B model leaves of 80 GB.
+ASSUMED_POOL_TOKENS = 400_000
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def running(
+    config: RouterConfig, router: Router, text: TextTokens, metrics: RouterMetrics
+) -> AsyncIterator[Proxy]:
+    """The proxy, with health checks and KV events followed beside it."""
+    urls = [worker.url for worker in config.workers]
+    async with _new_session() as session:
+        dispatcher = await _new_dispatcher(session, urls, router)
+        subscribers = _subscribers(config, dispatcher)
+        metrics.watch(dispatcher, subscribers)
+        health = Health(urls, dispatcher, config.health_timeout_s, partial(_returned, subscribers))
+        async with (
+            aclosing(health),
+            _background(subscriber.run() for subscriber in subscribers.values()),
+        ):
+            await health.check_all()
+            async with _background([health.watch(config.health_interval_s)]):
+                yield Proxy(config, session, dispatcher, health, metrics, text)
+
+
+def _new_session() -> ClientSession:
+    return ClientSession(
+        connector=TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+        # Never a total: a request may wait long. Health checks find a worker that hangs.
+        timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        auto_decompress=False,
+    )
+
+
+async def _new_dispatcher(
+    session: ClientSession, urls: Sequence[str], router: Router
+) -> Dispatcher:
+    tokens = await pool_tokens(session, urls)
+    if tokens is None:
+        log.warning("no worker says how large its KV pool is; assumed: %d", ASSUMED_POOL_TOKENS)
+    else:
+        router.on_capacity(tokens)
+    start = time.monotonic()
+    return Dispatcher(
+        router, len(urls), tokens or ASSUMED_POOL_TOKENS, lambda: time.monotonic() - start
+    )
+
+
+def _subscribers(config: RouterConfig, dispatcher: Dispatcher) -> dict[int, Subscriber]:
+    """One for each worker that publishes KV events, if the router has any use for them."""
+    if not dispatcher.router.wants_evictions:
+        return {}
+    return {
+        number: Subscriber(
+            worker,
+            BlockIndex(
+                partial(dispatcher.evicted, number), partial(dispatcher.forget_cache, number)
+            ),
+        )
+        for number, worker in enumerate(config.workers)
+        if worker.kv_events is not None
+    }
+
+
+def _returned(subscribers: Mapping[int, Subscriber], worker: int) -> None:
+    if worker in subscribers:
+        subscribers[worker].restart()
+
+
+@asynccontextmanager
+async def _background(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Tasks that run until the block ends. None of them is meant to end before."""
+    tasks = [asyncio.create_task(one) for one in work]
+    for task in tasks:
+        task.add_done_callback(_complain)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a task of the router has ended", exc_info=error)

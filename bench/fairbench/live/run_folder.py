@@ -1,0 +1,29 @@
+"""Where a live run keeps logs and records while it runs."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairbench.errors import UsageError
+
+FOLDER = "live"  # of the run's directory
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def run_folder(directory: Path) -> Iterator[Path]:
+    """The folder of the run in ``directory``, made if need be, for one process at a time.
+
+    Raises UsageError while another process has it. The system lets go of it when that one dies.
+    """
+    folder = directory / FOLDER
+    folder.mkdir(exist_ok=True)
+    with (folder / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{directory}: this run is still going on") from None
+        yield folder

@@ -1,0 +1,1 @@
+"""Worker processes: started, made ready, verified and stopped, whatever ends the harness."""

@@ -1,0 +1,35 @@
+"""Small requests to a server of ours, blocking, never through a proxy."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPException
+from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
+
+from fairbench.errors import RunFailed
+
+TIMEOUT_S = 10.0
+
+_direct = build_opener(ProxyHandler({}))
+
+
+def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
+    """Whether the server answers with success (2xx)."""
+    try:
+        with _direct.open(Request(url, method=method), timeout=timeout_s):
+            return True
+    except (OSError, HTTPException):  # HTTPError, for other answers, is an OSError
+        return False
+
+
+def get_json(url: str) -> dict[str, Any]:
+    """The JSON object at a URL. Raises RunFailed if there is none."""
+    try:
+        with _direct.open(url, timeout=TIMEOUT_S) as answer:
+            content = json.load(answer)
+    except (OSError, HTTPException, ValueError) as error:
+        raise RunFailed(f"{url}: {error}") from None
+    if not isinstance(content, dict):
+        raise RunFailed(f"{url}: answered no JSON object")
+    return content

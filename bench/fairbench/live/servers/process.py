@@ -1,0 +1,71 @@
+"""One server process: started under a reaper, with a log file, and surely ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fairbench.live.servers import reaper
+
+GRACE_S = 10.0  # from SIGTERM to SIGKILL
+REAPER_MARGIN_S = 5.0  # for the reaper itself to end after that
+TAIL_BYTES = 4_000
+TAIL_LINES = 20
+
+
+class ServerProcess:
+    """A command that runs until ``stop``, until this process ends in whatever way, or by itself."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._grace_s = grace_s
+        self._log_start = log_path.stat().st_size if log_path.exists() else 0
+        with log_path.open("ab") as log:
+            # A session of its own: Ctrl-C at the terminal is for the harness, which ends this.
+            self._reaper = subprocess.Popen(
+                [sys.executable, "-I", "-S", reaper.__file__, str(grace_s), *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 128 plus the signal's number if one ended it."""
+        return self._reaper.poll()
+
+    def log_tail(self) -> str:
+        """The last lines that this process has written."""
+        with self.log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, size - TAIL_BYTES))
+            text = log.read().decode("utf-8", "replace")
+        return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+    def ask_to_stop(self) -> None:
+        """Begin to end it, without waiting, so that several can end side by side."""
+        assert self._reaper.stdin is not None
+        self._reaper.stdin.close()
+
+    def stop(self) -> None:
+        """End it: SIGTERM, and SIGKILL after the grace period. Returns when it is gone."""
+        self.ask_to_stop()
+        try:
+            self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
+        except subprocess.TimeoutExpired:  # not even SIGKILL ended the server; no more can be done
+            self._reaper.kill()
+            self._reaper.wait()

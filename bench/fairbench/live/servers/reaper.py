@@ -1,0 +1,52 @@
+"""Runs one server and ends it, children included, when whoever started it lets go or dies.
+
+    python reaper.py GRACE_S COMMAND...
+
+Standard input is a pipe that only the harness holds open. It closes when the harness says so and
+when the harness is killed, even by SIGKILL: either way the server gets SIGTERM, then after
+``GRACE_S`` seconds SIGKILL, which its process group gets in any case. A program of its own that
+knows nothing of fairbench, since one is started with every server.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+HARNESS = 0  # the file descriptor of the pipe
+
+
+def main() -> int:
+    """Run the server to its end; returns its exit code, 128 plus the number of a signal."""
+    grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    try:
+        # Its own process group, so that what it leaves behind can be found.
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        return 127
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda *_: server.terminate())
+    threading.Thread(target=_end_with_harness, args=(server, grace_s), daemon=True).start()
+    code = server.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    return code if code >= 0 else 128 - code
+
+
+def _end_with_harness(server: subprocess.Popen[bytes], grace_s: float) -> None:
+    while os.read(HARNESS, 1024):
+        pass  # nobody writes; the end of the file is the message
+    server.terminate()
+    try:
+        server.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        server.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

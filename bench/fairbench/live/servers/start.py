@@ -1,0 +1,143 @@
+"""Starting servers side by side, and waiting until every one is ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairbench.errors import RunFailed
+from fairbench.live.servers.http import answers
+from fairbench.live.servers.ports import LOOPBACK, TAKEN, free_ports
+from fairbench.live.servers.process import ServerProcess
+
+POLL_S = 0.1
+HEALTH_TIMEOUT_S = 5.0
+MAX_STARTS = 5  # of one server, whose port was taken each time
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to start one server. ``command`` is told ``ports`` free ports, the HTTP port first.
+
+    It is ready once ``health`` answers with success.
+    """
+
+    name: str
+    command: Callable[[Sequence[int]], list[str]]
+    ports: int = 1
+    health: str = "/health"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Server:
+    """A server started from its recipe, on ports of its own."""
+
+    def __init__(self, recipe: Recipe, log_dir: Path) -> None:
+        self.recipe = recipe
+        self._log_path = log_dir / f"{recipe.name}.log"
+        self.starts = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it, on other ports than before. Precondition: it does not run."""
+        self.starts += 1
+        self.ports = free_ports(self.recipe.ports)
+        self.process = ServerProcess(
+            self.recipe.name,
+            self.recipe.command(self.ports),
+            self._log_path,
+            environment=self.recipe.environment,
+        )
+
+    @property
+    def url(self) -> str:
+        """Its HTTP root."""
+        return f"http://{LOOPBACK}:{self.ports[0]}"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process runs no more."""
+        return self.process.exit_code is not None
+
+    def is_ready(self) -> bool:
+        """Whether it is healthy; starts it again if it ended because a port was taken.
+
+        Raises RunFailed, with the end of its log, if it ended for another reason.
+        """
+        if not self.has_ended:
+            return answers(self.url + self.recipe.health, timeout_s=HEALTH_TIMEOUT_S)
+        log = self.process.log_tail().lower()
+        if self.starts == MAX_STARTS or not any(text in log for text in TAKEN):
+            self.check()
+        self.process.stop()
+        self.start()
+        return False
+
+    def check(self) -> None:
+        """Raise RunFailed, with the end of its log, if it has ended."""
+        if self.has_ended:
+            raise self.failed(f"ended with exit code {self.process.exit_code}")
+
+    def failed(self, how: str) -> RunFailed:
+        """The error that says how it failed; the end of its log is a note on it."""
+        error = RunFailed(f"{self.recipe.name} {how}; its log is {self._log_path}")
+        error.add_note(self.process.log_tail())
+        return error
+
+
+def start_all(
+    recipes: Sequence[Recipe],
+    log_dir: Path,
+    *,
+    timeout_s: float,
+    on_ready: Callable[[int, int], None] = lambda ready, total: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> list[Server]:
+    """Start servers and wait until all are ready; ``on_ready(ready, total)`` is told how many are.
+
+    Raises RunFailed if one ends or is not ready in time, KeyboardInterrupt if ``interrupted``;
+    none runs then.
+    """
+    servers: list[Server] = []
+    try:
+        # One by one, so that if one cannot be started the others are known.
+        servers.extend(Server(recipe, log_dir) for recipe in recipes)
+        _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
+    except BaseException:
+        stop_all(servers)
+        raise
+    return servers
+
+
+def _wait_ready(
+    servers: Sequence[Server],
+    deadline: float,
+    timeout_s: float,
+    on_ready: Callable[[int, int], None],
+    interrupted: Callable[[], bool],
+) -> None:
+    waiting = list(servers)
+    on_ready(0, len(servers))
+    while waiting:
+        if interrupted():
+            raise KeyboardInterrupt
+        still = [server for server in waiting if not server.is_ready()]
+        if len(still) < len(waiting):
+            on_ready(len(servers) - len(still), len(servers))
+        elif time.monotonic() > deadline:
+            raise still[0].failed(f"was not ready within {timeout_s:g} s")
+        else:
+            time.sleep(POLL_S)
+        waiting = still
+    for server in servers:
+        server.check()  # whoever was first may have ended since
+
+
+def stop_all(servers: Sequence[Server]) -> None:
+    """End servers side by side. Returns when all are gone."""
+    for server in servers:
+        server.process.ask_to_stop()
+    for server in servers:
+        server.process.stop()

@@ -1,0 +1,76 @@
+"""The service log of a live run, as far as it can be told from the outside.
+
+Each request that produced anything gets two rows of its own. Its prefill lasts from its admission,
+where its input is booked, to its first token, where that token and the computed part of the input
+are. Its decoding lasts from there to its last token, and books its tokens in ``DECODE_STEPS`` steps
+at most, at an even pace: metrics look at every step, so single tokens would take gigabytes.
+
+A simulated log has one row per change of the batch; rows of one worker do not overlap there. Here
+they do, ``batch_size`` is 1 and ``context_tokens`` 0, and the difference between two clients at an
+instant is exact to a step of each request under way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairbench.metrics.records import Floats, Ints, Requests, ServiceLog
+
+DECODE_STEPS = 16
+
+
+def service_of(requests: Requests, last_token_s: Floats) -> ServiceLog:
+    """Prefill and decode rows of all requests, in order of start and worker.
+
+    ``last_token_s`` is when the last token so far came, of each request; NaN if there is none.
+    """
+    answered = requests.take(~np.isnan(requests.first_token_s))
+    several = ~np.isnan(last_token_s) & (requests.output_tokens > 1)
+    longer = requests.take(several)
+    prefill = _rows(
+        answered,
+        answered.admitted_s,
+        answered.first_token_s,
+        output_tokens=np.minimum(answered.output_tokens, 1),
+        input_tokens=answered.input_tokens,
+        extend_tokens=answered.extend_tokens,
+    )
+    nothing = np.zeros(len(longer), dtype=np.int64)
+    decode = _rows(
+        longer,
+        longer.first_token_s,
+        last_token_s[several],
+        output_tokens=longer.output_tokens - 1,
+        input_tokens=nothing,
+        extend_tokens=nothing,
+    )
+    both = {name: np.concatenate([prefill[name], decode[name]]) for name in prefill}
+    log = ServiceLog.from_columns(both)
+    return log.take(np.lexsort((log.worker, log.start_s)))
+
+
+def _rows(
+    requests: Requests,
+    start_s: Floats,
+    end_s: Floats,
+    *,
+    output_tokens: Ints,
+    input_tokens: Ints,
+    extend_tokens: Ints,
+) -> dict[str, Floats | Ints]:
+    count = len(requests)
+    return {
+        "worker": requests.worker,
+        "client": requests.client,
+        "start_s": start_s,
+        "end_s": end_s,
+        "steps": np.clip(output_tokens, 1, DECODE_STEPS),
+        "step_growth_s": np.zeros(count),
+        "batch_size": np.ones(count),
+        "context_tokens": np.zeros(count),
+        "input_tokens": input_tokens,
+        "extend_charged_tokens": extend_tokens,
+        "extend_tokens": extend_tokens,
+        "recompute_tokens": np.zeros(count),
+        "output_tokens": output_tokens,
+    }

@@ -1,0 +1,174 @@
+"""The summary of a live run: the keys of simulated ones, and what only a client knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.core import ServiceBound
+from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
+from fairbench.live.driver.drive import DriveResult
+from fairbench.live.records import LiveRecords
+from fairbench.metrics.records import Client, Facts
+from fairbench.metrics.summary import summarize
+from fairbench.schedulers.registry import build_local, build_router
+from fairbench.sim.results import Tables, cluster_bound, run_window
+from fairbench.workloads.tokens import load_counter
+
+LATE_MS = 10.0  # P99 lateness above which a run is flagged
+
+# What is not known unless the server reports cached tokens, and unless it reports queue times.
+NEEDS_CACHED = (
+    "cache_hit_rate",
+    "actual_service_tok_s",
+    "extend_rate_tok_s",
+    "extend_throughput",
+    "jain_index_actual",
+    "max_service_gap",
+)
+NEEDS_ADMISSION = ("queue_empty_share", "demand_limited", "max_service_gap")
+NO_CACHED = "the server does not report cached tokens"
+NO_ADMISSION = "the server does not report when it admitted requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What served a run. Sizes are None where they are not known.
+
+    ``name`` is how tables call it. ``timing_profile`` and its grade are those of emulated servers.
+    ``as_served``: by whatever scheduler an endpoint has.
+    """
+
+    backend: str
+    name: str = ""
+    emulated: bool = False
+    as_served: bool = False
+    pool_tokens: int | None = None
+    mem_fraction_static: float | None = None
+    chunked_prefill_size: int | None = None
+    timing_profile: str | None = None
+    timing_grade: str | None = None
+
+
+def summary_of(
+    spec: ExperimentSpec,
+    records: LiveRecords,
+    tables: Tables,
+    result: DriveResult,
+    served: Served,
+) -> dict[str, Any]:
+    """The summary as JSON types: metrics, and what was run on what."""
+    facts = _facts(spec, result, served)
+    metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    notes: dict[str, str] = metrics["notes"]
+    if facts.bound is None:
+        notes["bound_source"] = facts.bound_unavailable
+    _measure_gaps(metrics, records)
+    _forget_unknown(metrics, records)
+    notes |= _remarks(spec, records)
+    counter = load_counter(spec.tokenizer) if spec.dataset_path else None
+    return {
+        "simulated": False,
+        "emulated": served.emulated,
+        "backend": served.backend,
+        "served": served.name,
+        "complete": result.complete,
+        "timing_profile": served.timing_profile,
+        "timing_grade": served.timing_grade,
+        "timing_error_pct": 0.0,
+        "scheduler": spec.scheduler,
+        "router": spec.router,
+        "local": spec.local,
+        "workload": spec.workload.name,
+        "scenario": spec.scenario,
+        "dp": spec.dp,
+        "seed": spec.seed,
+        "latency": spec.workload.latency,
+        "mem_fraction_static": served.mem_fraction_static,
+        "pool_tokens": served.pool_tokens,
+        "chunked_prefill_size": served.chunked_prefill_size,
+        "token_count_method": counter.method if counter else None,
+        "bound_source": facts.bound.source if facts.bound else None,
+        **metrics,
+        **_finite(lateness_ms(records.requests)),
+        "held": sum(request.held_s > 0 for request in records.requests),
+        "errors": error_counts(records.requests),
+    }
+
+
+def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
+    workers = 1 if served.as_served else spec.dp
+    bound, reason = _bound(spec, served)
+    return Facts(
+        clients=tuple(Client(plan.client, plan.misbehaving) for plan in spec.client_plans()),
+        window=run_window(spec, result.last_arrival_s, result.end_s),
+        horizon_s=result.end_s,
+        workers=workers,
+        pool_tokens=served.pool_tokens or 0,
+        latency=spec.workload.latency,
+        bound=bound,
+        bound_workers=workers,
+        bound_unavailable=reason,
+    )
+
+
+def _bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, str]:
+    """The theorem that holds for the schedulers of the run, or None and why."""
+    if served.as_served:
+        return None, "the scheduler is the server's own"
+    if served.pool_tokens is None:
+        return None, "the size of the KV pool is not known"
+    router = build_router(spec.router, spec.settings, spec.dp)
+    return cluster_bound(router, build_local(spec.local, spec.settings), spec.dp)
+
+
+def _measure_gaps(metrics: dict[str, Any], records: LiveRecords) -> None:
+    """Fill in the gaps between single tokens, which a service log does not have."""
+    for key, value in _finite(itl_ms(records.requests)).items():
+        metrics[key] = value
+        if value is not None:
+            metrics["notes"].pop(key, None)
+
+
+def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
+    """Replace by null, with the reason, what depends on something that the server kept back."""
+    answered = [request for request in records.requests if request.first_token_s is not None]
+    if any(request.admitted_s is None for request in answered):
+        _forget(metrics, NEEDS_ADMISSION, NO_ADMISSION)
+    if any(request.cached_tokens is None for request in answered):
+        _forget(metrics, NEEDS_CACHED, NO_CACHED)
+
+
+def _forget(metrics: dict[str, Any], keys: Iterable[str], reason: str) -> None:
+    for key in keys:
+        metrics[key] = None
+        metrics["notes"][key] = reason
+        for client in metrics["clients"]:
+            if key in client:
+                client[key] = None
+                metrics["notes"][f"clients.{client['client']}.{key}"] = reason
+
+
+def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
+    """What a reader must know before trusting the numbers."""
+    remarks = {}
+    late_ms = lateness_ms(records.requests)["lateness_p99_ms"]
+    if late_ms > LATE_MS and spec.request_rate != inf:
+        remarks["lateness"] = (
+            f"1% of the requests were sent {late_ms:,.0f} ms late or more (up to {LATE_MS:g} is "
+            "fine): the load was not the one asked for"
+        )
+    errors = error_counts(records.requests)
+    if errors:
+        remarks["errors"] = ", ".join(f"{number} x {kind}" for kind, number in errors.items())
+    if spec.dataset_path:
+        remarks["dataset"] = "prompts are synthetic tokens; only their lengths are the data set's"
+    return remarks
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """The values with null for every number that JSON cannot hold."""
+    return {key: value if isfinite(value) else None for key, value in values.items()}

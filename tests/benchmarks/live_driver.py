@@ -1,0 +1,156 @@
+"""The driver against a null server: python tests/benchmarks/live_driver.py [--sglang-python PYTHON]
+
+Requests of 256 tokens are answered in 16 chunks, 5 ms apart, by a server without a model in another
+process. Reported as Markdown: CPU time per request, how late requests were sent, and requests per
+second. With the Python of an installation of SGLang its own ``bench_serving`` gets the same load.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+NULL_SERVER = Path(__file__).parents[1] / "live" / "live_null_server.py"
+INPUT_TOKENS, OUTPUT_TOKENS, CHUNKS, GAP_MS = 256, 16, 16, 5
+SECONDS = 10  # of load at a given rate
+AT_ONCE, CONCURRENCY = 5_000, 256  # requests and cap when the rate is unlimited
+
+SGLANG = """
+import json, sys, time, types
+datasets = types.ModuleType("datasets")  # only for image data sets
+datasets.load_dataset = None
+sys.modules.setdefault("datasets", datasets)
+import sglang.benchmark.serving as serving
+start, end = [], []
+benchmark, metrics = serving.benchmark, serving.calculate_metrics
+async def timed_benchmark(*args, **kwargs):
+    start.append((time.process_time(), time.perf_counter()))
+    return await benchmark(*args, **kwargs)
+def timed_metrics(*args, **kwargs):
+    end.append((time.process_time(), time.perf_counter()))
+    return metrics(*args, **kwargs)
+serving.benchmark, serving.calculate_metrics = timed_benchmark, timed_metrics
+serving.cli_main()
+print(json.dumps([e - s for s, e in zip(start[0], end[0])]))
+"""
+
+
+def ours(url: str, rate: float, requests: int) -> None:
+    """Print CPU ms per request, lateness P50 and P99 in ms, and requests/s as JSON."""
+    from fairbench.config.resolve import resolve
+    from fairbench.live.client_side import lateness_ms
+    from fairbench.live.driver.drive import drive
+    from fairbench.live.driver.target import Target
+    from fairbench.live.records import read_records
+
+    one_call = {
+        "turns_min": 1,
+        "turns_max": 1,
+        "user_tokens": INPUT_TOKENS,
+        "user_sigma": 0.0,
+        "output_tokens": OUTPUT_TOKENS,
+        "output_sigma": 0.0,
+        "max_new_tokens": OUTPUT_TOKENS,
+    }
+    flags = {
+        "workload": "chat",
+        "scenario": "none",
+        "clients": 1,
+        "request_rate": rate,
+        "num_programs": requests,
+        "scheduler": "fcfs",
+    }
+    spec = resolve(flags, {f"chat.{name}": value for name, value in one_call.items()})
+    cap = CONCURRENCY if rate == float("inf") else None
+    target = Target(url, max_concurrency=cap)
+    with tempfile.TemporaryDirectory() as folder:
+        cpu_s = time.process_time()
+        result = asyncio.run(drive(spec, target, Path(folder), vocab=range(16, 32_000)))
+        cpu_s = time.process_time() - cpu_s
+        records = read_records(Path(folder)).requests
+    assert [record.status for record in records] == ["finished"] * requests
+    late = lateness_ms(records)
+    print(
+        json.dumps(
+            {
+                "cpu_ms": 1000 * cpu_s / requests,
+                "p50_ms": late["lateness_p50_ms"],
+                "p99_ms": late["lateness_p99_ms"],
+                "rate": requests / result.end_s,
+            }
+        )
+    )
+
+
+def measure_ours(url: str, rate: float, requests: int) -> dict[str, float]:
+    """``ours`` in a process of its own."""
+    command = [sys.executable, __file__, "--url", url, "--rate", str(rate), "-n", str(requests)]
+    return json.loads(subprocess.check_output(command))
+
+
+def measure_sglang(python: str, url: str, rate: float, requests: int, tokenizer: str):
+    """``bench_serving`` under the same load: its CPU ms per request and its requests/s."""
+    arguments = (
+        f"--backend sglang --base-url {url} --dataset-name random-ids --num-prompts {requests} "
+        f"--random-input-len {INPUT_TOKENS} --random-output-len {OUTPUT_TOKENS} "
+        f"--random-range-ratio 1 --tokenize-prompt --request-rate {rate} --model {tokenizer} "
+        f"--tokenizer {tokenizer} --disable-tqdm --warmup-requests 0"
+    ).split()
+    if rate == float("inf"):
+        arguments += ["--max-concurrency", str(CONCURRENCY)]
+    with tempfile.TemporaryDirectory() as folder:  # where it leaves its results
+        command = [python, "-c", SGLANG, *arguments]
+        output = subprocess.check_output(command, cwd=folder, stderr=subprocess.DEVNULL)
+    cpu_s, wall_s = json.loads(output.splitlines()[-1])
+    return {"cpu_ms": 1000 * cpu_s / requests, "rate": requests / wall_s}
+
+
+@contextlib.contextmanager
+def null_server():
+    """The URL of a null server in another process."""
+    command = [sys.executable, str(NULL_SERVER), "--chunks", str(CHUNKS), "--gap-ms", str(GAP_MS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def report(python: str | None, tokenizer: str | None) -> None:
+    """Measure at every rate and print the table."""
+    print("| rate, /s | driver | CPU per request, ms | lateness P50, ms | P99, ms | sent, /s |")
+    print("|--:|---|--:|--:|--:|--:|")
+    with null_server() as url:
+        for rate in (100.0, 500.0, float("inf")):
+            requests = AT_ONCE if rate == float("inf") else round(rate * SECONDS)
+            own = measure_ours(url, rate, requests)
+            late = f"{own['p50_ms']:.2f} | {own['p99_ms']:.2f}" if rate < float("inf") else "- | -"
+            print(f"| {rate:g} | fairbench | {own['cpu_ms']:.3f} | {late} | {own['rate']:,.0f} |")
+            if python and tokenizer:
+                other = measure_sglang(python, url, rate, requests, tokenizer)
+                cpu_ms, reached = other["cpu_ms"], other["rate"]
+                print(f"| {rate:g} | bench_serving | {cpu_ms:.3f} | | | {reached:,.0f} |")
+                print(f"| {rate:g} | *ratio* | {own['cpu_ms'] / cpu_ms:.2f} | | | |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sglang-python", help="a Python that has sglang, to compare with")
+    parser.add_argument("--tokenizer", help="folder of a tokenizer, which bench_serving needs")
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--rate", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("-n", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.url:
+        ours(given.url, given.rate, given.n)
+    else:
+        report(given.sglang_python, given.tokenizer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The command as a process of its own, all of whose descendants can be found."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+
+MARK = "FAIRBENCH_TEST_MARK"
+WAIT_S = 300  # machines are busy
+
+
+@contextmanager
+def running(*arguments):
+    """``fairbench`` with these arguments; inside, ``process.mark`` finds all that it started."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairbench", *map(str, arguments)],
+        env=os.environ | {MARK: mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.mark = mark
+    try:
+        yield process
+        process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.communicate()
+        left = lasting(mark)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, "processes outlived the command"
+
+
+def lasting(mark):
+    """Descendants that are still there once those that are ending had 20 s."""
+    deadline = time.monotonic() + 20
+    while (found := descendants(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def descendants(mark):
+    """Processes that carry the mark; a zombie has none any more."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"{MARK}={mark}".encode() in environment.split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def tree(pid):
+    """A process and all its descendants."""
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (stat := _stat(int(folder.name))):
+            parents[int(folder.name)] = int(stat[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def runs(pid):
+    """Whether a process is there and no zombie, which only its parent could take away."""
+    stat = _stat(pid)
+    return bool(stat) and stat[0] != "Z"
+
+
+def _stat(pid):
+    """State, parent and so on of a process, as /proc has them."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def wait_until(condition, process):
+    """Poll until it holds; fails after ``WAIT_S`` seconds, or if the process ends before."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def wait_until_gone(pids):
+    """Poll until none of the processes runs; fails after ``WAIT_S`` seconds."""
+    deadline = time.monotonic() + WAIT_S
+    while left := [pid for pid in pids if runs(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def lines(path):
+    """How many lines a file has, 0 if there is none."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,54 @@
+"""Drives small experiments against a null server in this process."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from live_null_server import null_server
+
+from fairbench.config.resolve import resolve
+from fairbench.live.driver.drive import drive
+from fairbench.live.driver.target import Target
+from fairbench.live.records import read_records
+
+VOCAB = range(16, 32_000)
+
+# Each kind of program, small. Ten seconds of arrivals are over in a fifth of a second.
+SCALE = 50.0
+SMALL = {
+    "chat": {"turns_min": 2, "turns_max": 3, "output_tokens": 6.0, "max_new_tokens": 9},
+    "judge": {"article_tokens": 60.0, "judgement_tokens": 5, "merge_output_tokens": 4},
+    "long-qa": {"questions": 3, "document_tokens": 90.0, "answer_tokens": 4.0},
+    "tot": {"branches": 2, "question_tokens": 30.0, "output_tokens": 3},
+}
+
+
+def small_spec(workload="chat", settings=None, **flags):
+    """Two well-behaved clients (or those of a scenario) and two programs of each."""
+    given = {"scenario": "none", "clients": 2, "num_programs": 2, "request_rate": 1.0}
+    params = SMALL[workload] | (settings or {})
+    return resolve(
+        {"workload": workload, "scheduler": "fcfs"} | given | flags,
+        {f"{workload}.{name}": value for name, value in params.items()},
+    )
+
+
+def driven(spec, *, target=None, interrupted=lambda server: False, **server_settings):
+    """(records, server, result) of a spec; ``target`` are fields of the ``Target``."""
+
+    async def run(folder):
+        async with null_server(**server_settings) as server:
+            fields = {"time_scale": SCALE} | (target or {})
+            result = await drive(
+                spec,
+                Target(**({"base_url": server.url} | fields)),
+                folder,
+                vocab=VOCAB,
+                interrupted=lambda: interrupted(server),
+            )
+            await asyncio.sleep(0.02)  # the server hears of connections that were dropped
+            return server, result
+
+    with tempfile.TemporaryDirectory() as folder:
+        server, result = asyncio.run(run(Path(folder)))
+        return read_records(Path(folder)), server, result

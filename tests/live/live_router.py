@@ -1,0 +1,211 @@
+"""A router in this process, and workers of ours that can be stopped, started and looked into."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import ClientSession, web
+
+from fairbench.live.router.app import PROXY, build_app
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.servers.address import WorkerAddress
+
+GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
+PATHS = {
+    GENERATE: {"input_ids": list(range(100)), "sampling_params": {"max_new_tokens": 3}},
+    COMPLETIONS: {"model": "m", "prompt": "once upon a time", "max_tokens": 3},
+    CHAT: {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3},
+}
+WORDS = ["one", "two", "three"]
+POLL_S = 0.01
+
+
+@dataclass
+class Worker:
+    """A small worker. ``seen`` are its requests; it answers three words.
+
+    With ``held_at`` it waits before that word for ``released``. ``padding`` comes before the words
+    of a stream, piece by piece.
+    """
+
+    port: int = 0
+    held_at: int | None = None
+    padding: Sequence[bytes] = ()
+    info: dict = field(default_factory=dict)
+    seen: list = field(default_factory=list)
+    aborted: int = 0
+    sent_bytes: int = 0
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    healthy: bool | None = True  # None: it never answers
+    runner: web.AppRunner | None = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self):
+        """On the port it had before, if it had one."""
+        app = web.Application(client_max_size=1 << 26)
+        app.add_routes([web.post(path, self.answer) for path in PATHS])
+        app.router.add_get("/health", self.health)
+        app.router.add_get("/server_info", self.server_info)
+        app.router.add_get("/v1/models", self.models)
+        self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = self.runner.addresses[0][1]
+
+    async def stop(self):
+        """End at once: whoever waits for an answer sees the connection break."""
+        if self.runner.server is None:
+            return
+        for connection in list(self.runner.server.connections):
+            connection.force_close()
+            if connection.transport is not None:
+                connection.transport.abort()
+        await self.runner.cleanup()
+
+    async def health(self, _):
+        if self.healthy is None:
+            await asyncio.Event().wait()
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def server_info(self, _):
+        return web.json_response(self.info)
+
+    async def models(self, request):
+        self.seen.append((request.path, dict(request.headers), None))
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async def answer(self, request):
+        body = json.loads(await request.read())
+        self.seen.append((request.path, dict(request.headers), body))
+        try:
+            if body.get("stream"):
+                return await self.stream(request, body)
+            await self.wait_at(0)
+            return web.json_response(whole(request.path))
+        except (asyncio.CancelledError, ConnectionError):
+            self.aborted += 1
+            raise
+
+    async def stream(self, request, body):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in self.padding:
+            await response.write(piece)
+            self.sent_bytes += len(piece)
+        for number, event in enumerate(events(request.path, body)):
+            await self.wait_at(number)
+            await response.write(b"data: %b\n\n" % json.dumps(event).encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def wait_at(self, number):
+        if number == self.held_at:
+            await self.released.wait()
+
+
+def usage(path):
+    if path == GENERATE:
+        meta = {"prompt_tokens": 100, "completion_tokens": len(WORDS), "cached_tokens": 32}
+        return {"meta_info": meta}
+    details = {"prompt_tokens_details": {"cached_tokens": 32}}
+    return {"usage": {"prompt_tokens": 100, "completion_tokens": len(WORDS), **details}}
+
+
+def choice(path, word):
+    return {"delta": {"content": word}} if path == CHAT else {"text": word}
+
+
+def whole(path):
+    return {"choices": [choice(path, " ".join(WORDS))], **usage(path)}
+
+
+def events(path, body):
+    for number, word in enumerate(WORDS, 1):
+        if path == GENERATE:
+            yield {"text": " ".join(WORDS[:number]), "meta_info": {"completion_tokens": number}}
+        else:
+            yield {"choices": [choice(path, word)]}
+    if path == GENERATE:
+        yield {"text": " ".join(WORDS), **usage(path)}
+    elif (body.get("stream_options") or {}).get("include_usage"):
+        yield {"choices": [], **usage(path)}
+
+
+@dataclass
+class RouterUnderTest:
+    """A router that serves at ``url``, and its ``proxy``."""
+
+    url: str
+    proxy: object
+    session: ClientSession
+
+    def post(self, path, body=None, **headers):
+        return self.session.post(self.url + path, json=body or PATHS[path], headers=headers)
+
+    @property
+    def up(self):
+        """The workers in rotation."""
+        return set(self.proxy.dispatcher.up)
+
+    async def status(self, path):
+        async with self.session.get(self.url + path) as answer:
+            return answer.status
+
+    async def metric(self, name):
+        async with self.session.get(f"{self.url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), 0.0)
+
+
+@asynccontextmanager
+async def router_before(workers, **settings):
+    """A router before these workers, which must have started."""
+    settings = {"router": "round-robin", "health_interval_s": 0.05, **settings}
+    addresses = [w if isinstance(w, WorkerAddress) else WorkerAddress(w.url) for w in workers]
+    app = build_app(RouterConfig(workers=addresses, **settings))
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    try:
+        async with ClientSession() as session:
+            yield RouterUnderTest(f"http://127.0.0.1:{port}", app[PROXY], session)
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def cluster(count, *, router=None, **settings):
+    """``count`` workers and a router before them; ``router`` holds its settings."""
+    workers = [Worker(**settings) for _ in range(count)]
+    for worker in workers:
+        await worker.start()
+    try:
+        async with router_before(workers, **(router or {})) as under_test:
+            yield under_test, workers
+    finally:
+        for worker in workers:
+            await worker.stop()
+
+
+async def until(condition, timeout_s=10.0):
+    """Wait until it holds, at most so long."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(POLL_S)
+
+
+def streamed(path):
+    return {**PATHS[path], "stream": True}
+
+
+def payloads(data):
+    """The JSON payloads of a stream's events; it must end as it should."""
+    events = data.split(b"\n\n")
+    assert events[-2:] == [b"data: [DONE]", b""]
+    return [json.loads(event.removeprefix(b"data: ")) for event in events[:-2]]

@@ -1,0 +1,79 @@
+"""``fairbench emulate`` as a process: how it starts, what it refuses, how it ends."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+
+COMMAND = [sys.executable, "-m", "fairbench", "emulate"]
+
+
+@contextmanager
+def emulating(*flags):
+    """``(process, what it printed when it was ready)``; killed at the end."""
+    process = subprocess.Popen(
+        [*COMMAND, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_it_prints_its_address_serves_and_ends_when_told_to(signum):
+    with emulating("--local", "vtc", "--kv-events-port", "0") as (process, line):
+        url, kv_events, replay = line.split(",")
+        with urllib.request.urlopen(f"{url}/server_info") as answer:
+            info = json.load(answer)
+        assert info["kv_events"]["endpoint"] == kv_events.removeprefix("kv=")
+        assert info["kv_events"]["replay_endpoint"] == replay.removeprefix("replay=")
+        assert info["fairbench"]["local"] == "vtc"
+        process.send_signal(signum)
+        assert process.wait(10) == 0
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gpu", "a1000"], "unknown gpu 'a1000'"),
+        (["--local", "dlmp"], "Did you mean 'dlpm'?"),
+        (["--set", "dlpm.quantum=0"], "dlpm.quantum = 0: must be greater than 0"),
+        (["--set", "dlpm.quantun=5"], "Did you mean 'quantum'?"),
+        (["--set", "dlmp.quantum=5"], "Did you mean 'dlpm'?"),
+        (["--set", "engine.timing_error_pct=5"], "engine.timing_error_pct"),
+        (["--time-scale", "0"], "time_scale = 0.0: must be a number above 0"),
+        (["--slowdown", "inf"], "slowdown = inf: must be a number above 0"),
+        (["--stream-interval", "0"], "--stream-interval"),
+        (["--tokenizer", "none.json"], "tokenizer none.json: no such file"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(flags, message):
+    done = CliRunner().invoke(app, ["emulate", "--port", "0", *flags])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--port", "--kv-events-port", "--kv-replay-port"])
+def test_a_port_that_is_taken_is_said(flag):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        flags = {"--port": "0", "--kv-events-port": "0", flag: port}
+        arguments = [part for pair in flags.items() for part in pair]
+        done = CliRunner().invoke(app, ["emulate", *arguments])
+    assert done.exit_code == 2
+    assert f"{flag} {port}: address already in use" in done.stderr.lower()
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,139 @@
+"""Block hashes to prompts: against a cache that is a plain set of prefixes."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.core import prompt_tokens
+from fairbench.live.kv_events.blocks import BlockIndex
+from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.token_pages import segments_of
+
+WORKER = 3
+
+
+class Cache:
+    """Blocks that are held, each by all tokens up to its end, and the events of every change."""
+
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.held = set()
+        self.numbers = {}
+
+    def name(self, prefix):
+        return self.numbers.setdefault(prefix, 10_000 + len(self.numbers)) if prefix else None
+
+    def prefixes(self, tokens):
+        size = self.block_size
+        return [tokens[:end] for end in range(size, len(tokens) + 1, size)]
+
+    def cached(self, tokens):
+        return max((len(p) for p in self.prefixes(tokens) if p in self.held), default=0)
+
+    def store(self, tokens):
+        start = self.cached(tokens)
+        new = [prefix for prefix in self.prefixes(tokens) if len(prefix) > start]
+        self.held.update(new)
+        if not new:
+            return []
+        ids, size = list(tokens[start : len(new[-1])]), self.block_size
+        names = [self.name(prefix) for prefix in new]
+        return [BlockStored(names, self.name(tokens[:start]), ids, size, None, "GPU")]
+
+    def drop(self, tokens, count):
+        """Up to ``count`` blocks from the end of what is held of a prompt, if nothing is below."""
+        gone = []
+        for prefix in reversed(self.prefixes(tokens[: self.cached(tokens)])):
+            size = len(prefix) + self.block_size
+            below = any(len(p) == size and p[: len(prefix)] == prefix for p in self.held)
+            if len(gone) == count or below:
+                break
+            self.held.remove(prefix)
+            gone.append(self.name(prefix))
+        # As SGLang does: node by node, leaves first, the blocks of a node in their order.
+        half = len(gone) // 2
+        names = [*reversed(gone[:half]), *reversed(gone[half:])]
+        return [BlockRemoved(names, "GPU")] if names else []
+
+
+def prompt_of(forks):
+    """Tokens that are the same for prompts of the same forks, up to where those differ."""
+    tokens = []
+    for kind, length in forks:
+        tokens += [100_000 * kind + len(tokens) + n for n in range(length)]
+    return tuple(tokens)
+
+
+PROMPTS = st.lists(
+    st.tuples(st.integers(1, 2), st.sampled_from([16, 32, 48, 80, 160])), min_size=1, max_size=4
+).map(prompt_of)
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 32])
+@given(data=st.data())
+def test_a_router_believes_cached_what_is(block_size, data):
+    cache, tree = Cache(block_size), LocationTree(LocationNode)
+    index = BlockIndex(lambda prefix, tokens: tree.evict(prefix, tokens, WORKER), lambda: None)
+    prompts = data.draw(st.lists(PROMPTS, min_size=1, max_size=4))
+    pages = {tokens: segments_of(array("I", [*tokens, 0]))[:-1] for tokens in prompts}
+    for _ in range(data.draw(st.integers(1, 8))):
+        tokens = data.draw(st.sampled_from(prompts))
+        if data.draw(st.booleans()):
+            tree.insert(pages[tokens], WORKER)
+            index.apply(cache.store(tokens))
+        else:
+            index.apply(cache.drop(tokens, data.draw(st.integers(1, 200))))
+    assert len(index) == len(cache.held)
+    for tokens in prompts:
+        # As far as whole pages of some dispatched prompt go.
+        believed = tree.holders(tree.find(pages[tokens])[0]).tokens
+        assert believed <= cache.cached(tokens)
+        assert believed >= min(cache.cached(tokens), prompt_tokens(pages[tokens])) - 31
+
+
+def heard(*batches):
+    """What an index says of some events."""
+    found = []
+    index = BlockIndex(
+        lambda prefix, tokens: found.append((prefix, tokens)), lambda: found.append("clear")
+    )
+    for events in batches:
+        index.apply(events)
+    return found, len(index)
+
+
+IDS = list(range(64))
+STORED = BlockStored([1, 2], None, IDS, 32, None, "GPU")
+
+
+def test_removal_of_the_end_and_of_all():
+    prefix = segments_of(IDS)
+    assert heard([STORED, BlockRemoved([2])]) == ([(prefix, 32)], 1)
+    assert heard([STORED, BlockRemoved([1, 2])]) == ([(prefix, 64)], 0)
+    assert heard([STORED, BlockRemoved([2])], [BlockRemoved([1])]) == (
+        [(prefix, 32), (prefix[:1], 32)],
+        0,
+    )
+
+
+def test_a_block_below_one_in_the_middle_of_a_run():
+    below = BlockStored([3], 1, [900 + n for n in range(32)], 32, None)
+    prefix = segments_of(IDS[:32] + below.token_ids)
+    assert heard([STORED, below, BlockRemoved([3])]) == ([(prefix, 32)], 2)
+
+
+def test_what_was_stored_before_we_listened_is_nothing_to_us():
+    unknown = BlockStored([8], 7, IDS, 64, None)
+    assert heard([unknown, BlockRemoved([7, 8])]) == ([], 0)
+
+
+def test_other_memory_than_the_gpus_does_not_count():
+    kept = BlockStored([9], None, IDS, 64, None, "CPU_PINNED")
+    assert heard([STORED, kept, BlockRemoved([1, 2], "CPU_PINNED")]) == ([], 2)
+
+
+def test_a_clear_forgets_everything():
+    assert heard([STORED, AllBlocksCleared(), BlockRemoved([2])]) == (["clear"], 0)

@@ -1,0 +1,171 @@
+"""The plugin's edges, without SGLang: when it keeps quiet, when it refuses, and its reports."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from fairbench.errors import RunFailed, UsageError
+from fairbench.live import plugin
+from fairbench.live.plugin import release
+from fairbench.live.plugin.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugin.hooks import Hooks
+from fairbench.live.plugin.limits import check_server
+from fairbench.live.plugin.report import PluginReport, fetch_report, require_active
+from fairbench.schedulers.registry import build_local
+
+SETTINGS = {"dlpm.quantum": 500, "vtc.lift": "none", "engine.max_total_tokens": 9}
+
+
+def test_without_configuration_nothing_happens(monkeypatch):
+    monkeypatch.delenv("FAIRBENCH_LOCAL", raising=False)
+    monkeypatch.setenv("FAIRBENCH_SETTINGS", "not even JSON")
+    plugin.register()
+
+
+@pytest.mark.parametrize(
+    ("local", "settings", "message"),
+    [
+        ("dlqm", "{}", "unknown local scheduler 'dlqm'"),
+        ("dlpm", "{", "FAIRBENCH_SETTINGS is not JSON"),
+        ("dlpm", "[1]", "FAIRBENCH_SETTINGS is [1]"),
+        ("dlpm", '{"dlpm.quantums": 1}', "Did you mean 'quantum'?"),
+        ("dlpm", '{"dlpm.quantum": -1}', "dlpm.quantum"),
+        ("dlpm", '{"vtc.lift": "none"}', "'vtc.lift' is not of dlpm"),
+    ],
+)
+def test_a_wrong_configuration_ends_the_process(local, settings, message, monkeypatch, capsys):
+    monkeypatch.setenv("FAIRBENCH_LOCAL", local)
+    monkeypatch.setenv("FAIRBENCH_SETTINGS", settings)
+    with pytest.raises(SystemExit) as ended:
+        plugin.register()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_another_release_of_sglang_ends_the_process(monkeypatch, capsys):
+    monkeypatch.setenv("FAIRBENCH_LOCAL", "vtc")
+    monkeypatch.setattr(release, "version", lambda name: "0.5.20")
+    with pytest.raises(SystemExit) as ended:
+        plugin.register()
+    assert ended.value.code == 2
+    assert "SGLang 0.5.20 is not supported" in (told := capsys.readouterr().err)
+    assert "0.5.17 and 0.5.23" in told
+
+
+def test_the_environment_carries_the_schedulers_own_settings():
+    config = config_from(plugin_environment("dlpm", SETTINGS))
+    assert config == plugin_config("dlpm", SETTINGS)
+    assert config.params["dlpm.quantum"] == 500
+    assert config.params["dlpm.no_room"] == "stop"
+    assert not [name for name in config.params if not name.startswith("dlpm.")]
+    assert config.build().params.quantum == 500
+
+
+def server_args(**changed):
+    plain = {
+        "disaggregation_mode": "null",
+        "dllm_algorithm": None,
+        "enable_hierarchical_cache": False,
+        "enable_lora": None,
+        "enable_priority_scheduling": False,
+        "pp_size": 1,
+        "tp_size": 1,
+    }
+    return SimpleNamespace(**plain | changed)
+
+
+def test_a_plain_server_is_fine_and_ranks_are_if_all_decide_alike():
+    check_server(server_args(), build_local("rpm", {}))
+    check_server(server_args(tp_size=2), build_local("dlpm", {}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "local", "flag"),
+    [
+        ({"pp_size": 2}, "fcfs", "--pp-size 2"),
+        ({"enable_lora": True}, "fcfs", "--enable-lora"),
+        ({"disaggregation_mode": "prefill"}, "vtc", "--disaggregation-mode prefill"),
+        ({"enable_priority_scheduling": True}, "dlpm", "--enable-priority-scheduling"),
+        ({"tp_size": 2}, "rpm", "--tp-size 2"),
+    ],
+)
+def test_what_the_schedulers_do_not_account_for_is_refused(changed, local, flag):
+    with pytest.raises(UsageError, match=flag):
+        check_server(server_args(**changed), build_local(local, {}))
+
+
+def test_a_function_of_sglang_that_changed_is_refused():
+    with pytest.raises(UsageError, match="takes self, key, default, not self, value"):
+        release.check_target("collections.Counter.setdefault", ("value",))
+    with pytest.raises(UsageError, match=r"SGLang has no collections\.Counter\.gone"):
+        release.check_target("collections.Counter.gone", ())
+    release.check_target("collections.Counter.setdefault", ("key",))
+
+
+def test_a_hook_that_sglang_did_not_apply_is_noticed():
+    with pytest.raises(RunFailed, match="did not apply"):
+        release.require_applied(["collections.Counter.subtract"])
+
+
+@contextmanager
+def answering(body):
+    """A server that answers ``/server_info`` with this."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/server_info" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def own_report(local, settings):
+    return Hooks(plugin_config(local, settings), "0.5.23").report()
+
+
+def test_reports_are_found_where_sglang_and_the_emulator_put_them():
+    report = own_report("dlpm", SETTINGS)
+    ranks = {"internal_states": [{"fairbench": report}, {"fairbench": report}]}
+    emulator = {"fairbench": {"local": "vtc", "params": {}, "more": 1}, "emulated": True}
+    for info, expected in ((ranks, ["dlpm", "dlpm"]), (emulator, ["vtc"]), ({}, [])):
+        with answering(json.dumps(info).encode()) as url:
+            assert [report.local for report in fetch_report(url)] == expected
+
+
+def test_a_server_that_says_something_else_is_an_error():
+    with answering(b"<html>") as url, pytest.raises(RunFailed, match="/server_info"):
+        fetch_report(url)
+    with pytest.raises(RunFailed, match="/server_info"):
+        fetch_report("http://127.0.0.1:9")
+
+
+def test_a_run_needs_the_right_scheduler_with_the_right_parameters():
+    right = PluginReport(**own_report("dlpm", SETTINGS))
+    require_active([right, right], local="dlpm", settings=SETTINGS)
+    with pytest.raises(RunFailed, match="not active"):
+        require_active([], local="dlpm", settings=SETTINGS)
+    with pytest.raises(RunFailed, match="runs dlpm, not vtc"):
+        require_active([right], local="vtc", settings=SETTINGS)
+    with pytest.raises(RunFailed, match=r"dlpm\.quantum=500, not 10000"):
+        require_active([right], local="dlpm", settings={})
+    other = PluginReport(**own_report("dlpm", {}))
+    with pytest.raises(RunFailed, match=r"dlpm\.quantum=10000, not 500"):
+        require_active([right, other], local="dlpm", settings=SETTINGS)

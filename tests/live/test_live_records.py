@@ -1,0 +1,311 @@
+"""Records of live runs: read back, turned into tables, summarised."""
+
+from dataclasses import replace
+from math import inf, nan
+
+import msgspec
+import numpy as np
+import pytest
+from live_driving import driven, small_spec
+
+from fairbench.errors import DataError
+from fairbench.live.client_side import error_counts, itl_ms, lateness_ms, token_gaps_s
+from fairbench.live.driver.drive import DriveResult
+from fairbench.live.driver.journal import Journal
+from fairbench.live.records import (
+    LiveRecords,
+    ProgramRecord,
+    RequestRecord,
+    read_records,
+    tables_from_jsonl,
+    tables_of,
+)
+from fairbench.live.recovery import recovered
+from fairbench.live.service_rows import DECODE_STEPS
+from fairbench.live.summary import NO_ADMISSION, NO_CACHED, Served, summary_of
+from fairbench.sim.run import simulate
+
+CLIENTS = ("client-0", "client-1")
+SGLANG = Served("sglang", pool_tokens=10_000)
+
+DONE = RequestRecord(
+    request_id=1,
+    program_id=0,
+    client="client-0",
+    depth=0,
+    worker=0,
+    arrival_s=1.0,
+    sent_s=1.002,
+    held_s=0.0,
+    admitted_s=1.5,
+    first_token_s=2.0,
+    finish_s=4.0,
+    input_tokens=100,
+    cached_tokens=60,
+    output_tokens=5,
+    max_new_tokens=5,
+    retractions=0,
+    status="finished",
+    error=None,
+    chunk_s=[2.0, 3.0, 4.0],
+    chunk_tokens=[1, 2, 2],
+)
+PROGRAM = ProgramRecord(0, "client-0", 1.0, 4.0, 1, 1, 100, 5, "finished")
+
+
+def changed(record=DONE, **fields):
+    return msgspec.structs.replace(record, **fields)
+
+
+UNDER_WAY = changed(
+    request_id=0,
+    client="client-1",
+    worker=1,
+    finish_s=None,
+    output_tokens=3,
+    status="unfinished",
+    chunk_s=[2.0, 5.0],
+    chunk_tokens=[1, 2],
+)
+WAITING = changed(
+    request_id=2,
+    admitted_s=None,
+    first_token_s=None,
+    finish_s=None,
+    output_tokens=0,
+    cached_tokens=None,
+    status="unfinished",
+    chunk_s=[],
+    chunk_tokens=[],
+)
+FAILED = changed(WAITING, request_id=3, worker=-1, sent_s=None, status="refused", error="no: x")
+
+
+def records_of(*requests, programs=(PROGRAM,)):
+    return LiveRecords(list(requests), list(programs))
+
+
+def write(folder, records):
+    with Journal(folder) as journal:
+        for request in records.requests:
+            journal.request(request)
+        for program in records.programs:
+            journal.program(program)
+
+
+def test_records_come_back_as_they_were_written(tmp_path):
+    records = records_of(DONE, UNDER_WAY, WAITING, FAILED)
+    write(tmp_path, records)
+    assert read_records(tmp_path) == records
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path):
+    write(tmp_path, records_of(DONE, UNDER_WAY))
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert read_records(tmp_path).requests == [DONE]
+
+
+@pytest.mark.parametrize("line", [b"{}", b"{junk", b'{"request_id": "one"}', b""])
+def test_a_wrong_line_is_named(tmp_path, line):
+    write(tmp_path, records_of(DONE))
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(DataError, match=r"requests.jsonl, line 2"):
+        read_records(tmp_path)
+
+
+def test_missing_files_and_unknown_clients_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"requests.jsonl: cannot be read"):
+        read_records(tmp_path)
+    write(tmp_path, records_of(changed(client="eve")))
+    with pytest.raises(DataError, match="client 'eve' is not one of client-0, client-1"):
+        tables_from_jsonl(tmp_path, CLIENTS)
+
+
+def test_the_tables_have_the_columns_of_simulated_runs():
+    tables = tables_of(records_of(FAILED, DONE, WAITING, UNDER_WAY), CLIENTS)
+    requests = tables.requests
+    assert requests.request_id.tolist() == [0, 1, 2, 3]
+    assert requests.client.tolist() == [1, 0, 0, 0]
+    assert requests.status.tolist() == [2, 0, 2, 1]
+    assert requests.worker.tolist() == [1, 0, 0, -1]
+    np.testing.assert_array_equal(requests.admitted_s, [1.5, 1.5, nan, nan])
+    np.testing.assert_array_equal(requests.finish_s, [nan, 4.0, nan, nan])
+    assert requests.cached_tokens.tolist() == [60, 60, 0, 0]
+    assert requests.extend_tokens.tolist() == [40, 40, 0, 0]
+    assert tables.programs.demand_output_tokens.tolist() == [5]
+    simulated = simulate(small_spec("chat"))
+    saved = tables.columns()
+    for live, table in zip(
+        saved, (simulated.requests, simulated.programs, simulated.service), strict=True
+    ):
+        assert list(live) == list(table)
+
+
+def test_admission_is_at_the_first_token_if_unknown_and_never_after_it():
+    late = changed(request_id=7, admitted_s=2.3)
+    unknown = changed(request_id=8, admitted_s=None)
+    tables = tables_of(records_of(late, unknown), CLIENTS)
+    assert tables.requests.admitted_s.tolist() == [2.0, 2.0]
+
+
+def test_a_request_is_served_in_two_rows():
+    service = tables_of(records_of(DONE, UNDER_WAY, WAITING), CLIENTS).service
+    rows = list(
+        zip(
+            service.worker,
+            service.client,
+            service.start_s,
+            service.end_s,
+            service.steps,
+            service.input_tokens,
+            service.extend_charged_tokens,
+            service.extend_tokens,
+            service.output_tokens,
+            strict=True,
+        )
+    )
+    assert rows == [
+        (0, 0, 1.5, 2.0, 1, 100, 40, 40, 1),
+        (1, 1, 1.5, 2.0, 1, 100, 40, 40, 1),
+        (0, 0, 2.0, 4.0, 4, 0, 0, 0, 4),
+        (1, 1, 2.0, 5.0, 2, 0, 0, 0, 2),
+    ]
+
+
+def test_a_long_output_is_decoded_in_few_steps():
+    long = changed(output_tokens=1_001, chunk_s=[2.0, 4.0], chunk_tokens=[1, 1_000])
+    service = tables_of(records_of(long), CLIENTS).service
+    assert service.steps.tolist() == [1, DECODE_STEPS]
+    assert service.output_tokens.tolist() == [1, 1_000]
+
+
+def test_a_single_token_is_decoded_in_no_time():
+    one = changed(output_tokens=1, chunk_s=[2.0], chunk_tokens=[1], finish_s=2.0)
+    assert len(tables_of(records_of(one), CLIENTS).service) == 1
+
+
+def test_no_records_are_empty_tables():
+    tables = tables_of(records_of(programs=()), CLIENTS)
+    assert (len(tables.requests), len(tables.programs), len(tables.service)) == (0, 0, 0)
+
+
+def test_tokens_that_came_together_share_the_gap_before_them():
+    assert token_gaps_s([2.0, 3.0, 4.0], [1, 2, 4]).tolist() == [0.5, 0.5, *[0.25] * 4]
+    assert token_gaps_s([2.0], [3]).tolist() == []
+    gaps = itl_ms([DONE, changed(status="unfinished")])
+    assert gaps["mean_itl_ms"] == gaps["p99_itl_ms"] == 500.0
+    assert np.isnan(itl_ms([])["p50_itl_ms"])
+
+
+def test_lateness_is_of_the_requests_that_were_sent():
+    late = lateness_ms([changed(sent_s=1.0 + n / 1000) for n in range(101)] + [FAILED])
+    assert late == pytest.approx(
+        {"lateness_p50_ms": 50.0, "lateness_p99_ms": 99.0, "lateness_max_ms": 100.0}
+    )
+    assert np.isnan(lateness_ms([FAILED])["lateness_max_ms"])
+
+
+def test_errors_are_counted_by_kind():
+    said = ["HTTP 429: slow down", "timeout: silent", "HTTP 429: please", None]
+    assert error_counts([changed(error=error) for error in said]) == {"HTTP 429": 2, "timeout": 1}
+
+
+RESULT = DriveResult(complete=True, end_s=6.0, last_arrival_s=1.0)
+
+
+def summary(*requests, spec=None, served=SGLANG, result=RESULT):
+    records = records_of(*requests)
+    return summary_of(
+        spec or small_spec("chat", scheduler="dlpm"),
+        records,
+        tables_of(records, CLIENTS),
+        result,
+        served,
+    )
+
+
+def test_the_summary_has_every_key_of_a_simulated_one():
+    live = summary(DONE, UNDER_WAY)
+    simulated = simulate(small_spec("chat", scheduler="dlpm")).summary
+    assert simulated.keys() <= live.keys()
+    assert live["clients"][0].keys() == simulated["clients"][0].keys()
+    assert live.keys() - simulated.keys() == {
+        "emulated",
+        "backend",
+        "served",
+        "lateness_p50_ms",
+        "lateness_p99_ms",
+        "lateness_max_ms",
+        "held",
+        "errors",
+    }
+    assert live["simulated"] is False
+    assert live["backend"] == "sglang"
+    assert live["bound_source"] == simulated["bound_source"]
+    assert live["service_gap_bound"] is not None
+
+
+def test_the_summary_counts_what_the_client_saw():
+    live = summary(DONE, UNDER_WAY, FAILED)
+    assert (live["completed"], live["failed"], live["refused"]) == (1, 1, 1)
+    assert live["errors"] == {"no": 1}
+    assert live["notes"]["errors"] == "1 x no"
+    assert live["mean_itl_ms"] == live["p99_itl_ms"] == 500.0
+    assert "p99_itl_ms" not in live["notes"]
+    # 100 + 2 x 5 and 100 + 2 x 3 tokens in the 6 s of the run.
+    assert live["service_rate_tok_s"] == pytest.approx((110 + 106) / 6)
+    assert live["actual_service_tok_s"] == pytest.approx((50 + 46) / 6)
+    assert live["cache_hit_rate"] == pytest.approx(0.6)
+    assert live["queue_empty_share"] == pytest.approx(1 - 0.5 / 6)
+
+
+def test_what_the_server_keeps_back_is_null_and_says_why():
+    live = summary(changed(admitted_s=None), UNDER_WAY)
+    assert live["queue_empty_share"] is live["demand_limited"] is live["max_service_gap"] is None
+    assert live["notes"]["max_service_gap"] == NO_ADMISSION
+    assert live["cache_hit_rate"] is not None
+    live = summary(DONE, changed(UNDER_WAY, cached_tokens=None))
+    assert live["cache_hit_rate"] is live["jain_index_actual"] is None
+    assert live["clients"][0]["actual_service_tok_s"] is None
+    assert live["notes"]["clients.client-0.cache_hit_rate"] == NO_CACHED
+    assert live["jain_index"] is not None
+    assert live["queue_empty_share"] is not None
+
+
+def test_a_run_that_fell_behind_is_flagged():
+    late = changed(sent_s=1.011)
+    assert "11 ms late" in summary(late)["notes"]["lateness"]
+    assert "lateness" not in summary(DONE)["notes"]
+    at_once = small_spec("chat", request_rate=inf, num_programs=2)
+    assert "lateness" not in summary(late, spec=at_once)["notes"]
+
+
+def test_an_endpoint_as_it_is_has_no_bound():
+    served = replace(SGLANG, as_served=True)
+    assert (
+        summary(DONE, served=served)["notes"]["bound_source"] == "the scheduler is the server's own"
+    )
+    unknown = replace(SGLANG, pool_tokens=None)
+    assert "KV pool" in summary(DONE, served=unknown)["notes"]["service_gap_bound"]
+
+
+def test_a_killed_run_ends_with_its_last_record():
+    other = ProgramRecord(1, "client-1", 5.0, None, 2, 2, 100, 5, "refused")
+    records = records_of(DONE, WAITING, programs=(PROGRAM, other))
+    assert recovered(records) == DriveResult(False, 5.0, 5.0)
+    assert recovered(records_of(programs=())) == DriveResult(False, 0.0, 0.0)
+
+
+def test_a_driven_run_can_be_summarised_for_every_workload():
+    for workload in ("tot", "long-qa"):
+        spec = small_spec(workload, scheduler="vtc")
+        records, _, result = driven(spec, queue_time_s=0.1)
+        tables = tables_of(records, [plan.client for plan in spec.client_plans()])
+        live = summary_of(spec, records, tables, result, SGLANG)
+        assert live["completed"] == len(records.requests) == live["num_requests"]
+        total = sum(r.input_tokens + 2 * r.output_tokens for r in records.requests)
+        length_s = live["window_end_s"] - live["window_start_s"]
+        assert live["service_rate_tok_s"] * length_s == pytest.approx(total)
+        assert live["time_to_100pct_s"] <= live["duration"]

@@ -1,0 +1,182 @@
+"""A Router object's home: the router hears what it must, and no worker that is down is asked."""
+
+from array import array
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.core import prompt_tokens
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.problem import Problem
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.registry import ROUTERS, build_router
+from fairbench.schedulers.token_pages import segments_of
+
+POOL = 1000
+
+
+class Spy(Router):
+    """Sends everything to the worker it is told, and writes down what it hears."""
+
+    name = "spy"
+    wants_evictions = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """None."""
+
+    def __init__(self):
+        self.choice = 0
+        self.heard = []
+
+    def route(self, request, now_s):
+        return self.choice
+
+    def on_finish(self, request, worker, output, now_s):
+        self.heard.append(("finish", request.request_id, worker, output.length, now_s))
+
+    def on_evict(self, prefix, evicted_tokens, worker, now_s):
+        self.heard.append(("evict", prefix, evicted_tokens, worker))
+
+
+class Changing(Spy):
+    """The same, but it lets its workers come and go."""
+
+    def on_worker_leave(self, worker, now_s):
+        self.heard.append(("leave", worker))
+
+    def on_worker_join(self, worker, now_s):
+        self.heard.append(("join", worker))
+
+
+def ids(tokens, kind=0):
+    return array("I", [kind * 10_000 + n for n in range(tokens)])
+
+
+def home(router, workers=2):
+    return Dispatcher(router, workers, POOL, lambda: 12.5)
+
+
+def request(dispatcher, tokens=100, kind=0, client="ann"):
+    return dispatcher.make_request(client, ids(tokens, kind), 8, -1, 0)
+
+
+def test_a_prompt_is_its_whole_pages_and_its_length_is_the_true_one():
+    dispatcher = home(Spy())
+    for tokens in (0, 31, 32, 33, 1023, 1024, 1025, 1087, 1088, 5000):
+        made, longer = request(dispatcher, tokens), segments_of(ids(6000))
+        assert made.input_tokens == tokens
+        assert made.prompt == longer[: len(made.prompt)]
+        held = prompt_tokens(made.prompt)
+        assert held <= tokens < held + longer[len(made.prompt)].length
+
+
+def test_finish_tells_the_router_once_with_the_output():
+    dispatcher = home(spy := Spy())
+    flight = dispatcher.dispatch(request(dispatcher))
+    assert dispatcher.under_way == 1
+    dispatcher.finish(flight, 7)
+    finish, (_, prefix, tokens, worker) = spy.heard
+    assert finish == ("finish", 0, 0, 7, 12.5)
+    # Its key is of no token page, so it must not stay in the router's tree.
+    assert (prefix[:-1], prefix[-1].length, tokens, worker) == (flight.request.prompt, 7, 7, 0)
+    assert dispatcher.under_way == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"d2lpm.insert_on_finish": True}])
+def test_a_routers_tree_does_not_grow_with_the_requests(settings):
+    dispatcher = home(router := build_router("d2lpm", settings, 2))
+    for _ in range(100):
+        dispatcher.finish(dispatcher.dispatch(request(dispatcher)), 5)
+    assert sum(node.length for node in router._tree.nodes()) == 96
+
+
+def test_a_leave_is_told_once_and_loses_what_was_there():
+    dispatcher = home(spy := Changing())
+    lost = []
+    first = dispatcher.dispatch(request(dispatcher))
+    first.on_lost = lambda: lost.append(first)
+    spy.choice = 1
+    dispatcher.dispatch(request(dispatcher)).on_lost = lambda: lost.append("not this")
+    dispatcher.leave(0)
+    dispatcher.leave(0)
+    assert lost == [first]
+    assert (dispatcher.up, dispatcher.under_way) == ({1}, 1)
+    dispatcher.join(0)
+    dispatcher.join(0)
+    assert spy.heard == [("leave", 0), ("join", 0)]
+
+
+def test_a_router_that_cannot_change_its_workers_is_overruled():
+    dispatcher = home(spy := Spy(), workers=3)
+    dispatcher.leave(0)
+    flights = [dispatcher.dispatch(request(dispatcher)) for _ in range(4)]
+    assert [flight.worker for flight in flights] == [1, 2, 1, 2]  # the fewest under way
+    dispatcher.finish(flights[0], 0)
+    assert spy.heard == [("finish", 0, 0, 0, 12.5)]  # where it believes the request to be
+    dispatcher.join(0)
+    assert dispatcher.dispatch(request(dispatcher)).worker == 0
+
+
+def test_without_workers_there_is_a_problem():
+    dispatcher = home(Spy(), workers=1)
+    dispatcher.leave(0)
+    with pytest.raises(Problem, match="no worker is up"):
+        dispatcher.dispatch(request(dispatcher))
+
+
+def test_what_cannot_be_in_the_pool_any_more_is_evicted_oldest_first():
+    dispatcher = home(spy := Spy())
+    made = [request(dispatcher, 416, kind) for kind in range(3)]  # two fit
+    for one in made:
+        dispatcher.dispatch(one)
+    assert spy.heard == [("evict", made[0].prompt, 416, 0)]
+
+
+def test_a_prompt_larger_than_the_pool_is_never_taken_for_cached():
+    dispatcher = home(spy := Spy())
+    made = request(dispatcher, 2048)
+    dispatcher.dispatch(made)
+    assert spy.heard == [("evict", made.prompt, 2048, 0)]
+
+
+def test_a_forgotten_cache_is_evicted_whole():
+    dispatcher = home(spy := Spy())
+    made = [request(dispatcher, 64, kind) for kind in range(2)]
+    for one in made:
+        dispatcher.dispatch(one)
+    dispatcher.forget_cache(1)
+    assert not spy.heard
+    dispatcher.forget_cache(0)
+    assert spy.heard == [("evict", one.prompt, 64, 0) for one in made]
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "finish", "leave", "join"]), st.integers(0, 5)),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+@given(steps=STEPS)
+def test_no_bundled_router_ever_sends_to_a_worker_that_is_down(name, steps):
+    dispatcher = home(build_router(name, {}, 3), workers=3)
+    flights = []
+    for step, number in steps:
+        if step == "ask" and dispatcher.up:
+            made = request(dispatcher, 64 * number, number % 2, client=f"client-{number}")
+            flight = dispatcher.dispatch(made)
+            assert flight.routed == flight.worker  # not overruled
+            assert flight.worker in dispatcher.up
+            flights.append(flight)
+        elif step == "finish" and flights:
+            dispatcher.finish(flights.pop(number % len(flights)), number)
+        elif step == "leave":
+            dispatcher.leave(number % 3)
+        elif step == "join":
+            dispatcher.join(number % 3)
+    for flight in flights:
+        dispatcher.finish(flight, 1)
+    assert dispatcher.under_way == 0

@@ -1,0 +1,266 @@
+"""What goes wrong in front of and behind a router, and what it does then."""
+
+import asyncio
+import json
+
+import pytest
+from live_null_server import Fault, null_server
+from live_router import (
+    GENERATE,
+    PATHS,
+    Worker,
+    cluster,
+    events,
+    payloads,
+    router_before,
+    streamed,
+    until,
+    whole,
+)
+
+from fairbench.live import headers
+
+ROUTERS = ["round-robin", "client-round-robin", "least-loaded", "d2lpm", "preble-e2"]
+NEVER = {"health_interval_s": 1000.0}  # but for the check at the start
+
+
+async def read_start(answer, text):
+    """The stream up to where a text has come."""
+    data = b""
+    while text not in data:
+        data += await answer.content.readany()
+    return data
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("path", PATHS)
+def test_a_worker_that_dies_mid_stream_ends_that_stream_with_an_error(path, router):
+    async def run():
+        setting = {"router": router, **NEVER}
+        async with cluster(2, router=setting, held_at=2) as (under_test, workers):
+            async with under_test.post(path, streamed(path)) as answer:
+                data = await read_start(answer, b"two")
+                dead = int(answer.headers[headers.WORKER])
+                await workers[dead].stop()
+                data += await answer.read()
+            *begun, error = payloads(data)
+            assert begun == list(events(path, {}))[:2]
+            assert error["error"]["type"] == "server_error"
+
+            # Out of rotation, for every router: all that follow go to the other worker.
+            workers[1 - dead].held_at = None
+            for _ in range(6):
+                async with under_test.post(path) as answer:
+                    assert answer.status == 200
+                    assert answer.headers[headers.WORKER] == str(1 - dead)
+            assert await under_test.metric(f'fairbench_worker_up{{worker="{dead}"}}') == 0
+            assert await under_test.metric("fairbench_under_way") == 0
+            await workers[dead].start()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_worker_that_came_back_takes_part_again(router):
+    async def run():
+        async with cluster(2, router={"router": router}) as (under_test, workers):
+            await workers[0].stop()
+            await until(lambda: under_test.up == {1})
+            assert await served_by(under_test, 4) == {"1"}
+            await workers[0].start()
+            await until(lambda: under_test.up == {0, 1})
+            assert await served_by(under_test, 12) == {"0", "1"}
+
+    asyncio.run(run())
+
+
+async def served_by(under_test, requests):
+    """The workers that served so many requests, each a prompt and a client of its own."""
+    found = set()
+    for number in range(requests):
+        body = {**PATHS[GENERATE], "input_ids": [number] * 100}
+        client = {headers.CLIENT: f"client-{number % 5}"}
+        async with under_test.post(GENERATE, body, **client) as answer:
+            assert answer.status == 200
+            found.add(answer.headers[headers.WORKER])
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_that_had_not_begun_are_served_by_another_worker(stream):
+    """Two wait at the worker that dies, one at the other: all are answered."""
+
+    async def run():
+        async with cluster(2, router=NEVER, held_at=0) as (under_test, workers):
+            body = {**PATHS[GENERATE], "stream": stream}
+            asked = [asyncio.create_task(fetch(under_test, body)) for _ in range(3)]
+            await until(lambda: sum(len(worker.seen) for worker in workers) == 3)
+            busy = 0 if len(workers[0].seen) == 2 else 1
+            await workers[busy].stop()
+            workers[1 - busy].released.set()
+            for data in await asyncio.gather(*asked):
+                if stream:
+                    assert payloads(data) == list(events(GENERATE, {}))
+                else:
+                    assert json.loads(data) == whole(GENERATE)
+            assert len(workers[1 - busy].seen) == 3
+            retried = 'fairbench_requests_total{client="default",outcome="retried"}'
+            assert await under_test.metric(retried) == 2
+            await workers[busy].start()
+
+    asyncio.run(run())
+
+
+async def fetch(under_test, body):
+    async with under_test.post(GENERATE, body) as answer:
+        assert answer.status == 200
+        return await answer.read()
+
+
+def test_no_worker_at_all_is_a_503_until_one_is_there():
+    async def run():
+        async with cluster(1) as (under_test, (worker,)):
+            await worker.stop()
+            await until(lambda: not under_test.up)
+            async with under_test.post(GENERATE) as answer:
+                assert answer.status == 503
+                assert int(answer.headers["Retry-After"]) > 0
+                assert (await answer.json())["error"]["message"] == "no worker is up"
+            assert await under_test.status("/health") == 503
+            assert await under_test.status("/v1/models") == 503
+            await worker.start()
+            await until(lambda: under_test.up)
+            assert await under_test.status("/health") == 200
+
+    asyncio.run(run())
+
+
+def test_workers_that_are_not_there_yet_do_not_keep_the_router_from_starting():
+    async def run():
+        worker = Worker()
+        await worker.start()
+        await worker.stop()
+        async with router_before([worker]) as under_test:
+            assert not under_test.up
+            await worker.start()
+            await until(lambda: under_test.up)
+            assert (await fetch(under_test, PATHS[GENERATE])) is not None
+        await worker.stop()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_hangs_is_found_and_its_requests_go_elsewhere():
+    async def run():
+        setting = {"health_timeout_s": 0.2}
+        async with cluster(2, router=setting, held_at=0) as (under_test, workers):
+            asked = asyncio.create_task(fetch(under_test, PATHS[GENERATE]))
+            await until(lambda: any(worker.seen for worker in workers))
+            hanging = 0 if workers[0].seen else 1
+            workers[1 - hanging].released.set()
+            workers[hanging].healthy = None  # never answers
+            assert json.loads(await asked) == whole(GENERATE)
+            assert under_test.up == {1 - hanging}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
+    async def run():
+        async with cluster(1, held_at=0) as (under_test, (worker,)):
+            body = {**PATHS[GENERATE], "stream": stream}
+            asked = asyncio.create_task(fetch(under_test, body))
+            await until(lambda: worker.seen)
+            asked.cancel()
+            await until(lambda: worker.aborted)
+            await until(lambda: not under_test.proxy.under_way)
+            left = 'fairbench_requests_total{client="default",outcome="left"}'
+            assert await under_test.metric(left) == 1
+            assert under_test.up == {0}  # it was not the worker's fault
+
+    asyncio.run(run())
+
+
+def test_a_slow_reader_makes_the_worker_wait_and_still_gets_everything():
+    piece, pieces = b": padding\n\n" * 6_000, 900  # 59 MB, far beyond any socket's buffers
+
+    async def run():
+        async with (
+            cluster(1, padding=[piece] * pieces) as (under_test, (worker,)),
+            under_test.post(GENERATE, streamed(GENERATE)) as answer,
+        ):
+            stalled = -1
+            while stalled < worker.sent_bytes:  # until nothing moves any more
+                stalled = worker.sent_bytes
+                await asyncio.sleep(0.3)
+            assert 0 < stalled < pieces * len(piece) / 2
+            total, end = 0, b""
+            async for data in answer.content.iter_any():
+                total, end = total + len(data), (end + data)[-100:]
+            assert total > pieces * len(piece)
+            assert end.endswith(b"data: [DONE]\n\n")
+
+    asyncio.run(run())
+
+
+def test_beyond_max_queue_requests_get_a_429():
+    async def run():
+        async with cluster(1, router={"max_queue": 2}, held_at=0) as (under_test, (worker,)):
+            asked = [asyncio.create_task(fetch(under_test, PATHS[GENERATE])) for _ in range(2)]
+            await until(lambda: len(worker.seen) == 2)
+            async with under_test.post(GENERATE) as answer:
+                assert answer.status == 429
+                assert int(answer.headers["Retry-After"]) > 0
+                assert (await answer.json())["error"]["type"] == "rate_limit_error"
+            worker.released.set()
+            await asyncio.gather(*asked)
+            assert json.loads(await fetch(under_test, PATHS[GENERATE])) == whole(GENERATE)
+            assert len(worker.seen) == 3
+
+    asyncio.run(run())
+
+
+def only_first(fault):
+    """The faults of a null server: the first request's."""
+    return lambda number, _: fault if number == 0 else None
+
+
+def test_an_error_of_the_worker_is_passed_on_as_it_is():
+    async def run():
+        async with (
+            null_server(faults=only_first(Fault("status", status=418))) as server,
+            router_before([server]) as under_test,
+            under_test.post(GENERATE, streamed(GENERATE)) as answer,
+        ):
+            assert answer.status == 418
+            assert await answer.json() == {"error": {"message": "status 418"}}
+            assert server.seen == 1
+            assert under_test.up == {0}
+
+    asyncio.run(run())
+
+
+def test_an_error_in_a_stream_counts_as_one():
+    async def run():
+        faults = only_first(Fault("error", after=2))
+        async with null_server(faults=faults) as server, router_before([server]) as under_test:
+            async with under_test.post(GENERATE, streamed(GENERATE)) as answer:
+                assert payloads(await answer.read())[-1]["error"]["message"] == "it broke"
+            error = 'fairbench_requests_total{client="default",outcome="error"}'
+            assert await under_test.metric(error) == 1
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_breaks_by_itself_does_not_cost_the_worker_its_place():
+    async def run():
+        faults = only_first(Fault("disconnect", after=1))
+        async with null_server(faults=faults) as server, router_before([server]) as under_test:
+            async with under_test.post(GENERATE, streamed(GENERATE)) as answer:
+                assert "error" in payloads(await answer.read())[-1]
+            async with under_test.post(GENERATE, streamed(GENERATE)) as answer:
+                assert "error" not in payloads(await answer.read())[-1]
+            assert under_test.up == {0}
+
+    asyncio.run(run())

@@ -1,0 +1,200 @@
+"""Requests through the router: what reaches the worker, what comes back, what is counted."""
+
+import asyncio
+import json
+
+import pytest
+from live_router import (
+    CHAT,
+    COMPLETIONS,
+    GENERATE,
+    PATHS,
+    WORDS,
+    cluster,
+    events,
+    payloads,
+    streamed,
+    whole,
+)
+
+from fairbench.live import headers
+
+OPENAI = (COMPLETIONS, CHAT)
+
+
+def ask(path, body=None, *, router=None, **sent):
+    """One request; returns status, headers, body, what the worker saw, and the metrics' text."""
+
+    async def run():
+        async with cluster(1, router=router) as (under_test, (worker,)):
+            async with under_test.post(path, body, **sent) as answer:
+                data = await answer.read()
+            async with under_test.session.get(f"{under_test.url}/metrics") as scraped:
+                metrics = await scraped.text()
+            return answer.status, answer.headers, data, worker.seen, metrics
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_answer_comes_back_as_the_worker_gave_it(path):
+    status, returned, data, seen, _ = ask(path)
+    assert (status, json.loads(data)) == (200, whole(path))
+    assert returned[headers.WORKER] == "0"
+    assert seen[0][0] == path
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_stream_comes_back_as_the_worker_gave_it(path):
+    status, returned, data, _, _ = ask(path, streamed(path))
+    assert status == 200
+    assert returned["Content-Type"] == "text/event-stream"
+    # Nobody asked for the usage here, though the router does.
+    assert payloads(data) == list(events(path, {}))
+
+
+@pytest.mark.parametrize("path", OPENAI)
+def test_usage_is_passed_on_to_who_asked_for_it(path):
+    body = {**streamed(path), "stream_options": {"include_usage": True}}
+    assert payloads(ask(path, body)[2]) == list(events(path, body))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_and_service_are_counted_for_the_client(path, stream):
+    body = {**PATHS[path], "stream": stream}
+    metrics = ask(path, body, **{headers.CLIENT: "ann"})[4]
+    assert 'fairbench_requests_total{client="ann",outcome="ok"} 1.0' in metrics
+    assert 'fairbench_input_tokens_total{client="ann"} 100.0' in metrics
+    assert 'fairbench_cached_tokens_total{client="ann"} 32.0' in metrics
+    assert f'fairbench_output_tokens_total{{client="ann"}} {len(WORDS)}.0' in metrics
+    assert f'fairbench_service_total{{client="ann"}} {100 + 2 * len(WORDS)}.0' in metrics
+
+
+def test_generate_is_signed_in_its_body_and_else_unchanged():
+    _, _, _, seen, _ = ask(GENERATE, streamed(GENERATE), **{headers.CLIENT: "ann"})
+    _, sent, body = seen[0]
+    assert body == {**streamed(GENERATE), "routing_key": "ann"}
+    assert sent[headers.ROUTING_KEY] == "ann"
+
+
+@pytest.mark.parametrize("path", OPENAI)
+def test_openai_calls_are_signed_in_their_header_and_else_unchanged(path):
+    _, sent, body = ask(path, **{headers.CLIENT: "ann"})[3][0]
+    assert (sent[headers.ROUTING_KEY], body) == ("ann", PATHS[path])
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
+def test_what_a_body_has_already_is_there_once(options):
+    body = {**streamed(COMPLETIONS), "stream_options": options}
+    status, _, data, seen, _ = ask(COMPLETIONS, body)
+    asked = {**(options or {}), "include_usage": True}
+    assert (status, seen[0][2]) == (200, {**body, "stream_options": asked})
+    assert payloads(data) == list(events(COMPLETIONS, {}))
+
+
+def test_a_routing_key_in_the_body_names_the_client_but_does_not_override_the_header():
+    body = {**PATHS[GENERATE], "routing_key": "bob"}
+    assert ask(GENERATE, body)[3][0][2]["routing_key"] == "bob"
+    assert ask(GENERATE, body, **{headers.CLIENT: "ann"})[3][0][2]["routing_key"] == "ann"
+
+
+def test_what_workers_need_is_passed_on():
+    sent = {headers.PROGRAM: "7", headers.DEPTH: "2", headers.OUTPUT_TOKENS: "5"}
+    reached = ask(GENERATE, **sent, Authorization="Bearer for-the-worker")[3][0][1]
+    assert {name: reached[name] for name in sent} == sent
+    assert reached["Authorization"] == "Bearer for-the-worker"
+
+
+def test_a_list_with_one_prompt_is_that_prompt():
+    body = {"model": "m", "prompt": ["once"], "max_tokens": 3}
+    status, _, _, seen, _ = ask(COMPLETIONS, body)
+    assert (status, seen[0][2]["prompt"]) == (200, "once")
+
+
+KEYS = {"k-ann": "ann", "k-bob": "bob"}
+
+
+def test_a_key_decides_who_the_client_is():
+    sent = {"Authorization": "Bearer k-bob", headers.CLIENT: "ann", headers.ROUTING_KEY: "ann"}
+    body = {**PATHS[GENERATE], "routing_key": "ann", "user": "ann"}
+    _, _, _, seen, metrics = ask(GENERATE, body, router={"keys": KEYS}, **sent)
+    _, reached, body = seen[0]
+    assert (reached[headers.ROUTING_KEY], body["routing_key"]) == ("bob", "bob")
+    assert "Authorization" not in reached
+    assert 'client="ann"' not in metrics
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, {"Authorization": "Bearer k-eve"}, {"Authorization": "k-bob"}]
+)
+@pytest.mark.parametrize("path", PATHS)
+def test_unknown_keys_are_turned_away(path, sent):
+    status, _, data, seen, _ = ask(path, router={"keys": KEYS}, **sent)
+    assert (status, json.loads(data)["error"]["type"]) == (401, "authentication_error")
+    assert not seen
+
+
+def test_models_come_from_a_worker_and_need_a_key_too():
+    async def run(**settings):
+        async with (
+            cluster(1, router=settings) as (under_test, _),
+            under_test.session.get(f"{under_test.url}/v1/models") as answer,
+        ):
+            return answer.status, await answer.json()
+
+    assert asyncio.run(run()) == (200, {"data": [{"id": "m"}]})
+    assert asyncio.run(run(keys=KEYS))[0] == 401
+
+
+MALFORMED = [
+    (GENERATE, {"sampling_params": {}}, "neither input_ids nor text"),
+    (GENERATE, {"input_ids": [[1], [2]]}, "input_ids"),
+    (GENERATE, {"input_ids": [-1]}, "0 to 2^32 - 1"),
+    (GENERATE, {"text": "a", "sampling_params": {"n": 2}}, "n = 1"),
+    (GENERATE, {"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"),
+    (COMPLETIONS, {"model": "m"}, "prompt"),
+    (COMPLETIONS, {"prompt": ["a", "b"]}, "one prompt"),
+    (COMPLETIONS, {"prompt": [[1], [2]]}, "one prompt"),
+    (COMPLETIONS, {"prompt": [1, "a"]}, "token ids"),
+    (CHAT, {"messages": "hello"}, "messages"),
+    (CHAT, {**PATHS[CHAT], "n": 2}, "n = 1"),
+    (CHAT, {**PATHS[CHAT], "user": 7}, "user"),
+    (CHAT, {**PATHS[CHAT], "user": "a\nb"}, "printable"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "complaint"), MALFORMED)
+def test_malformed_bodies_get_a_400_in_openais_shape(path, body, complaint):
+    status, returned, data, seen, metrics = ask(path, body)
+    error = json.loads(data)["error"]
+    assert (status, error["code"], error["type"]) == (400, 400, "invalid_request_error")
+    assert complaint in error["message"]
+    assert returned["Content-Type"].startswith("application/json")
+    assert not seen
+    assert 'fairbench_refused_total{status="400"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b'{"text": "\xff"}', b'{"text": "\\ud83d"}', b"[" * 100_000]
+)
+def test_what_is_not_a_json_object_gets_a_400(data):
+    async def run():
+        async with cluster(1) as (under_test, (worker,)):
+            url = under_test.url + GENERATE
+            async with under_test.session.post(url, data=data) as answer:
+                return answer.status, (await answer.json())["error"]["type"], worker.seen
+
+    assert asyncio.run(run()) == (400, "invalid_request_error", [])
+
+
+def test_an_oversized_body_gets_a_413():
+    body = {"text": "a" * 5000}
+    status, _, data, seen, _ = ask(GENERATE, body, router={"max_body_bytes": 4000})
+    assert (status, json.loads(data)["error"]["code"], seen) == (413, 413, [])
+    assert ask(GENERATE, body, router={"max_body_bytes": 6000})[0] == 200
+
+
+@pytest.mark.parametrize("name", [headers.PROGRAM, headers.DEPTH])
+def test_a_program_that_is_no_number_gets_a_400(name):
+    assert ask(GENERATE, **{name: "seven"})[0] == 400

@@ -1,0 +1,106 @@
+"""Prompts as token ids: those of the body, of a tokenizer file, or approximate ones."""
+
+import json
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.errors import UsageError
+from fairbench.live.router.calls import ChatApi, CompletionsApi, GenerateApi
+from fairbench.live.router.text_tokens import ApproximateTokens, load_text_tokens
+
+APPROXIMATE = ApproximateTokens()
+
+
+@given(st.text(), st.text(), st.text())
+def test_approximate_tokens_begin_alike_as_far_as_texts_do(start, a, b):
+    first, second = APPROXIMATE.ids(start + a), APPROXIMATE.ids(start + b)
+    shared = len(start.encode()) // 4
+    assert first[:shared] == second[:shared]
+    assert len(first) == -(-len((start + a).encode()) // 4)
+    if start + a != start + b and not (a + b).endswith("\0"):
+        assert first != second
+
+
+@pytest.fixture
+def tokenizer_file(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "[BOS]": 1, "once": 2, "upon": 3, "a": 4}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[BOS] $A", special_tokens=[("[BOS]", 1)]
+    )
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def test_a_tokenizer_file_gives_the_ids_of_the_engine(tokenizer_file):
+    text = load_text_tokens(str(tokenizer_file))
+    assert text.ids("once upon a time") == array("I", [1, 2, 3, 4, 0])
+    assert text.method == "tokenizer file tokenizer.json"
+
+
+def test_a_missing_tokenizer_file_is_named():
+    with pytest.raises(UsageError, match=r"no-such\.json"):
+        load_text_tokens("no-such.json")
+
+
+def read(api, **body):
+    return api.read(json.dumps(body).encode(), APPROXIMATE)
+
+
+def test_ids_in_the_body_are_taken_as_they_are():
+    for call in (
+        read(GenerateApi(), input_ids=[3, 1, 2]),
+        read(CompletionsApi(), prompt=[3, 1, 2]),
+        read(CompletionsApi(), prompt=[[3, 1, 2]]),
+    ):
+        assert call.ids == array("I", [3, 1, 2])
+
+
+def test_turns_of_a_conversation_stay_a_prefix():
+    turns = [
+        {"role": "system", "content": "be short"},
+        {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "image_url"}]},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "user", "content": "bye"},
+    ]
+    lengths = []
+    longest = read(ChatApi(), messages=turns).ids
+    for count in range(len(turns) + 1):
+        ids = read(ChatApi(), messages=turns[:count]).ids
+        assert ids == longest[: len(ids)]
+        lengths.append(len(ids))
+    assert lengths == sorted(set(lengths))
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "expected"),
+    [
+        (GenerateApi(), {"text": "a"}, 128),
+        (GenerateApi(), {"text": "a", "sampling_params": {"max_new_tokens": 7}}, 7),
+        (CompletionsApi(), {"prompt": "a", "max_tokens": 0}, 0),
+        (ChatApi(), {"messages": [], "max_tokens": 7}, 7),
+        (ChatApi(), {"messages": [], "max_tokens": 7, "max_completion_tokens": 8}, 8),
+    ],
+)
+def test_how_much_a_client_allows(api, body, expected):
+    assert read(api, **body).max_new_tokens == expected
+
+
+OTHERS = st.dictionaries(st.text().map("x".__add__), st.integers() | st.text(), max_size=3)
+
+
+@given(OTHERS, st.text(max_size=5))
+def test_fields_that_are_set_are_there_once_and_the_rest_stays(others, client):
+    body = {**others, "input_ids": [1, 2]}
+    raw = json.dumps(body).encode() + b" \n"
+    call = GenerateApi().read(raw, APPROXIMATE)
+    GenerateApi().sign(call, client)
+    pairs = json.loads(call.body(), object_pairs_hook=list)
+    assert len(dict(pairs)) == len(pairs)
+    assert dict(pairs) == {**body, "routing_key": client}

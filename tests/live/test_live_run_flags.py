@@ -1,0 +1,157 @@
+"""``fairbench run`` with real servers: what is refused, and the servers' command lines."""
+
+import json
+import sys
+from itertools import pairwise
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
+from fairbench.live.servers.emulator import emulator_recipes
+from fairbench.live.servers.router import router_recipe
+from fairbench.live.servers.sglang import PYTHON, sglang_python, sglang_recipes
+from fairbench.live.servers.vocabulary import vocabulary
+
+CPU = ["--device", "cpu", "--dtype", "float32"]
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    """Run in an empty directory; returns the one line of complaint."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(PYTHON, raising=False)
+
+    def refused(*arguments):
+        result = CliRunner().invoke(app, ["run", *arguments])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert list(tmp_path.iterdir()) == []
+        (line,) = result.stderr.rstrip("\n").split("\n")
+        return line.removeprefix("fairbench: ")
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--backend", "sglnag"], "unknown backend 'sglnag'"),
+        (["--backend", "sglang"], "model: missing"),
+        (["--time-scale", "2"], "time_scale = 2.0: only for backend emulator, not sim"),
+        (["--backend", "emulator", "--tp", "2"], "tp = 2: only for backend sglang, not emulator"),
+        (["--backend", "emulator", "--server-arg", "'"], "--server-arg: No closing quotation"),
+        (["--backend", "emulator", "--server-arg", "--port 1"], "--port is set by fairbench"),
+        (
+            ["--backend", "emulator", "--timing-error", "5"],
+            "engine.timing_error_pct = 5.0: backend",
+        ),
+        (["--backend", "emulator", "--server-python", "x"], "--server-python: only with --backend"),
+        (["--backend", "emulator", "--header", "A=b"], "--header: only with --base-url"),
+        (["--base-url", "http://h", "--header", "topsecret"], "--header: write NAME=VALUE"),
+        (["--base-url", "http://h", "--scheduler", "vtc"], "scheduler = 'vtc': an endpoint is"),
+        (["--base-url", "http://h", "--max-concurrency", "0"], "backend.max_concurrency = 0: must"),
+        (["--ready-check-timeout-sec", "0"], "--ready-check-timeout-sec 0: must be greater than"),
+    ],
+)
+def test_impossible_runs_start_nothing(refused, arguments, expected):
+    complaint = refused(*arguments)
+    assert expected in complaint
+    assert "topsecret" not in complaint
+
+
+def test_a_python_without_sglang(refused):
+    flags = ["--backend", "sglang", "--model", "m", "--server-python", sys.executable]
+    pytest.importorskip("fairbench")
+    assert f"server_python {sys.executable}: has no sglang; install" in refused(*flags)
+
+
+def test_a_python_that_does_not_exist(monkeypatch):
+    monkeypatch.setenv(PYTHON, "/no/such/python")
+    with pytest.raises(UsageError, match="server_python /no/such/python: cannot be run"):
+        sglang_python(None)
+
+
+def sglang(dp=2, **backend):
+    flags = {"backend": {"kind": "sglang", **backend}, "model": "models/m", "dp": dp}
+    settings = {"dlpm.quantum": 5000, "engine.max_total_tokens": 8000}
+    return resolve(flags, settings)
+
+
+def test_the_command_line_of_an_sglang_server():
+    spec = sglang(load_format="dummy", server_args=CPU)
+    one, two = sglang_recipes(spec, spec.backend, "python-of-sglang")
+    assert (one.name, two.name) == ("worker-0", "worker-1")
+    command = one.command([8001, 8002, 8003])
+    assert command[:3] == ["python-of-sglang", "-m", "sglang.launch_server"]
+    flags = dict(pairwise(command[3:]))
+    assert flags["--model-path"] == "models/m"
+    assert flags["--load-format"] == "dummy"
+    assert (flags["--host"], flags["--port"]) == ("127.0.0.1", "8001")
+    assert flags["--max-total-tokens"] == "8000"
+    assert flags["--device"] == "cpu"
+    assert json.loads(flags["--kv-events-config"]) == {
+        "publisher": "zmq",
+        "endpoint": "tcp://127.0.0.1:8002",
+        "replay_endpoint": "tcp://127.0.0.1:8003",
+        "bind": True,
+    }
+    # SGLang's own defaults are not repeated.
+    assert "--max-prefill-tokens" not in flags
+    assert "--schedule-policy" not in flags
+    assert one.environment["FAIRBENCH_LOCAL"] == "dlpm"
+    assert json.loads(one.environment["FAIRBENCH_SETTINGS"])["dlpm.quantum"] == 5000
+
+
+def test_an_sglang_server_with_its_own_scheduling(monkeypatch):
+    monkeypatch.setenv("FAIRBENCH_LOCAL", "vtc")
+    spec = sglang(schedule_policy="lpm", server_args=CPU)
+    recipe = sglang_recipes(spec, spec.backend, "python")[0]
+    command = recipe.command([1, 2, 3])
+    assert command[command.index("--schedule-policy") + 1] == "lpm"
+    assert recipe.environment["FAIRBENCH_LOCAL"] == ""
+
+
+def test_each_sglang_server_has_gpus_of_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    spec = sglang(tp=2)
+    recipes = sglang_recipes(spec, spec.backend, "python")
+    assert [recipe.environment["CUDA_VISIBLE_DEVICES"] for recipe in recipes] == ["4,5", "6,7"]
+    spec = sglang(dp=3, tp=2)
+    with pytest.raises(UsageError, match="dp = 3, tp = 2: needs 6 GPUs, 4 visible; --share-gpus"):
+        sglang_recipes(spec, spec.backend, "python")
+
+
+def test_a_cpu_server_needs_no_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for server_args in (CPU, ["--device=cpu"]):
+        spec = sglang(server_args=server_args)
+        recipes = sglang_recipes(spec, spec.backend, "python")
+        assert not any("CUDA_VISIBLE_DEVICES" in recipe.environment for recipe in recipes)
+
+
+def test_the_command_lines_of_emulator_and_router_name_the_settings():
+    spec = resolve(
+        {"backend": {"kind": "emulator", "time_scale": 2.0}, "scheduler": "d2lpm"},
+        {"dlpm.quantum": 5000, "d2lpm.worker_quantum": 7000},
+    )
+    (recipe,) = emulator_recipes(spec, spec.backend)
+    command = recipe.command([1, 2, 3])
+    assert "dlpm.quantum=5000" in command
+    assert "d2lpm.worker_quantum=7000" not in command
+    assert command[command.index("--time-scale") + 1] == "2.0"
+    router = router_recipe(spec, []).command([1])
+    assert "d2lpm.worker_quantum=7000" in router
+    assert "dlpm.quantum=5000" not in router
+
+
+def test_prompts_are_made_of_ordinary_tokens(tmp_path):
+    assert vocabulary("org/name") == range(16, 32_000)
+    config = tmp_path / "config.json"
+    config.write_text('{"vocab_size": 2048}')
+    assert vocabulary(str(tmp_path)) == range(16, 2048)
+    config.write_text('{"text_config": {"vocab_size": 128256}}')
+    assert vocabulary(str(tmp_path)) == range(16, 32_000)
+    config.write_text("{}")
+    assert vocabulary(str(tmp_path)) == range(16, 32_000)

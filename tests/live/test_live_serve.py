@@ -1,0 +1,272 @@
+"""``fairbench serve`` as a process: its URL, its end, its complaints, and OpenAI's own client."""
+
+import asyncio
+import signal
+import socket
+import sys
+from contextlib import asynccontextmanager
+
+import live_null_server
+import pytest
+from aiohttp import ClientError, ClientSession
+from live_router import CHAT, GENERATE, WORDS, Worker, events, payloads, streamed, until
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.live import headers
+
+SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
+
+
+@asynccontextmanager
+async def serving(*arguments, **worker_settings):
+    """A router process before one worker; yields its URL, the process and the worker."""
+    worker = Worker(**worker_settings)
+    await worker.start()
+    process = await asyncio.create_subprocess_exec(
+        *SERVE,
+        "--worker-url",
+        worker.url,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield (await process.stdout.readline()).decode().strip(), process, worker
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        await worker.stop()
+
+
+def test_it_serves_once_it_has_printed_its_url():
+    async def run():
+        async with serving() as (url, _, worker), ClientSession() as session:
+            assert url.startswith("http://127.0.0.1:")
+            async with session.post(url + CHAT, json=streamed(CHAT)) as answer:
+                assert payloads(await answer.read()) == list(events(CHAT, {}))
+                assert answer.headers[headers.WORKER] == "0"
+            assert worker.seen[0][1][headers.ROUTING_KEY] == "default"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_when_told_to_stop_it_lets_streams_end_and_takes_no_more(signum):
+    async def run():
+        async with serving(held_at=1) as (url, process, worker), ClientSession() as session:
+            async with session.post(url + GENERATE, json=streamed(GENERATE)) as answer:
+                data = await answer.content.readany()
+                process.send_signal(signum)
+                await until(lambda: not listens(url))
+                worker.released.set()
+                data += await answer.read()
+            assert payloads(data) == list(events(GENERATE, {}))
+            assert await process.wait() == 0
+
+    asyncio.run(run())
+
+
+def listens(url):
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grace", ["0.1", "1000"])
+def test_streams_that_do_not_end_are_cut_after_the_grace_or_at_a_second_signal(grace):
+    async def run():
+        async with (
+            serving("--grace", grace, held_at=1) as (url, process, worker),
+            ClientSession() as session,
+            session.post(url + GENERATE, json=streamed(GENERATE)) as answer,
+        ):
+            await answer.content.readany()
+            process.terminate()
+            await until(lambda: not listens(url))
+            if grace == "1000":
+                process.terminate()
+            with pytest.raises(ClientError):
+                await answer.read()
+            assert await process.wait() == 0
+            await until(lambda: worker.aborted)
+
+    asyncio.run(run())
+
+
+def test_the_log_names_neither_keys_nor_prompts(tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('"secret-key" = "ann"\n')
+
+    async def run():
+        async with (
+            serving("--keys", str(keys)) as (url, process, worker),
+            ClientSession() as session,
+        ):
+            body = {"text": "a secret prompt", "stream": True}
+            sent = {"Authorization": "Bearer secret-key"}
+            async with session.post(url + GENERATE, json=body, headers=sent) as answer:
+                await answer.read()
+            wrong = {"Authorization": "Bearer secret-other"}
+            async with session.post(url + GENERATE, json=body, headers=wrong) as answer:
+                assert answer.status == 401
+            assert worker.seen[0][1][headers.ROUTING_KEY] == "ann"
+            process.terminate()
+            _, log = await process.communicate()
+            assert b"approximated" in log
+            assert b"secret" not in log
+
+    asyncio.run(run())
+
+
+def test_openais_own_client_streams_through_it():
+    openai = pytest.importorskip("openai")
+
+    async def run():
+        async with serving() as (url, _, worker):
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+                messages = [{"role": "user", "content": "hello"}]
+                stream = await client.chat.completions.create(
+                    model="m", messages=messages, stream=True, user="ann"
+                )
+                # It would trip over an event without choices, which it has not asked for.
+                assert [chunk.choices[0].delta.content async for chunk in stream] == WORDS
+                stream = await client.completions.create(
+                    model="m", prompt="a", stream=True, stream_options={"include_usage": True}
+                )
+                assert [chunk.usage async for chunk in stream][-1].completion_tokens == len(WORDS)
+                whole = await client.completions.create(model="m", prompt="a")
+                assert whole.usage.prompt_tokens == 100
+                assert [model.id async for model in client.models.list()] == ["m"]
+                with pytest.raises(openai.BadRequestError, match="n = 1"):
+                    await client.chat.completions.create(model="m", messages=messages, n=2)
+                worker.held_at = 2
+                stream = await client.completions.create(model="m", prompt="a", stream=True)
+                assert (await anext(aiter(stream))).choices[0].text == WORDS[0]
+                await worker.stop()
+                with pytest.raises(openai.APIError, match="worker failed"):
+                    [chunk async for chunk in stream]
+                await worker.start()
+            assert worker.seen[0][1][headers.ROUTING_KEY] == "ann"
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_worker_killed_mid_stream_costs_only_its_own_streams():
+    """Real processes and a real SIGKILL."""
+
+    async def run():
+        async with null_process() as (first, url_1), null_process() as (_, url_2):
+            routers = serving("--worker-url", url_1, "--worker-url", url_2, "--router", "d2lpm")
+            async with routers as (url, _, own), ClientSession() as session:
+                await own.stop()
+                async with session.post(url + GENERATE, json=streamed(GENERATE)) as answer:
+                    assert payloads(await answer.read())  # the dead one is out by now
+                streams = [asyncio.create_task(read(session, url)) for _ in range(8)]
+                await asyncio.sleep(0.5)
+                first.kill()
+                ends = [payloads(data)[-1] for data in await asyncio.gather(*streams)]
+                assert sorted("error" in end for end in ends) == [False] * 4 + [True] * 4
+                ends = [payloads(await read(session, url, tokens=1))[-1] for _ in range(4)]
+                assert not any("error" in end for end in ends)
+
+    asyncio.run(run())
+
+
+async def read(session, url, tokens=100):
+    params = {"min_new_tokens": tokens, "max_new_tokens": tokens}
+    body = {"input_ids": [1, 2, 3], "sampling_params": params, "stream": True}
+    async with session.post(url + GENERATE, json=body) as answer:
+        assert answer.status == 200
+        return await answer.read()
+
+
+@asynccontextmanager
+async def null_process():
+    """A null server as a process: a stream of 100 tokens takes 2 s; yields it and its URL."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        live_null_server.__file__,
+        "--chunks=100",
+        "--gap-ms=20",
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process, (await process.stdout.readline()).decode().strip()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.mark.slow
+def test_workers_that_it_starts_end_with_it(tmp_path):
+    emulators = ("--dp", "2", "--backend", "emulator", "--log-dir", str(tmp_path))
+
+    async def run():
+        process = await asyncio.create_subprocess_exec(
+            *SERVE, *emulators, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        url = (await process.stdout.readline()).decode().strip()
+        body = {"prompt": "hello", "max_tokens": 4}
+        async with ClientSession() as session:
+            answers = [await session.post(f"{url}/v1/completions", json=body) for _ in range(2)]
+            assert [answer.status for answer in answers] == [200, 200]
+            async with session.get(f"{url}/metrics") as answer:
+                up = [line for line in (await answer.text()).splitlines() if "worker_up{" in line]
+        assert len(up) == 2
+        logs = sorted(path.read_text() for path in tmp_path.glob("*.log"))
+        workers = [log.split(",")[0].split()[-1] for log in logs]
+        assert all(map(listens, workers))
+        process.terminate()
+        await process.communicate()
+        assert process.returncode == 0
+        assert not any(map(listens, workers))
+
+    asyncio.run(run())
+
+
+WORKER = ("--worker-url", "http://127.0.0.1:9")
+WRONG = [
+    ((), "--worker-url"),
+    ((*WORKER, "--dp", "2"), "one of the two"),
+    ((*WORKER, "--model", "m"), "--model: only with --dp"),
+    ((*WORKER, "--server-arg", "--x"), "--server-arg: only with --dp"),
+    ((*WORKER, "--set", "dlpm.quantum=1"), "only parameters of the router, such as d2lpm.PARAM"),
+    (("--dp", "2", "--backend", "sim"), "choose from emulator, sglang"),
+    (("--dp", "2", "--backend", "emulatr"), "Did you mean 'emulator'?"),
+    (("--dp", "2", "--backend", "emulator", "--set", "d2lmp.charge=input"), "d2lmp"),
+    (("--worker-url", "127.0.0.1:9"), "is not an http://HOST[:PORT] address"),
+    (("--worker-url", "http://127.0.0.1:9,kv=9"), "neither kv=tcp://HOST:PORT nor"),
+    (("--worker-url", "http://127.0.0.1:9,ky=tcp://127.0.0.1:9"), "neither kv=tcp://HOST:PORT nor"),
+    ((*WORKER, "--router", "d2lmp"), "Did you mean 'd2lpm'?"),
+    ((*WORKER, "--scheduler", "d2lmp"), "Did you mean 'd2lpm'?"),
+    ((*WORKER, "--set", "d2lpm.worker_quantum=0"), "d2lpm.worker_quantum"),
+    ((*WORKER, "--keys", "no-such.toml"), "no-such.toml: cannot be read"),
+    ((*WORKER, "--tokenizer", "no-such.json"), "no such file"),
+    ((*WORKER, "--max-queue", "0"), "--max-queue"),
+    ((*WORKER, "--host", "256.0.0.1"), "--host 256.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), WRONG)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments, complaint):
+    result = CliRunner().invoke(app, ["serve", "--port", "0", *arguments])
+    assert result.exit_code == 2, result.output
+    assert complaint in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("fairbench: ")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(app, ["serve", *WORKER, "--port", port])
+    assert result.exit_code == 2
+    assert f"--port {port}: " in result.stderr
+    assert "address already in use" in result.stderr.lower()

@@ -1,0 +1,110 @@
+"""Clients of a SGLang server: bursts of streamed requests, and who got how much service when."""
+
+import asyncio
+import json
+import random
+import time
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from fairbench.core import ServiceWeights
+
+WEIGHTS = ServiceWeights()
+
+
+@dataclass
+class Sent:
+    """One request and what became of it. Times are those of the machine's clock, in seconds."""
+
+    client: str
+    prompt: list
+    output: int
+    tokens: list = field(default_factory=list)  # (time, output tokens so far)
+    meta: dict = field(default_factory=dict)  # SGLang's meta_info of the last chunk
+
+    @property
+    def received_s(self):
+        """When the server had it: on a busy machine well after it was sent."""
+        return self.meta["request_received_ts"]
+
+    @property
+    def first_s(self):
+        return self.tokens[0][0]
+
+    @property
+    def finish_s(self):
+        return self.tokens[-1][0]
+
+    @property
+    def cached(self):
+        return self.meta["cached_tokens"]
+
+    @property
+    def extend(self):
+        return len(self.prompt) - self.cached
+
+    def service_until(self, at_s):
+        """Actual service: the prompt's computed part at the first token, then the output."""
+        output = max((count for when, count in self.tokens if when <= at_s), default=0)
+        extend = self.extend if self.first_s <= at_s else 0
+        return WEIGHTS.extend * extend + WEIGHTS.output * output
+
+
+def burst(client, requests, prefix, suffix, output, seed=0):
+    """Requests of one client that share a prefix of its own."""
+    draw = random.Random(f"{client} {seed}")
+    shared = [draw.randrange(3, 2048) for _ in range(prefix)]
+    return [
+        Sent(client, shared + [draw.randrange(3, 2048) for _ in range(suffix)], output)
+        for _ in range(requests)
+    ]
+
+
+def run_bursts(url, *bursts):
+    """Send each ``(delay in seconds, requests)`` at once, and wait until all is done."""
+
+    async def run():
+        timeout, connector = aiohttp.ClientTimeout(300), aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            await asyncio.gather(
+                *(_send(session, url, delay, sent) for delay, many in bursts for sent in many)
+            )
+
+    asyncio.run(run())
+
+
+async def _send(session, url, delay, sent):
+    await asyncio.sleep(delay)
+    body = {
+        "input_ids": sent.prompt,
+        "routing_key": sent.client,
+        "stream": True,
+        "sampling_params": {
+            "max_new_tokens": sent.output,
+            "min_new_tokens": sent.output,
+            "temperature": 0,
+        },
+    }
+    async with session.post(f"{url}/generate", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            if line.startswith(b"data: {"):
+                sent.meta = json.loads(line[6:])["meta_info"]
+                sent.tokens.append((time.time(), sent.meta["completion_tokens"]))
+
+
+def services(requests, start_s, end_s):
+    """Service per client between two times."""
+    got = dict.fromkeys((sent.client for sent in requests), 0)
+    for sent in requests:
+        got[sent.client] += sent.service_until(end_s) - sent.service_until(start_s)
+    return got
+
+
+def both_backlogged(requests):
+    """From when the last client had come until one has no request without a first token."""
+    clients = {sent.client for sent in requests}
+    start_s = max(s.received_s for s in requests)
+    end_s = min(max(s.first_s for s in requests if s.client == c) for c in clients)
+    return start_s, end_s

@@ -1,0 +1,95 @@
+"""A real SGLang server on the CPU with the tiny model, started and stopped by a test."""
+
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiny_model import write_model
+
+PYTHON = os.environ.get("FAIRBENCH_SGLANG_PYTHON", sys.executable)
+READY_S = 180
+CPU_FLAGS = (
+    "--load-format=dummy",
+    "--device=cpu",
+    "--attention-backend=torch_native",
+    "--sampling-backend=pytorch",
+    "--dtype=float32",
+    "--disable-cuda-graph",
+    "--mem-fraction-static=0.1",
+    "--enable-metrics",
+    "--enable-cache-report",
+)
+
+
+def why_absent():
+    """Why no server can be started, or "" if one can."""
+    if "FAIRBENCH_SGLANG_PYTHON" in os.environ:
+        return "" if Path(PYTHON).exists() else f"FAIRBENCH_SGLANG_PYTHON: {PYTHON} does not exist"
+    if importlib.util.find_spec("sglang_cpu_stubs") and importlib.util.find_spec("sglang"):
+        return ""
+    return "no SGLang for the CPU here (tests/sglang_cpu/install.sh)"
+
+
+@dataclass
+class Server:
+    """Where it listens, its log, and the calls of stand-ins until it was ready."""
+
+    url: str
+    log: Path
+    stub_calls: Path
+    calls_before: int
+
+    def calls_while_serving(self):
+        return _lines(self.stub_calls) - self.calls_before
+
+
+@contextlib.contextmanager
+def sglang_server(folder, *flags, environment=None):
+    """A server that is ready. Its processes are gone afterwards, whatever happens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url, log, calls = f"http://127.0.0.1:{port}", folder / "server.log", folder / "stub_calls"
+    write_model(folder / "model")
+    command = [PYTHON, "-m", "sglang.launch_server", "--model-path", folder / "model"]
+    command += ["--host=127.0.0.1", f"--port={port}", *CPU_FLAGS, *flags]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("FAIRBENCH_")}
+    settings = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_STUB_CALLS": str(calls), **(environment or {})}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=inherited | settings,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_ready(process, url, log)
+        yield Server(url, log, calls, _lines(calls))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_until_ready(process, url, log):
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health_generate"):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"no server after {READY_S} s: ... {log.read_text()[-3000:]}")
+
+
+def _lines(path):
+    return len(path.read_text().splitlines()) if path.exists() else 0

@@ -1,0 +1,93 @@
+"""Stand-ins for the packages that SGLang imports and a machine without a GPU lacks.
+
+``install.sh`` copies this file into a virtual environment and has every process of it import it
+at start (a ``.pth`` line), spawned children included, so that ``python -m sglang.launch_server``
+needs nothing else. What is really installed wins.
+
+SGLang decorates kernels when it is imported, and never calls one on a CPU: with
+``SGLANG_CPU_STUB_CALLS=FILE`` each call of a stand-in is appended to that file, so that a test can
+see that serving makes none.
+"""
+
+import importlib.machinery
+import os
+import sys
+import types
+from pathlib import Path
+
+ABSENT = ("triton", "sgl_kernel", "torchvision")
+
+
+class _Finder:
+    """Finds stand-ins for what nothing before it on ``sys.meta_path`` has found."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in ABSENT:
+            return None
+        return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
+
+
+class _BeforeSGLang:
+    """When SGLang is first imported, lets transformers see that torchvision is absent.
+
+    Transformers remembers its first look, and would otherwise use the stand-in's image functions.
+    """
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "sglang":
+            sys.meta_path.remove(self)
+            from transformers.utils.import_utils import is_torchvision_available
+
+            is_torchvision_available()
+            sys.meta_path.append(_Finder())
+        return None
+
+
+class _Loader:
+    def create_module(self, spec):
+        return _Stub(spec.name)
+
+    def exec_module(self, module):
+        """Nothing to run."""
+
+
+class _Anything:
+    """What a stand-in offers for a class: it takes every argument and does nothing."""
+
+    def __init__(self, *arguments, **named):
+        pass
+
+
+class _Stub(types.ModuleType):
+    """A package whose attributes are classes, or functions that return what they decorate."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.__path__ = []
+        self.__version__ = "0.0.0"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
+        value = type(name, (_Anything,), {}) if name[:1].isupper() else _Stub(full)
+        setattr(self, name, value)
+        return value
+
+    def __call__(self, *arguments, **named):
+        if log := os.environ.get("SGLANG_CPU_STUB_CALLS"):
+            with Path(log).open("a", encoding="utf-8") as file:
+                file.write(f"{os.getpid()} {self.__name__}\n")
+        if len(arguments) == 1 and callable(arguments[0]) and not named:
+            return arguments[0]
+        return lambda function: function
+
+
+def install():
+    """Have this process find the stand-ins, and SGLang choose its CPU engine."""
+    os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.meta_path.insert(0, _BeforeSGLang())
+
+
+install()

@@ -1,0 +1,80 @@
+"""Chunked prefill, retraction and overlap on a real server: what is booked is what happened."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+from sglang_cpu_client import burst, run_bursts
+from sglang_cpu_server import sglang_server, why_absent
+
+from fairbench.live.plugin.config import plugin_environment
+from fairbench.live.plugin.report import fetch_report
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+# A pool that eight requests outgrow, since next to nothing is reserved for their outputs.
+FLAGS = (
+    "--max-total-tokens=1200",
+    "--max-running-requests=8",
+    "--chunked-prefill-size=64",
+    "--schedule-conservativeness=0.1",
+)
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
+def test_every_token_is_booked_once(overlap, tmp_path):
+    flags = FLAGS if overlap else (*FLAGS, "--disable-overlap-schedule")
+    # LCF never lifts a counter: it has to equal the client's service to the token.
+    with sglang_server(tmp_path, *flags, environment=plugin_environment("lcf", {})) as server:
+        sent = {
+            client: burst(client, 12, prefix=100, suffix=100, output=150) for client in ("A", "B")
+        }
+        run_bursts(server.url, (0.0, sent["A"]), (0.2, sent["B"]))
+        (report,) = fetch_report(server.url)
+        with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+            metrics = answer.read().decode()
+        urllib.request.urlopen(f"{server.url}/flush_cache", data=b"").close()
+        (flushed,) = fetch_report(server.url)
+    assert report.counters["retractions"] > 0
+    assert report.counters["recomputed_tokens"] > 0
+    assert (
+        report.counters["admissions"]
+        == report.counters["arrivals"] + report.counters["retractions"]
+    )
+    assert report.counters["finished"] == report.counters["arrivals"]
+    for client, requests in sent.items():
+        booked = report.clients[client]
+        retracted = sum(one.meta["num_retractions"] for one in requests)
+        extend, output = sum(one.extend for one in requests), sum(one.output for one in requests)
+        assert min(one.extend for one in requests) > 64, "no prompt was cut into chunks"
+        assert booked["retractions"] == retracted
+        assert booked["extend_tokens"] == extend
+        assert booked["output_tokens"] == output
+        assert booked["balance"] == extend + 2 * output
+        assert f'fairbench_client_output_tokens_total{{client="{client}"}} {output}.0' in metrics
+        assert f'fairbench_client_balance{{client="{client}"}} {extend + 2 * output}.0' in metrics
+    assert not flushed.clients, "a flushed server starts the next run afresh"
+
+
+def test_a_refused_request_gets_429(tmp_path):
+    environment = plugin_environment("rpm", {"rpm.limit": 3})
+    with sglang_server(tmp_path, *FLAGS, environment=environment) as server:
+        answers = [_ask(server.url, client) for client in "AAAAB"]
+        (report,) = fetch_report(server.url)
+    assert answers == [200, 200, 200, 429, 200]
+    assert report.clients["A"]["refusals"] == 1
+
+
+def _ask(url, client):
+    body = f'{{"input_ids": [5, 6], "routing_key": "{client}"}}'.encode()
+    headers = {"Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(f"{url}/generate", data=body, headers=headers)
+        with urllib.request.urlopen(request) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code

@@ -1,0 +1,49 @@
+"""Every method that a hook goes around exists, as expected, in each release that we support."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from sglang_cpu_server import PYTHON, why_absent
+
+from fairbench.live.plugin.config import plugin_config
+from fairbench.live.plugin.hooks import Hooks
+from fairbench.live.plugin.release import SUPPORTED
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+HOOKS = Hooks(plugin_config("fcfs", {}), "any").by_target()
+
+
+def source_root(release):
+    """Where install.sh has put the source of a release, or None."""
+    environment = Path(PYTHON).parents[1]
+    installed = environment.glob(f"lib/python*/site-packages/sglang-{release}.dist-info")
+    folders = [found.parent for found in installed]
+    return next((f for f in [*folders, environment / f"sglang-{release}"] if f.exists()), None)
+
+
+def parameters(root, target):
+    """The parameters of ``package.module.Class.method``, read from its source."""
+    module, class_name, method = target.rsplit(".", 2)
+    tree = ast.parse((root / module.replace(".", "/")).with_suffix(".py").read_text())
+    (found,) = [
+        node
+        for scope in ast.walk(tree)
+        if isinstance(scope, ast.ClassDef) and scope.name == class_name
+        for node in scope.body
+        if isinstance(node, ast.FunctionDef) and node.name == method
+    ]
+    return tuple(argument.arg for argument in found.args.args)
+
+
+@pytest.mark.parametrize("release", SUPPORTED)
+@pytest.mark.parametrize("target", HOOKS)
+def test_a_hook_fits(release, target):
+    if (root := source_root(release)) is None:
+        pytest.skip(f"no source of SGLang {release} here")
+    expected = ("self", *HOOKS[target].parameters)
+    assert parameters(root, target)[: len(expected)] == expected
