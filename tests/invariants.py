@@ -12,7 +12,7 @@ import numpy as np
 
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class
-from fairbench.sim.run import RunResult, Simulation, _source
+from fairbench.sim.run import RunResult, Simulation, source_of
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.sim.timing import TimingProfile, load_profile
 from worker_invariants import check_rest, check_worker, watch
@@ -47,7 +47,7 @@ def check_all(result, profile=None) -> None:
 
 def run_checked(spec) -> RunResult:
     """``simulate(spec)``, with the workers checked after every event and the rest at the end."""
-    source = _source(spec)
+    source = source_of(spec)
     simulation = Simulation(spec, spec.client_plans(), source)
     watch(simulation.clock, simulation.cluster.workers)
     simulation.run()

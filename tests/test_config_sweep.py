@@ -162,7 +162,7 @@ def test_what_is_wrong_in_a_sweep_is_named(tables, complaint):
         ({"grid": {"seed": list(range(101)), "dp": list(range(1, 101))}}, "10,100 points, at most"),
         ({"grid": {"dp": [1, 0]}}, "dp = 0"),
         ({"grid": {"scheduler": "vct"}}, "unknown scheduler 'vct'.*Did you mean 'vtc'"),
-        ({"grid": {"backend": "emulator"}}, "backend: a sweep runs on the simulator"),
+        ({"grid": {"backend": "emulatr"}}, "unknown backend 'emulatr'"),
         ({"grid": {"vtc.chargee": "input"}}, "unknown parameter of vtc 'chargee'"),
     ],
 )

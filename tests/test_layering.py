@@ -32,6 +32,7 @@ ALLOWED = {
         "fairbench.sim",
     ),  # the emulator is the simulator's engine
     "report": (*LEAVES, "fairbench.config", "fairbench"),
+    "figures": (*LEAVES, "fairbench.config", "fairbench.report"),
     "cli": ("fairbench",),
     "__main__": ("fairbench.cli",),
 }

@@ -172,8 +172,8 @@ def run_and_save(duration_s):
         {},
     )
     start_s = time.process_time()
-    result = simulate(spec)
-    with tempfile.TemporaryDirectory() as parent:
+    with tempfile.TemporaryDirectory() as parent, tempfile.TemporaryDirectory() as folder:
+        result = simulate(spec, folder=Path(folder))
         save_run(Path(parent), spec, result.tables(), result.summary, {})
     seconds = time.process_time() - start_s
     requests = result.summary["num_requests"]

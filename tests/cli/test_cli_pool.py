@@ -13,6 +13,7 @@ from pathlib import Path
 import pool_tasks
 import pytest
 
+from fairbench.cli import pool
 from fairbench.cli.interrupt import Interruption
 from fairbench.cli.pool import Failure, run_tasks
 from fairbench.errors import RunFailed, UsageError
@@ -110,3 +111,13 @@ def test_processes_save_and_end_with_their_parent(tmp_path, signum):
     until(lambda: not any(is_running(mark.read_text()) for mark in marks[:count]))
     assert all(mark.with_suffix(".saved").exists() for mark in marks[:count])
     assert output == ("stopped\n" * count if signum == signal.SIGTERM else "")
+
+
+def test_a_process_told_to_stop_before_its_task_came_still_answers():
+    worker = pool._start()
+    try:
+        worker.process.terminate()
+        worker.pipe.send(partial(pool_tasks.double, 2))
+        assert pool._receive(worker) == (4, False)
+    finally:
+        pool._dismiss([worker])

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.live.run_folder import LOCK_FILE, run_folder
 from fairbench.report.sweep_store import SweepStore
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
@@ -23,8 +24,9 @@ def invoke(*arguments):
 
 
 def contents(path):
-    """Every file below, with its time of writing."""
-    return {str(file): file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
+    """Every file below but locks, with its time of writing."""
+    files = (file for file in path.rglob("*") if file.is_file() and file.name != LOCK_FILE)
+    return {str(file): file.stat().st_mtime_ns for file in files}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def test_a_sweep_leaves_normal_run_directories_and_tables_of_all_metrics(swept):
     shown = CliRunner().invoke(app, ["show", str(path / "runs" / runs[0])])
     assert shown.exit_code == 0
     assert list((path / "failed").iterdir()) == []
-    assert len(list((path / "alone").iterdir())) == 1
+    assert len(list((path / "alone").glob("*.json"))) == 1
     rows = pq.read_table(path / "metrics.parquet").to_pylist()
     summary = json.loads((path / "runs" / rows[0]["run"] / "summary.json").read_text())
     plain = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
@@ -97,6 +99,16 @@ def test_finished_points_are_never_run_again(swept, tmp_path):
         assert files[0].read_bytes() == files[1].read_bytes()
     assert (path / "metrics.csv").read_bytes() == (original / "metrics.csv").read_bytes()
     assert invoke("--resume", path, "--dry-run").stdout == "0 points, about 0 requests in all\n"
+
+
+def test_a_sweep_that_goes_on_elsewhere_is_left_alone(swept):
+    _, path = swept
+    with run_folder(path, "alone"):
+        before = contents(path)
+        result = invoke("--resume", path)
+    assert result.exit_code == 2
+    assert result.stderr == f"fairbench: {path}: this run is still going on, in another process\n"
+    assert contents(path) == before
 
 
 def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
@@ -182,7 +194,7 @@ def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "nothing to sweep: name a FILE.toml, one of fig7"),
+        ([], "nothing to sweep: name a FILE.toml, one of fig1, fig10"),
         (["fig8x"], "unknown sweep 'fig8x'"),
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--dp", "1,two"], "--dp 1,two: must be whole numbers"),

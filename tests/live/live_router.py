@@ -77,6 +77,7 @@ class Worker:
 
     async def models(self, request):
         self.seen.append((request.path, dict(request.headers), None))
+        await self.wait_at(0)
         return web.json_response({"data": [{"id": "m"}]})
 
     async def answer(self, request):

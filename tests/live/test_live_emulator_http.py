@@ -237,6 +237,25 @@ def test_it_says_that_it_is_emulated_and_what_runs():
     assert 'fairbench:client_tokens_total{client="x",kind="output"} 3.0' in metrics
 
 
+def test_a_flush_has_the_local_scheduler_begin_afresh():
+    async def test(emulator, session):
+        def balances():
+            return dict(emulator.worker.scheduler.balances())
+
+        await generate(session, range(100), new=5, routing_key="ann")
+        served = balances()
+        async with session.post("/flush_cache") as answer:
+            assert answer.status == 200
+        flushed = balances()
+        await generate(session, range(100), new=5, routing_key="bob")
+        return served, flushed, balances()
+
+    served, flushed, after = run(test, local="lcf")
+    assert served == {"ann": 100 + 2 * 5}
+    assert flushed == {}
+    assert after == {"bob": 100 + 2 * 5}, "neither the cache nor ann's service is left"
+
+
 def test_the_cache_is_flushed_only_when_idle():
     async def flush(session):
         async with session.post("/flush_cache") as answer:

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import zmq
 import zmq.asyncio
-from live_router import until
+from live_router import POLL_S, until
 
+from fairbench.live.kv_events.publisher import Publisher
 from fairbench.live.kv_events.subscriber import Subscriber
 from fairbench.live.kv_events.wire import BlockRemoved, EventBatch, encode, end_of_replay
 from fairbench.live.servers.address import WorkerAddress
@@ -139,3 +140,25 @@ def test_a_message_lost_while_its_like_are_being_replayed_is_missed_too():
     heard, counts, asked = follow(0, 3, 4, 9, 10, last=10, replay=True, kept=range(20))
     assert (heard, counts, asked) == (list(range(11)), (2, 0), [1, 5])
     assert all(b == a + 1 for a, b in pairwise(heard))
+
+
+def test_a_long_replay_comes_whole():
+    """So long that it fills the sockets' buffers, beyond which a ROUTER drops messages."""
+    block = 2**31  # five bytes a number
+
+    async def run():
+        publisher, log = Publisher("127.0.0.1", 0, 0), Log()
+        for number in range(3000):
+            publisher.publish([BlockRemoved([number] + 1500 * [block])])
+        address = WorkerAddress("", publisher.endpoint, publisher.replay_endpoint)
+        following = asyncio.create_task(Subscriber(address, log).run())
+        async with asyncio.timeout(60):
+            while not log.heard:  # until it has subscribed, nobody hears
+                publisher.publish([BlockRemoved([3000])])
+                await asyncio.sleep(POLL_S)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await publisher.close()
+        return log.heard
+
+    assert asyncio.run(run())[:3001] == list(range(3001))

@@ -17,6 +17,7 @@ from fairbench.live.plugin.limits import check_server
 from fairbench.live.plugin.report import PluginReport, fetch_report, require_active
 from fairbench.schedulers.registry import build_local
 
+POLL_S = 0.01
 SETTINGS = {"dlpm.quantum": 500, "vtc.lift": "none", "engine.max_total_tokens": 9}
 
 
@@ -127,7 +128,7 @@ def answering(body):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -148,6 +149,12 @@ def test_reports_are_found_where_sglang_and_the_emulator_put_them():
     for info, expected in ((ranks, ["dlpm", "dlpm"]), (emulator, ["vtc"]), ({}, [])):
         with answering(json.dumps(info).encode()) as url:
             assert [report.local for report in fetch_report(url)] == expected
+
+
+def test_a_proxy_is_not_asked_for_reports(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with answering(b"{}") as url:
+        assert fetch_report(url) == []
 
 
 def test_a_server_that_says_something_else_is_an_error():

@@ -12,15 +12,14 @@ from fairbench.errors import DataError
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms, token_gaps_s
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.driver.journal import Journal
+from fairbench.live.outcome import recovered
 from fairbench.live.records import (
     LiveRecords,
     ProgramRecord,
     RequestRecord,
     read_records,
-    tables_from_jsonl,
     tables_of,
 )
-from fairbench.live.recovery import recovered
 from fairbench.live.service_rows import DECODE_STEPS
 from fairbench.live.summary import NO_ADMISSION, NO_CACHED, Served, summary_of
 from fairbench.sim.run import simulate
@@ -120,7 +119,7 @@ def test_missing_files_and_unknown_clients_are_named(tmp_path):
         read_records(tmp_path)
     write(tmp_path, records_of(changed(client="eve")))
     with pytest.raises(DataError, match="client 'eve' is not one of client-0, client-1"):
-        tables_from_jsonl(tmp_path, CLIENTS)
+        tables_of(read_records(tmp_path), CLIENTS)
 
 
 def test_the_tables_have_the_columns_of_simulated_runs():

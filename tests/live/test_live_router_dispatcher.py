@@ -55,8 +55,18 @@ def ids(tokens, kind=0):
     return array("I", [kind * 10_000 + n for n in range(tokens)])
 
 
-def home(router, workers=2):
-    return Dispatcher(router, workers, POOL, lambda: 12.5)
+def home(router, workers=2, **options):
+    return Dispatcher(router, workers, POOL, lambda: 12.5, **options)
+
+
+def serve(dispatcher, made):
+    """Requests that come and go at once."""
+    for one in made:
+        dispatcher.finish(dispatcher.dispatch(one), 0)
+
+
+def evictions(spy):
+    return [news for news in spy.heard if news[0] == "evict"]
 
 
 def request(dispatcher, tokens=100, kind=0, client="ann"):
@@ -65,12 +75,19 @@ def request(dispatcher, tokens=100, kind=0, client="ann"):
 
 def test_a_prompt_is_its_whole_pages_and_its_length_is_the_true_one():
     dispatcher = home(Spy())
-    for tokens in (0, 31, 32, 33, 1023, 1024, 1025, 1087, 1088, 5000):
+    for tokens in (0, 7, 8, 9, 255, 256, 257, 271, 272, 5000):
         made, longer = request(dispatcher, tokens), segments_of(ids(6000))
         assert made.input_tokens == tokens
         assert made.prompt == longer[: len(made.prompt)]
         held = prompt_tokens(made.prompt)
         assert held <= tokens < held + longer[len(made.prompt)].length
+
+
+def test_workers_with_large_pages_cache_whole_ones_only():
+    dispatcher = home(Spy(), page_tokens=64)
+    held = [prompt_tokens(request(dispatcher, tokens).prompt) for tokens in (63, 64, 200, 5000)]
+    assert held == [0, 64, 192, 4864]  # pages of 256 from 4096 on
+    assert request(dispatcher, 63).input_tokens == 63
 
 
 def test_finish_tells_the_router_once_with_the_output():
@@ -130,27 +147,51 @@ def test_without_workers_there_is_a_problem():
 def test_what_cannot_be_in_the_pool_any_more_is_evicted_oldest_first():
     dispatcher = home(spy := Spy())
     made = [request(dispatcher, 416, kind) for kind in range(3)]  # two fit
-    for one in made:
-        dispatcher.dispatch(one)
-    assert spy.heard == [("evict", made[0].prompt, 416, 0)]
+    serve(dispatcher, made)
+    assert evictions(spy) == [("evict", made[0].prompt, 416, 0)]
+
+
+def test_what_is_asked_for_again_is_younger():
+    dispatcher = home(spy := Spy())
+    made = [request(dispatcher, 416, kind) for kind in range(3)]
+    serve(dispatcher, made[:2])
+    dispatcher.dispatch(made[0])
+    serve(dispatcher, made[2:])
+    assert evictions(spy) == [("evict", made[1].prompt, 416, 0)]
+
+
+def test_a_queue_larger_than_the_pool_pushes_nothing_out():
+    dispatcher = home(spy := Spy())
+    serve(dispatcher, [request(dispatcher, 416)])
+    for kind in range(1, 10):
+        dispatcher.dispatch(request(dispatcher, 416, kind))
+    assert not evictions(spy)
+
+
+def test_where_events_are_followed_no_guess_comes_first():
+    dispatcher = home(spy := Spy(), followed={0})
+    made = [request(dispatcher, 416, kind) for kind in range(5)]  # four fit twice the pool
+    serve(dispatcher, made[:4])
+    assert not evictions(spy)
+    serve(dispatcher, made[4:])
+    assert evictions(spy) == [("evict", made[0].prompt, 416, 0)]
 
 
 def test_a_prompt_larger_than_the_pool_is_never_taken_for_cached():
     dispatcher = home(spy := Spy())
     made = request(dispatcher, 2048)
-    dispatcher.dispatch(made)
-    assert spy.heard == [("evict", made.prompt, 2048, 0)]
+    serve(dispatcher, [made])
+    assert evictions(spy) == [("evict", made.prompt, 2048, 0)]
 
 
 def test_a_forgotten_cache_is_evicted_whole():
     dispatcher = home(spy := Spy())
     made = [request(dispatcher, 64, kind) for kind in range(2)]
-    for one in made:
-        dispatcher.dispatch(one)
+    serve(dispatcher, made)
     dispatcher.forget_cache(1)
-    assert not spy.heard
+    assert not evictions(spy)
     dispatcher.forget_cache(0)
-    assert spy.heard == [("evict", one.prompt, 64, 0) for one in made]
+    assert evictions(spy) == [("evict", one.prompt, 64, 0) for one in made]
 
 
 STEPS = st.lists(

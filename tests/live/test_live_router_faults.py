@@ -165,6 +165,17 @@ def test_a_worker_that_hangs_is_found_and_its_requests_go_elsewhere():
     asyncio.run(run())
 
 
+def test_a_worker_that_never_lists_its_models_is_passed_over():
+    async def run():
+        setting = {"health_timeout_s": 0.2}
+        async with cluster(2, router=setting, held_at=0) as (under_test, workers):
+            workers[1].released.set()
+            assert await under_test.status("/v1/models") == 200
+            assert under_test.up == {0, 1}  # it is healthy, all the same
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
     async def run():

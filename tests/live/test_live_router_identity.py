@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.live.headers import CLIENT_ALIASES
-from fairbench.live.router.identity import ANONYMOUS, client_of, read_keys
+from fairbench.live.headers import CLIENT_ALIASES, DEFAULT_CLIENT
+from fairbench.live.router.identity import client_of, read_keys
 from fairbench.live.router.problem import Problem
 
 KEYS = {"k1": "ann"}
@@ -16,7 +16,7 @@ def test_the_strongest_name_counts():
         assert client_of(sent, "user", None) == name[:5]
         del sent[name]
     assert client_of(sent, "user", None) == "user"
-    assert client_of(sent, None, None) == ANONYMOUS
+    assert client_of(sent, None, None) == DEFAULT_CLIENT
 
 
 @pytest.mark.parametrize("name", ["a" * 129, "ä", "a\x00", "a\r\nx: y"])
@@ -49,7 +49,7 @@ def test_keys_are_read_from_a_file(tmp_path):
     ("content", "complaint"),
     [
         ("", "holds no key"),
-        ("k1 = 7", "key 1: its client must be a name, not 7"),
+        ("k1 = 7", "key 1: its client must be a text"),
         ('[k1]\nname = "a"', "key 1"),
         ('k1 = ""', "key 1"),
         ("k1", "line 1"),

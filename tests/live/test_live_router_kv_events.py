@@ -79,12 +79,12 @@ def test_gaps_show_in_the_metrics():
         async with publishing_cluster(1, "d2lpm") as (under_test, (publisher,)):
             publisher._next_seq += 2  # two messages that nobody will ever see
             publisher.publish([STORED])
-            gaps = 'fairbench_kv_event_gaps{worker="0"}'
+            losses = 'fairbench_kv_event_losses{worker="0"}'
             async with asyncio.timeout(10):
-                while not await under_test.metric(gaps):
+                while not await under_test.metric(losses):
                     publisher.publish([])  # whenever the subscription is there
                     await asyncio.sleep(0.02)
-            assert await under_test.metric('fairbench_kv_event_losses{worker="0"}') == 1
+            assert await under_test.metric('fairbench_kv_event_gaps{worker="0"}') == 1
 
     asyncio.run(run())
 

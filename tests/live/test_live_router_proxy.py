@@ -195,6 +195,16 @@ def test_an_oversized_body_gets_a_413():
     assert ask(GENERATE, body, router={"max_body_bytes": 6000})[0] == 200
 
 
+def test_a_body_that_is_not_compressed_as_it_says_gets_a_400():
+    async def run():
+        async with cluster(1) as (under_test, (worker,)):
+            sent = {"data": b"{}", "headers": {"Content-Encoding": "gzip"}}
+            async with under_test.session.post(under_test.url + GENERATE, **sent) as answer:
+                return answer.status, (await answer.json())["error"]["type"], worker.seen
+
+    assert asyncio.run(run()) == (400, "invalid_request_error", [])
+
+
 @pytest.mark.parametrize("name", [headers.PROGRAM, headers.DEPTH])
 def test_a_program_that_is_no_number_gets_a_400(name):
     assert ask(GENERATE, **{name: "seven"})[0] == 400

@@ -3,12 +3,11 @@
 import asyncio
 
 import pytest
-from live_router import GENERATE, PATHS, cluster
+from live_router import GENERATE, PATHS, cluster, until
 
 from fairbench.live import headers
 from fairbench.live.router import metrics
-from fairbench.live.router.config import parse_worker
-from fairbench.live.servers.address import WorkerAddress
+from fairbench.live.servers.address import WorkerAddress, parse_worker
 
 
 @pytest.mark.parametrize(
@@ -25,6 +24,7 @@ from fairbench.live.servers.address import WorkerAddress
 )
 def test_workers_as_they_are_named(text, expected):
     assert parse_worker(text) == expected
+    assert parse_worker(expected.as_option()) == expected
 
 
 def test_the_smallest_pool_bounds_what_is_believed_cached():
@@ -34,8 +34,7 @@ def test_the_smallest_pool_bounds_what_is_believed_cached():
         info = {"max_total_num_tokens": 1000}
         async with cluster(2, router={"router": "d2lpm"}, info=info) as (under_test, workers):
             workers[0].healthy = False  # so that all go to one worker
-            await asyncio.sleep(0.2)
-            assert under_test.up == {1}
+            await until(lambda: under_test.up == {1})
             tree = under_test.proxy.dispatcher.router._tree
             held = []
             for kind in range(3):

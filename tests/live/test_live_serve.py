@@ -165,23 +165,24 @@ def test_a_worker_killed_mid_stream_costs_only_its_own_streams():
                 await own.stop()
                 async with session.post(url + GENERATE, json=streamed(GENERATE)) as answer:
                     assert payloads(await answer.read())  # the dead one is out by now
-                streams = [asyncio.create_task(read(session, url)) for _ in range(8)]
-                await asyncio.sleep(0.5)
+                begun = await asyncio.gather(*(asked(session, url, 100) for _ in range(8)))
                 first.kill()
-                ends = [payloads(data)[-1] for data in await asyncio.gather(*streams)]
+                ends = [payloads(await answer.read())[-1] for answer in begun]
                 assert sorted("error" in end for end in ends) == [False] * 4 + [True] * 4
-                ends = [payloads(await read(session, url, tokens=1))[-1] for _ in range(4)]
+                begun = [await asked(session, url, 1) for _ in range(4)]
+                ends = [payloads(await answer.read())[-1] for answer in begun]
                 assert not any("error" in end for end in ends)
 
     asyncio.run(run())
 
 
-async def read(session, url, tokens=100):
+async def asked(session, url, tokens):
+    """A stream of so many tokens that has begun."""
     params = {"min_new_tokens": tokens, "max_new_tokens": tokens}
     body = {"input_ids": [1, 2, 3], "sampling_params": params, "stream": True}
-    async with session.post(url + GENERATE, json=body) as answer:
-        assert answer.status == 200
-        return await answer.read()
+    answer = await session.post(url + GENERATE, json=body)
+    assert answer.status == 200
+    return answer
 
 
 @asynccontextmanager

@@ -145,9 +145,11 @@ def test_children_of_a_server_that_was_killed_go_too(tmp_path):
 
 
 HARNESS = """
+import signal
 import sys
 from pathlib import Path
 from fairbench.live.servers.start import Recipe, start_all, stop_all
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
 fake, folder, ending = sys.argv[1:]
 def command(ports):
     return [sys.executable, fake, str(ports[0]), "--pids", folder + "/pids"]

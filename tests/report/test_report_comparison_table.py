@@ -130,3 +130,18 @@ def test_the_table_fits_and_cuts_no_number(metrics, label):
 def test_colours_only_where_wanted(tmp_path, colour):
     text = as_text(cells(tmp_path, lpm={}, vtc={"victim_p50_s": 9.0}), colour=colour)
     assert ("\x1b[" in text) == colour
+
+
+def test_runs_on_real_servers_say_so_and_have_no_sharing_incentive(tmp_path):
+    measured = {"simulated": False, "served": "sglang 0.5.23, m", "timing_profile": None}
+    found = cells(tmp_path, vtc=measured, lpm={**measured, "served": "sglang 0.5.23, own lpm"})
+    text = as_text(found)
+    first = text.split("\n")[0]
+    assert first == "measured on sglang 0.5.23, m; measured on sglang 0.5.23, own lpm, seed 0"
+    assert "haring" not in text
+    assert [row[0] for row in rows(text).values()] == ["30.0", "30.0"]
+    notes = found[0].runs[0].summary["notes"]
+    assert notes["sharing_incentive_p99"].startswith("only for simulated runs")
+    emulated = {"simulated": False, "emulated": True}
+    text = as_text(cells(tmp_path / "emulated", vtc=emulated))
+    assert text.startswith("emulated on gpu/model/tp1/x, seed 0\n")

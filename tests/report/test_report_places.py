@@ -44,6 +44,17 @@ def test_parameters_of_schedulers_are_added_within_their_place():
     ]
 
 
+def test_sglangs_own_policy_is_a_scheduler_and_its_other_settings_a_place():
+    ours = {"backend": {"kind": "sglang"}, "model": "m", "scheduler": "lpm"}
+    stock = {**ours, "backend": {"kind": "sglang", "schedule_policy": "lpm"}}
+    wide = {**ours, "backend": {"kind": "sglang", "tp": 2}}
+    assert labelled((ours,), (stock,), (wide,)) == [
+        ("chat s1 dp 1 backend.tp=1", "lpm schedule_policy=default"),
+        ("chat s1 dp 1 backend.tp=1", 'lpm schedule_policy="lpm"'),
+        ("chat s1 dp 1 backend.tp=2", "lpm"),
+    ]
+
+
 def test_points_are_named_by_all_of_it():
     specs = [resolve({"workload": "chat", "seed": seed}) for seed in (0, 1)]
     assert point_names(specs) == ["chat s1 dp 1, d2lpm, seed 0", "chat s1 dp 1, d2lpm, seed 1"]

@@ -52,6 +52,9 @@ def test_what_was_left_half_done_is_discarded(store):
     hidden = store.runs / ".writing-1234"
     hidden.mkdir()
     (hidden / "requests.parquet").write_text("begun")
+    killed = store.runs / "dlpm-chat"  # a live run: its directory is there from its start
+    killed.mkdir()
+    (killed / "experiment.toml").write_text("")
     assert len(store.finished()) == 1  # nor does it disturb a reader
     store.discard_partial()
     assert list(store.runs.iterdir()) == [whole.path]
@@ -116,3 +119,16 @@ def test_bounds_are_named_in_the_tables(store):
     assert row["censored"] == " ".join(censored)
     clients = pq.read_table(store.path / "clients.parquet").to_pylist()
     assert [client["censored"] for client in clients] == ["", "p99_s", ""]
+
+
+def test_metrics_of_live_runs_stand_beside_those_of_simulated_ones(store):
+    stored(store.runs, {"scheduler": "vtc"})
+    live = {"simulated": False, "emulated": True, "errors": {"timeout": 2}, "lateness_p99_ms": 1.5}
+    stored(store.runs, {"scheduler": "lpm"}, **live)
+    write_metrics(store.path, compare_sweep(store.path))
+    rows = pq.read_table(store.path / "metrics.parquet").to_pylist()
+    assert [(row["simulated"], row["lateness_p99_ms"]) for row in rows] == [
+        (True, None),
+        (False, 1.5),
+    ]
+    assert pyarrow.csv.read_csv(store.path / "metrics.csv").num_rows == 2

@@ -11,13 +11,13 @@ from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.token_pages import segments_of
 
-BORDERS = [0, 31, 32, 33, 1023, 1024, 1025, 1087, 1088, 2047, 2048, 2049, 4096, 5000]
+BORDERS = [0, 7, 8, 9, 255, 256, 257, 271, 272, 511, 512, 513, 2048, 5000]
 LENGTHS = st.integers(0, 70) | st.sampled_from(BORDERS)
 
 
 def page_start(position):
     """Where the page with the token at ``position`` starts."""
-    size = max(32, 2 ** (position.bit_length() - 1) // 16)
+    size = max(8, 2 ** (position.bit_length() - 1) // 16)
     return position // size * size
 
 

@@ -5,7 +5,8 @@ from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.engine import Worker
+from fairbench.sim.engine_limits import EngineLimits
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import Sequence
 from fairbench.sim.service_log import ServiceLog

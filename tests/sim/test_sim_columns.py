@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.sim import columns
 from fairbench.sim.columns import ROWS_PER_BLOCK, Columns
 
 # Where a narrower type stops holding a value, and where a float would lose it.
@@ -37,18 +36,7 @@ def test_full_blocks_are_kept_in_the_narrowest_integers():
     table = Columns(("status", "time"))
     for number in range(ROWS_PER_BLOCK):
         table.append(number % 3, number * 10**9)
-    assert [part.dtype for part in table._parts["status"]] == [np.int8]
-    assert [part.dtype for part in table._parts["time"]] == [np.int64]
+    status, time = table.blocks.parts
+    assert [part.dtype for part in status] == [np.int8]
+    assert [part.dtype for part in time] == [np.int64]
     assert not table._block
-
-
-def test_a_cleared_table_is_empty_and_can_be_filled_again(monkeypatch):
-    monkeypatch.setattr(columns, "ROWS_PER_BLOCK", 2)
-    table = Columns(("a",))
-    for value in range(5):
-        table.append(value)
-    table.clear()
-    assert len(table) == 0
-    assert table.column("a").tolist() == []
-    table.append(7)
-    assert table.column("a").tolist() == [7]

@@ -5,7 +5,8 @@ from sim_helpers import PLAIN, US, Spy
 
 from fairbench.core import Request, Segment
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.engine import Worker
+from fairbench.sim.engine_limits import EngineLimits
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import Sequence
 from fairbench.sim.service_log import ServiceLog

@@ -10,10 +10,11 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.engine import Worker
+from fairbench.sim.engine_limits import EngineLimits
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.program_runner import SimLLM, run
-from fairbench.sim.results import tables_of
+from fairbench.sim.results import Logs, tables_of
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.sim.service_log import ServiceLog
@@ -166,7 +167,7 @@ def finish(cluster, log, until_ps=None, pool=100):
             break
         cluster.clock.step()
     cluster.settle()
-    tables = tables_of(cluster, log)
+    tables = tables_of(cluster.clients, Logs(cluster.request_log, cluster.program_log, log))
     columns = [t.to_columns() for t in (tables.requests, tables.programs, tables.service)]
     check_records(Records(*columns, PLAIN, pool))
     return tables

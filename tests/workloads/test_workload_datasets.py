@@ -323,7 +323,7 @@ class TestSharedData:
         assert mean_tokens[0] <= sum(lengths) / count <= mean_tokens[1]
         contents = set()
         for plan in plan_clients(spec, "none", num_programs=6):
-            for _, program in program_stream(plan, kind=spec.program, seed=0, source=source):
+            for _, program in program_stream(plan, seed=0, source=source):
                 calls = calls_of(program)
                 assert program.demand == demand_of(calls)
                 contents.add(next(s.key for s in calls[0].prompt if name in s.key))

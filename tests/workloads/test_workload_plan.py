@@ -13,6 +13,7 @@ from workload_fakes import calls_of
 
 from fairbench.errors import UsageError
 from fairbench.workloads.arrivals import Rate
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import Item
 from fairbench.workloads.spec import (
     expected_programs,
@@ -28,8 +29,8 @@ def plans(workload="tot", scenario="s1", **arguments):
     return plan_clients(load_workload(workload), scenario, **arguments)
 
 
-def programs(plan, kind="tree-of-thought", seed=0, **arguments):
-    return list(program_stream(plan, kind=kind, seed=seed, **arguments))
+def programs(plan, seed=0, **arguments):
+    return list(program_stream(plan, seed=seed, **arguments))
 
 
 def differing(wrong, calm):
@@ -78,9 +79,9 @@ class TestTable3:
     @pytest.mark.parametrize("workload", workload_names())
     def test_none_has_no_misbehaver_and_the_rates_of_s1(self, workload):
         calm, s1 = plans(workload, "none"), plans(workload, "s1")
-        well_behaved = next(plan for plan in s1 if not plan.misbehaving)
         assert len(calm) == len(s1)
         for plan in calm:
+            well_behaved = next(p for p in s1 if not p.misbehaving and p.kind == plan.kind)
             assert not plan.misbehaving
             assert (plan.params, plan.rates) == (well_behaved.params, well_behaved.rates)
 
@@ -171,7 +172,7 @@ class TestExpectedPrograms:
 
     def test_it_is_the_average_of_what_arrives(self):
         plan = plans("chat", request_rate=1.0, duration_s=400.0)[2]
-        counts = [len(programs(plan, "chat", seed=seed)) for seed in range(20)]
+        counts = [len(programs(plan, seed=seed)) for seed in range(20)]
         # 1,000 programs, give or take 7 (the standard error of a mean of 20 Poisson counts).
         assert expected_programs(plan) == pytest.approx(1_000)
         assert sum(counts) / 20 == pytest.approx(1_000, abs=30)
@@ -209,7 +210,7 @@ class TestStreams:
 
     def test_streams_are_lazy(self):
         plan = plans(num_programs=10**9)[1]
-        assert len(list(islice(program_stream(plan, kind="tree-of-thought", seed=0), 3))) == 3
+        assert len(list(islice(program_stream(plan, seed=0), 3))) == 3
 
     def test_items_go_round_the_clients(self):
         class Numbered:
@@ -231,7 +232,7 @@ class TestStreams:
             "for name in workload_names():\n"
             "    spec = load_workload(name)\n"
             "    for plan in plan_clients(spec, 's1', num_programs=3):\n"
-            "        for t, p in program_stream(plan, kind=spec.program, seed=3):\n"
+            "        for t, p in program_stream(plan, seed=3):\n"
             "            print(t, p.program_id, p.demand)\n"
         )
         outputs = {
@@ -293,3 +294,52 @@ class TestSettings:
         with pytest.raises(UsageError, match=message) as raised:
             with_settings(load_workload("tot"), changes)
         assert "\n" not in str(raised.value)
+
+
+class TestMix:
+    """Clients that run programs of different kinds, at rates of their own."""
+
+    def test_each_client_has_its_own_program_and_rate(self):
+        talks, also_talks, trees, judge = plans("mix", dp=2)
+        assert [p.kind for p in (talks, also_talks, trees, judge)] == [
+            "chat", "chat", "tree-of-thought", "judge",
+        ]  # fmt: skip
+        rates = [p.rates[0].programs_per_s for p in (talks, trees, judge)]
+        assert rates == pytest.approx([2.5, 0.22, 0.68])
+        assert trees.params == plans("tot")[1].params
+        assert judge.params == plans("judge")[1].params
+        assert talks.params == plans("chat")[0].params
+
+    def test_a_given_rate_changes_all_of_them_alike(self):
+        rates = [p.rates[0].programs_per_s for p in plans("mix", request_rate=2.5)]
+        assert rates == pytest.approx([2.5, 2.5, 0.22, 0.68])
+
+    def test_its_programs_are_of_that_kind(self):
+        *_, trees, judge = plans("mix", num_programs=1)
+        assert [len(calls_of(program)) for _, program in programs(trees)] == [30]
+        assert [len(calls_of(program)) for _, program in programs(judge)] == [4]
+
+    def test_it_needs_them_all(self):
+        with pytest.raises(UsageError, match="clients = 3: scenario s1 of mix needs at least 4"):
+            plans("mix", clients=3)
+
+    @pytest.mark.parametrize(
+        ("changed", "complaint"),
+        [
+            ({"program": "tree"}, "scenarios.s1.others: unknown program kind 'tree'"),
+            ({"client": 4}, "scenarios.s1.others.client = 4: must be below clients = 4"),
+            ({"client": 3}, "scenarios.s1.others: a client is listed twice"),
+            ({"params": {"branches": 2}}, "scenarios.s1.others.params"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, changed, complaint):
+        table = load_workload("mix").model_dump(mode="json", exclude_none=True)
+        table["scenarios"]["s1"]["others"][0].update(changed)
+        with pytest.raises(ValueError, match=complaint):
+            WorkloadSpec.model_validate(table)
+
+    def test_a_client_cannot_be_both(self):
+        table = load_workload("mix").model_dump(mode="json", exclude_none=True)
+        table["scenarios"]["s1"]["misbehaving"] = [{"client": 2}]
+        with pytest.raises(ValueError, match="client 2 also misbehaves"):
+            WorkloadSpec.model_validate(table)

@@ -29,7 +29,7 @@ def well_behaved(workload, programs, seed):
     spec = load_workload(workload)
     plans = [p for p in plan_clients(spec, "s1", num_programs=programs) if not p.misbehaving]
     for plan in plans:
-        for _, program in program_stream(plan, kind=spec.program, seed=seed):
+        for _, program in program_stream(plan, seed=seed):
             yield program
 
 
@@ -219,7 +219,7 @@ def test_demand_is_what_run_asks_for_in_every_scenario(workload):
     spec = load_workload(workload)
     for scenario in spec.scenario_names:
         for plan in plan_clients(spec, scenario):
-            for _, program in islice(program_stream(plan, kind=spec.program, seed=2), 3):
+            for _, program in islice(program_stream(plan, seed=2), 3):
                 calls = calls_of(program)
                 assert program.demand == demand_of(calls)
                 assert len({call.name for call in calls}) == len(calls)

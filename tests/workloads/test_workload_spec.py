@@ -55,7 +55,7 @@ def load(tmp_path):
 
 
 def test_bundled_names():
-    assert workload_names() == ["chat", "judge", "long-qa", "tot"]
+    assert workload_names() == ["chat", "judge", "long-qa", "mix", "tot"]
 
 
 @pytest.mark.parametrize("name", workload_names())
@@ -70,7 +70,8 @@ def test_round_trip_through_toml(name):
 def test_latency_metrics():
     metrics = {name: load_workload(name).latency for name in workload_names()}
     assert metrics == {
-        "chat": "program", "judge": "program", "long-qa": "ttft", "tot": "program",
+        "chat": "program", "judge": "program", "long-qa": "ttft", "mix": "program",
+        "tot": "program",
     }  # fmt: skip
 
 

@@ -17,8 +17,12 @@ from fairbench.cli.check import check
 from fairbench.cli.emulate import emulate
 from fairbench.cli.list import list_names
 from fairbench.cli.main import FAILED, INTERRUPTED, USAGE, complain, discard_output
+from fairbench.cli.plot import plot
 from fairbench.cli.recover import recover
+from fairbench.cli.report import report
+from fairbench.cli.reproduce import reproduce
 from fairbench.cli.run import run
+from fairbench.cli.score import score
 from fairbench.cli.serve import serve
 from fairbench.cli.show import show
 from fairbench.cli.sweep import sweep
@@ -134,4 +138,8 @@ app.command("sweep")(sweep)
 app.command("emulate")(emulate)
 app.command("serve")(serve)
 app.command("check")(check)
+app.command("score")(score)
+app.command("report")(report)
+app.command("plot")(plot)
+app.command("reproduce")(reproduce)
 app.add_typer(baseline, name="baseline")

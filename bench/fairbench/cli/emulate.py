@@ -43,8 +43,9 @@ def emulate(
         Option(min=0, max=MAX_PORT, help="Publish KV events there (ZMQ); 0 is any free port."),
     ] = None,
     kv_replay_port: Annotated[
-        int, Option(min=0, max=MAX_PORT, help="Replay missed KV events there.")
-    ] = 0,
+        int | None,
+        Option(min=0, max=MAX_PORT, help="Replay missed KV events there. [default: any free port]"),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
@@ -58,6 +59,7 @@ def emulate(
     import asyncio
 
     from fairbench.config.toml import parse_assignment
+    from fairbench.errors import UsageError
     from fairbench.live.extra import require_live_extra
 
     require_live_extra()
@@ -65,6 +67,8 @@ def emulate(
     from fairbench.live.emulator.serve import serve
     from fairbench.sim.timing import resolve_profile
 
+    if kv_replay_port is not None and kv_events_port is None:
+        raise UsageError("--kv-replay-port: only with --kv-events-port")
     config = EmulatorConfig(
         gpu=resolve_profile(gpu, model).profile_id,
         model=model,
@@ -73,7 +77,7 @@ def emulate(
         host=host,
         port=port,
         kv_events_port=kv_events_port,
-        kv_replay_port=kv_replay_port,
+        kv_replay_port=kv_replay_port or 0,
         time_scale=time_scale,
         slowdown=slowdown,
         stream_interval=stream_interval,
@@ -83,10 +87,12 @@ def emulate(
 
 
 def _announce(url: str, emulator: Emulator) -> None:
+    from fairbench.live.servers.address import WorkerAddress
+
     publisher = emulator.publisher
-    where = (
-        url
+    address = (
+        WorkerAddress(url)
         if publisher is None
-        else f"{url},kv={publisher.endpoint},replay={publisher.replay_endpoint}"
+        else WorkerAddress(url, publisher.endpoint, publisher.replay_endpoint)
     )
-    typer.echo(where)
+    typer.echo(address.as_option())

@@ -1,15 +1,21 @@
-"""The flags of ``fairbench run`` that real servers need."""
+"""The flags of ``fairbench run`` and ``serve`` that real servers need."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
     from fairbench.live.options import LiveOptions
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not None."""
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def split_args(texts: list[str]) -> list[str]:
@@ -42,6 +48,9 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     from fairbench.live.extra import require_live_extra
 
     require_live_extra()
+    from fairbench.live.driver.target import check_headers
+
+    check_headers(options.headers)
     if not isinstance(spec.backend, Endpoint):
         from fairbench.live.servers.cluster import worker_recipes
 

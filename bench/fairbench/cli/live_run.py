@@ -26,10 +26,23 @@ def run_and_save(
     interrupted: Interruption,
     cluster: Cluster | None = None,
 ) -> tuple[RunResult, Path]:
+    """``run_in``, which exits if interrupted before the servers were ready."""
+    with _exit_before_start(interrupted):
+        return run_in(parent, spec, options, on_progress, interrupted, cluster)
+
+
+def run_in(
+    parent: Path,
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    on_progress: Callable[[Any], None] | None,
+    interrupted: Interruption,
+    cluster: Cluster | None = None,
+) -> tuple[RunResult, Path]:
     """Run in a fresh directory in ``parent``, save, and return the result and the directory.
 
-    Exits if interrupted before the servers were ready, and leaves no directory then. After any
-    other failure the directory keeps logs and records: see ``fairbench recover``.
+    Raises KeyboardInterrupt if interrupted before the servers were ready, and leaves no directory
+    then. After any other failure the directory keeps logs and records: see ``fairbench recover``.
     """
     from fairbench.live.run import run_live
     from fairbench.report.manifest import Stopwatch, build_manifest
@@ -37,7 +50,7 @@ def run_and_save(
 
     watch = Stopwatch.start()
     path = begin_run(parent, spec)
-    with _nothing_left_of(path, interrupted):
+    with _removed_if_interrupted(path):
         result = run_live(
             spec,
             path,
@@ -59,9 +72,23 @@ def shared_cluster(
     on_progress: Callable[[Any], None] | None,
     interrupted: Interruption,
 ) -> Iterator[Cluster | None]:
+    """``cluster_in``, which exits if interrupted before they were ready, and removes ``parent``."""
+    starting = cluster_in(parent, spec, options, on_progress, interrupted)
+    with _exit_before_start(interrupted), _removed_if_interrupted(parent), starting as cluster:
+        yield cluster
+
+
+@contextmanager
+def cluster_in(
+    parent: Path,
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    on_progress: Callable[[Any], None] | None,
+    interrupted: Interruption,
+) -> Iterator[Cluster | None]:
     """Workers for several runs in ``parent``, where their logs go; None for an endpoint.
 
-    Exits if interrupted before they were ready, and removes ``parent`` then.
+    Raises KeyboardInterrupt if interrupted before they were ready.
     """
     from fairbench.config.backend import Endpoint
     from fairbench.live.run import own_cluster
@@ -70,19 +97,28 @@ def shared_cluster(
     if isinstance(spec.backend, Endpoint):
         yield None
         return
-    with _nothing_left_of(parent, interrupted), run_folder(parent) as folder:
+    with run_folder(parent) as folder:
         starting = own_cluster(spec, folder, options, on_progress or _ignore, interrupted)
         with starting as cluster:
             yield cluster
 
 
 @contextmanager
-def _nothing_left_of(path: Path, interrupted: Interruption) -> Iterator[None]:
-    """KeyboardInterrupt inside means that nothing was run: remove the directory and exit."""
+def _removed_if_interrupted(path: Path) -> Iterator[None]:
+    """KeyboardInterrupt inside means that nothing was run: the directory goes."""
     try:
         yield
     except KeyboardInterrupt:
         shutil.rmtree(path)
+        raise
+
+
+@contextmanager
+def _exit_before_start(interrupted: Interruption) -> Iterator[None]:
+    """KeyboardInterrupt inside means that nothing was run: exit."""
+    try:
+        yield
+    except KeyboardInterrupt:
         typer.echo("fairbench: interrupted before the servers were ready", err=True)
         raise typer.Exit(interrupted.exit_code) from None
 

@@ -122,9 +122,11 @@ def _serve(pipe: Connection) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
         with suppress(EOFError, OSError):  # the parent is done, or dead
-            while not interrupted():
-                result = _attempt(pipe.recv(), interrupted)
-                pipe.send((result, not interrupted()))
+            goes_on = True  # even if told to stop already: the parent waits for a first result
+            while goes_on:
+                result = attempt(pipe.recv(), interrupted)
+                goes_on = not interrupted()
+                pipe.send((result, goes_on))
 
 
 def _stop_without_parent() -> None:
@@ -135,7 +137,8 @@ def _stop_without_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _attempt(task: Task, interrupted: Interruption) -> Any | Failure:
+def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
+    """What the task returns, or how it failed."""
     try:
         return task(interrupted)
     except FairbenchError as error:

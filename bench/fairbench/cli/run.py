@@ -173,7 +173,7 @@ def run(
 
     Everything has a default: `fairbench run` alone works.
     """
-    from fairbench.cli.live_flags import check_live, parse_headers, split_args
+    from fairbench.cli.live_flags import check_live, given, parse_headers, split_args
     from fairbench.live.options import LiveOptions
 
     flags: dict[str, Any] = {
@@ -217,8 +217,8 @@ def run(
         "server_args": split_args(server_arg) if server_arg else None,
         "time_scale": time_scale,
     }
-    flags["backend"] = _given(served) or None
-    spec = _resolve(experiment, _given(flags), _given(engine), settings or [])
+    flags["backend"] = given(served) or None
+    spec = _resolve(experiment, given(flags), given(engine), settings or [])
     options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header or []))
     check_live(spec, options)
     show = not disable_tqdm
@@ -234,10 +234,6 @@ def run(
         from fairbench.cli.run_once import run_once
 
         run_once(spec, options, result_dir, as_json=as_json, show=show)
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if value is not None}
 
 
 def _resolve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +45,28 @@ def run_once(
 
 def _simulate(
     spec: ExperimentSpec,
-    result_dir: Path,
+    parent: Path,
     on_progress: Callable[[Any], None] | None,
     interrupted: Interruption,
 ) -> tuple[RunResult, Path]:
-    from fairbench.report.manifest import Stopwatch
+    """Run in a fresh directory in ``parent``, save, and return the result and the directory.
+
+    Leaves no directory if the experiment is impossible. If it fails or is killed the directory
+    keeps the records so far: see ``fairbench recover``.
+    """
+    from fairbench.live.run_folder import run_folder
+    from fairbench.report.manifest import Stopwatch, build_manifest
+    from fairbench.report.store import begun_run, write_run
     from fairbench.sim.run import simulate
+    from fairbench.sim.spool import FOLDER
 
     watch = Stopwatch.start()
-    result = simulate(spec, on_progress=on_progress, interrupted=interrupted)
-    return result, save(result_dir, spec, result, watch)
+    with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:
+        result = simulate(spec, folder=folder, on_progress=on_progress, interrupted=interrupted)
+        manifest = build_manifest(spec, complete=result.complete, watch=watch)
+        write_run(path, spec, result.tables(), result.summary, manifest)
+        shutil.rmtree(folder)
+    return result, path
 
 
 def _print(result: RunResult, path: Path, interrupted: Interruption, *, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -92,13 +92,14 @@ def serve(
     import logging
     from contextlib import nullcontext
 
-    from fairbench.cli.live_flags import split_args
+    from fairbench.cli.live_flags import given, split_args
     from fairbench.cli.serve_workers import named_workers, started_workers
     from fairbench.config.toml import parse_assignment
     from fairbench.errors import UsageError
     from fairbench.live.extra import require_live_extra
 
     require_live_extra()
+    from fairbench.live.http_server import check_address
     from fairbench.live.options import LiveOptions
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.identity import read_keys
@@ -108,6 +109,7 @@ def serve(
         raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     clients = read_keys(keys) if keys else None
+    check_address(host, port)
     assignments = dict(parse_assignment(text) for text in settings or [])
     server = {
         "tp": tp,
@@ -115,13 +117,13 @@ def serve(
         "time_scale": time_scale,
         "server_args": split_args(server_arg) if server_arg else None,
     }
-    started = _given({"local": local, "model": model, "gpu": gpu})
-    if worker_url and (misplaced := [*started, *_given(server)]):
+    started = given({"local": local, "model": model, "gpu": gpu})
+    if worker_url and (misplaced := [*started, *given(server)]):
         raise UsageError(f"--{misplaced[0].removesuffix('s').replace('_', '-')}: only with --dp")
     flags = {
         **started,
-        **_given({"scheduler": scheduler, "router": router, "dp": dp}),
-        "backend": {"kind": backend, **_given(server)},
+        **given({"scheduler": scheduler, "router": router, "dp": dp}),
+        "backend": {"kind": backend, **given(server)},
     }
     with (
         nullcontext(named_workers(worker_url, scheduler, router, assignments))
@@ -139,7 +141,3 @@ def serve(
             max_queue=max_queue,
         )
         asyncio.run(serve_router(config, host, port, grace_s=grace, on_ready=typer.echo))
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if value is not None}

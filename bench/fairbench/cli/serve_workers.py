@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from fairbench.live.options import LiveOptions
     from fairbench.live.servers.address import WorkerAddress
+
+STARTED = ("emulator", "sglang")  # backends
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +30,23 @@ class Routed(NamedTuple):
 def named_workers(
     urls: Sequence[str], scheduler: str, router: str | None, settings: Mapping[str, Any]
 ) -> Routed:
-    """Workers that run already. Raises UsageError for a wrong name or a setting of another part."""
-    from fairbench.live.router.config import parse_worker
+    """Workers that run already.
+
+    Raises UsageError for a wrong name or address, a worker named twice, or a setting of another
+    part.
+    """
+    from fairbench.live.servers.address import parse_worker
     from fairbench.schedulers.registry import split_pair
 
     name = router or split_pair(scheduler)[0]
     for key in settings:
         if not key.startswith(f"{name}."):
             raise UsageError(f"--set {key}: only parameters of the router, such as {name}.PARAM")
-    return Routed(name, settings, [parse_worker(url) for url in urls])
+    workers = [parse_worker(url) for url in urls]
+    for number, worker in enumerate(workers):
+        if worker.url in (earlier.url for earlier in workers[:number]):
+            raise UsageError(f"--worker-url {worker.url}: named twice")
+    return Routed(name, settings, workers)
 
 
 @contextmanager
@@ -53,11 +63,14 @@ def started_workers(
     from fairbench.config.resolve import resolve
     from fairbench.live.servers.cluster import running_cluster
 
+    if (kind := flags["backend"]["kind"]) not in STARTED:
+        raise unknown_name("backend", kind, STARTED)
     spec = resolve(flags, settings)
-    if spec.backend is None or spec.backend.kind == "endpoint":
-        raise UsageError("--backend: choose from emulator, sglang")
     check_live(spec, options)
-    log_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--log-dir {log_dir}: cannot be written: {error.strerror}") from None
     with (
         interruptible() as interrupted,
         running_cluster(

@@ -38,6 +38,14 @@ def sweep(
     ] = None,
     gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
     model: Annotated[str | None, Option(help="Model served.")] = None,
+    backend: Annotated[
+        str | None,
+        Option(
+            metavar="sim|emulator|sglang",
+            help="Simulate all points, or run them on real servers one after another; a file says "
+            "how in a table [base.backend]. [default: sim]",
+        ),
+    ] = None,
     num_programs: Annotated[
         int | None, Option(help="Programs each well-behaved client sends.")
     ] = None,
@@ -58,6 +66,21 @@ def sweep(
     resume: Annotated[
         Path | None, Option(metavar="DIR", help="Go on with the sweep in this directory.")
     ] = None,
+    flush_cache: Annotated[
+        bool,
+        Option(
+            "--flush-cache",
+            help="Empty the caches of servers between the runs that share them (as in SGLang). "
+            "Always done.",
+        ),
+    ] = True,
+    server_python: Annotated[
+        str | None,
+        Option(help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+    ] = None,
+    ready_check_timeout_sec: Annotated[
+        float, Option(min=1, help="Seconds within which servers have to be ready.")
+    ] = 600.0,
     dry_run: Annotated[bool, Option("--dry-run", help="Only list the points.")] = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the comparison as one JSON object, and nothing else.")
@@ -68,13 +91,22 @@ def sweep(
 
     The grid comes from a file, from flags, or from both: flags replace what the file says.
     """
+    from fairbench.cli.sweep_live import check_live_points
     from fairbench.cli.sweep_run import list_points, run_sweep
     from fairbench.config import identity
     from fairbench.config.sweep_points import points
     from fairbench.errors import UsageError
+    from fairbench.live.options import LiveOptions
+    from fairbench.live.run_folder import run_folder
     from fairbench.report.sweep_store import SweepStore
 
-    single = {"gpu": gpu, "model": model, "num_programs": num_programs, "seed": seed}
+    single = {
+        "gpu": gpu,
+        "model": model,
+        "backend": backend,
+        "num_programs": num_programs,
+        "seed": seed,
+    }
     axes = {
         **_axis("--schedulers", "scheduler", schedulers, str),
         **_axis("--workloads", "workload", workloads, str),
@@ -97,9 +129,12 @@ def sweep(
     if dry_run:
         list_points([one for one in specs if identity(one) not in finished], as_json=as_json)
         return
+    options = LiveOptions(server_python, ready_check_timeout_sec)
+    check_live_points(specs, options)
     if resume is None:
         store = SweepStore.create(result_dir, swept, specs)
-    run_sweep(store, specs, as_json=as_json, show=not disable_tqdm)
+    with run_folder(store.path, "alone"):  # two at once would do the same work
+        run_sweep(store, specs, options, as_json=as_json, show=not disable_tqdm)
 
 
 def _sweep(

@@ -1,4 +1,4 @@
-"""What a sweep has to run, its points and its clients alone, as tasks in parallel processes."""
+"""What a sweep has to simulate, points and clients alone, as tasks in parallel processes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,28 @@ class Job(NamedTuple):
     task: Task
 
 
-def jobs_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list[Job]:
-    """What a sweep has not done yet, the longest first, so that processors finish together."""
-    return sorted(_jobs(store, specs), key=lambda job: -job.requests)
+def jobs_left(
+    store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
+) -> list[Job]:
+    """What a sweep has still to simulate, the longest first, so that processors finish together.
+
+    Clients alone are simulated only ``with_alone``.
+    """
+    jobs = _jobs(store, specs, with_alone=with_alone)
+    return sorted(jobs, key=lambda job: -job.requests)
 
 
-def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec]) -> Iterator[Job]:
+def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool) -> Iterator[Job]:
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
+        if spec.backend is not None:
+            continue  # one after another, see ``sweep_live``
         key = identity(spec)
         if key not in finished:
             task = partial(run_one, spec, store.runs)
             yield Job(name, key, expected_requests(spec, spec.client_plans()), task)
         key = alone_key(tables_of(spec))
-        if key not in alone:
+        if with_alone and key not in alone:
             alone.add(key)
             good = [plan for plan in spec.client_plans() if not plan.misbehaving]
             requests = len(ROUTERS) * expected_requests(spec, good)
@@ -71,19 +79,33 @@ def run_jobs(
         for index, result in results:
             done(index)
             job = jobs[index]
-            if not isinstance(result, Failure) and result["complete"]:
-                store.clear_failure(job.key)
-            elif not interrupted():
-                error, traceback = _why(result)
+            error = keep_outcome(store, job.key, job.name, result, interrupted)
+            if error:
                 failures.append((job, error))
-                store.save_failure(job.key, job.name, error, traceback)
     return failures
+
+
+def keep_outcome(
+    store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
+) -> str:
+    """Keep why a task failed, or forget that it did before. Returns why, "" if it did not.
+
+    ``result`` is a summary or a Failure. A task that was interrupted has not failed.
+    """
+    if not isinstance(result, Failure) and result["complete"]:
+        store.clear_failure(key)
+        return ""
+    if interrupted():
+        return ""
+    error, traceback = _why(result)
+    store.save_failure(key, name, error, traceback)
+    return error
 
 
 def _why(result: Any) -> tuple[str, str]:
     if isinstance(result, Failure):
         return str(result.error), result.details
-    return "its process was told to stop", ""
+    return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
 def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> float:
@@ -92,5 +114,5 @@ def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> floa
 
 
 def _requests_of_one(spec: ExperimentSpec, plan: ClientPlan) -> int:
-    programs = program_stream(plan, kind=spec.workload.program, seed=spec.seed)
+    programs = program_stream(plan, seed=spec.seed)
     return next((program.demand.requests for _, program in programs), 0)

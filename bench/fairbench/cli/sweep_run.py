@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import typer
 
 from fairbench.cli.interrupt import interruptible
 from fairbench.cli.output import look, print_json
-from fairbench.cli.sweep_jobs import Job, expected_requests, jobs_left, run_jobs
+from fairbench.cli.sweep_jobs import expected_requests, jobs_left, run_jobs
+from fairbench.cli.sweep_live import live_points_left, run_live_points
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
+from fairbench.live.options import LiveOptions
 from fairbench.report.comparison import Cell, compare_sweep
 from fairbench.report.comparison_table import as_text
 from fairbench.report.places import point_names
@@ -20,9 +22,11 @@ from fairbench.report.store import write_json
 from fairbench.report.sweep_metrics import write_metrics
 from fairbench.report.sweep_store import SweepStore
 
+REMARKS = ("workers", "errors", "lateness")  # notes of a run
+
 
 def list_points(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-    """Print the points, and how many requests each is expected to simulate."""
+    """Print the points, and how many requests each is expected to make."""
     requests = [round(expected_requests(spec, spec.client_plans())) for spec in specs]
     named = list(zip(point_names(specs), requests, strict=True))
     if as_json:
@@ -30,11 +34,17 @@ def list_points(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
         return
     for name, count in named:
         typer.echo(f"{name}: about {count:,} requests")
-    typer.echo(f"{len(specs)} points, about {sum(requests):,} requests in all")
+    number = "1 point" if len(specs) == 1 else f"{len(specs)} points"
+    typer.echo(f"{number}, about {sum(requests):,} requests in all")
 
 
 def run_sweep(
-    store: SweepStore, specs: Sequence[ExperimentSpec], *, as_json: bool, show: bool
+    store: SweepStore,
+    specs: Sequence[ExperimentSpec],
+    options: LiveOptions,
+    *,
+    as_json: bool,
+    show: bool,
 ) -> None:
     """Run what is not finished yet, compare everything, print it.
 
@@ -42,7 +52,10 @@ def run_sweep(
     """
     store.discard_partial()
     with interruptible() as interrupted:
-        failures = run_jobs(store, jobs_left(store, specs), interrupted, show=show)
+        simulated = run_jobs(store, jobs_left(store, specs), interrupted, show=show)
+        left = live_points_left(store, specs)
+        measured = run_live_points(store, left, options, interrupted, show=show)
+        failures = [*((job.name, error) for job, error in simulated), *measured]
     if interrupted():
         typer.echo(
             f"fairbench: interrupted; {len(store.finished())} of {len(specs)} points are finished. "
@@ -55,17 +68,19 @@ def run_sweep(
     write_json(store.path / "comparison.json", comparison)
     write_metrics(store.path, cells)
     _print(comparison, cells, store.path, as_json=as_json)
+    for remark in _remarks(cells):
+        typer.echo(f"fairbench: {remark}", err=True)
     if failures:
         raise RunFailed(f"{len(failures)} failed, see {store.path / 'failed'}")
 
 
 def _comparison(
-    store: SweepStore, cells: Sequence[Cell], failures: Iterable[tuple[Job, str]]
+    store: SweepStore, cells: Sequence[Cell], failures: Iterable[tuple[str, str]]
 ) -> dict[str, Any]:
     return {
         "sweep": store.path.name,
         "path": str(store.path),
-        "failures": [{"point": job.name, "error": error} for job, error in failures],
+        "failures": [{"point": name, "error": error} for name, error in failures],
         "cells": [{"place": cell.place, "cell": cell.scheduler, **cell.combined} for cell in cells],
     }
 
@@ -83,3 +98,12 @@ def _print(
     typer.echo(f"files  {path}")
     for failure in comparison["failures"]:
         typer.echo(f"fairbench: {failure['point']}: {failure['error']}", err=True)
+
+
+def _remarks(cells: Iterable[Cell]) -> Iterator[str]:
+    """What makes runs on real servers hard to compare, by their own notes."""
+    for cell in cells:
+        for one in cell.runs:
+            name = f"{cell.place}, {cell.scheduler}, seed {one.summary['seed']}"
+            notes = one.summary["notes"]
+            yield from (f"{name}: {notes[key]}" for key in REMARKS if key in notes)

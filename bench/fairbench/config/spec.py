@@ -68,6 +68,8 @@ class ExperimentSpec(BaseModel):
             raise ValueError(f"warmup_s = {self.warmup_s}: must be below duration_s")
         if self.tokenizer is not None and self.dataset_path is None:
             raise ValueError("tokenizer: counts the tokens of real input, so give dataset_path")
+        if self.dataset_path is not None and self.workload.scenario(self.scenario).others:
+            raise ValueError("dataset_path: feeds one kind of program, and this scenario has more")
         return self
 
     def client_plans(self) -> tuple[ClientPlan, ...]:

@@ -27,8 +27,6 @@ def points(sweep: Sweep) -> list[ExperimentSpec]:
     found: dict[str, ExperimentSpec] = {}
     for draft in _drafts(sweep):
         first = _resolve_quick(draft) if sweep.quick else _resolve(draft)
-        if first.backend is not None:
-            raise UsageError("backend: a sweep runs on the simulator")
         for number in range(sweep.num_runs):
             spec = first.model_copy(update={"seed": first.seed + number})
             found.setdefault(identity(spec), spec)

@@ -3,6 +3,7 @@
 # Who sends a request, strongest first; then the body's ``user`` (conventions of llm-d and smg).
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
+DEFAULT_CLIENT = "default"  # whoever does not say
 # SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"
 

@@ -12,12 +12,12 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.backend import AS_SERVED, Emulator, Endpoint, SGLang
 from fairbench.errors import DataError
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.records import read_records, tables_of
-from fairbench.live.recovery import recovered
+from fairbench.live.records import LiveRecords, read_records, tables_of
 from fairbench.live.summary import Served, summary_of
 from fairbench.schedulers.params import make_params
+from fairbench.sim.engine_limits import mem_fraction
 from fairbench.sim.engine_params import EngineParams
-from fairbench.sim.run import RunResult, mem_fraction
+from fairbench.sim.run import RunResult
 from fairbench.sim.timing import load_profile
 
 SERVED_FILE = "served.json"
@@ -95,3 +95,18 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
     return outcome(spec, folder, recovered(read_records(folder)), served)
+
+
+def recovered(records: LiveRecords) -> DriveResult:
+    """How a run ended whose records are all there is: with the last of them, incomplete.
+
+    Requests and programs that were under way are not in the records.
+    """
+    arrivals = [program.arrival_s for program in records.programs]
+    ends = [program.finish_s for program in records.programs]
+    ends += [request.finish_s for request in records.requests]
+    return DriveResult(
+        complete=False,
+        end_s=max([*arrivals, *(end_s for end_s in ends if end_s is not None)], default=0.0),
+        last_arrival_s=max(arrivals, default=0.0),
+    )

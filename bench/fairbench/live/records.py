@@ -86,19 +86,11 @@ def read_records(directory: Path) -> LiveRecords:
     )
 
 
-def tables_from_jsonl(directory: Path, clients: Sequence[str]) -> Tables:
-    """The tables of the records in a directory, in the schema of simulated runs.
-
-    Raises DataError as ``read_records`` does, and for a client that is none of ``clients``.
-    """
-    return tables_of(read_records(directory), clients)
-
-
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """The tables of records: requests and programs by id, the service log from the requests.
+    """The tables of records in the schema of simulated runs: the service log is made of requests.
 
     Where the server does not tell, a request counts as admitted at its first token and nothing of
-    its input as cached.
+    its input as cached. Raises DataError for a client that is none of ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _columns(rows, RequestRecord, clients)

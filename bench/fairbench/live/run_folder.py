@@ -1,4 +1,4 @@
-"""Where a live run keeps logs and records while it runs."""
+"""Where a run keeps logs and records while it runs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from pathlib import Path
 
 from fairbench.errors import UsageError
 
-FOLDER = "live"  # of the run's directory
+FOLDER = "live"  # of a live run's directory
 LOCK_FILE = ".lock"
 
 
 @contextmanager
-def run_folder(directory: Path) -> Iterator[Path]:
+def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
     """The folder of the run in ``directory``, made if need be, for one process at a time.
 
     Raises UsageError while another process has it. The system lets go of it when that one dies.
     """
-    folder = directory / FOLDER
+    folder = directory / name
     folder.mkdir(exist_ok=True)
     with (folder / LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{directory}: this run is still going on") from None
+            raise UsageError(
+                f"{directory}: this run is still going on, in another process"
+            ) from None
         yield folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -14,22 +14,13 @@ from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords
 from fairbench.metrics.records import Client, Facts
 from fairbench.metrics.summary import summarize
+from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.sim.results import Tables, cluster_bound, run_window
 from fairbench.workloads.tokens import load_counter
 
 LATE_MS = 10.0  # P99 lateness above which a run is flagged
 
-# What is not known unless the server reports cached tokens, and unless it reports queue times.
-NEEDS_CACHED = (
-    "cache_hit_rate",
-    "actual_service_tok_s",
-    "extend_rate_tok_s",
-    "extend_throughput",
-    "jain_index_actual",
-    "max_service_gap",
-)
-NEEDS_ADMISSION = ("queue_empty_share", "demand_limited", "max_service_gap")
 NO_CACHED = "the server does not report cached tokens"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
@@ -137,19 +128,9 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
     """Replace by null, with the reason, what depends on something that the server kept back."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
-        _forget(metrics, NEEDS_ADMISSION, NO_ADMISSION)
+        forget(metrics, NEEDS_ADMISSION, NO_ADMISSION)
     if any(request.cached_tokens is None for request in answered):
-        _forget(metrics, NEEDS_CACHED, NO_CACHED)
-
-
-def _forget(metrics: dict[str, Any], keys: Iterable[str], reason: str) -> None:
-    for key in keys:
-        metrics[key] = None
-        metrics["notes"][key] = reason
-        for client in metrics["clients"]:
-            if key in client:
-                client[key] = None
-                metrics["notes"][f"clients.{client['client']}.{key}"] = reason
+        forget(metrics, NEEDS_CACHED, NO_CACHED)
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:

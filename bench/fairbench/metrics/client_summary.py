@@ -73,7 +73,7 @@ def client_summary(
 ) -> ClientSummary:
     """The row of one client."""
     client = facts.clients[index]
-    own = requests.take(requests.client == index)
+    own = requests.client == index
     length = got.window.length_s
     key = f"clients.{client.name}."
 
@@ -87,7 +87,7 @@ def client_summary(
         client=client.name,
         misbehaving=client.misbehaving,
         programs=int(np.count_nonzero(programs.client == index)),
-        requests=len(own),
+        requests=int(np.count_nonzero(own)),
         service_rate_tok_s=rate("service_rate_tok_s", float(got.service[index])),
         actual_service_tok_s=rate("actual_service_tok_s", float(got.actual[index])),
         demand_tok_s=rate("demand_tok_s", float(got.demand[index])),
@@ -102,7 +102,7 @@ def client_summary(
         latency_unfinished=len(sample.more_than_s),
         latency_refused=sample.refused,
         cache_hit_rate=notes.value(
-            key + "cache_hit_rate", cache_hit_rate(own), "no request was admitted"
+            key + "cache_hit_rate", cache_hit_rate(requests, own), "no request was admitted"
         ),
     )
 

@@ -11,6 +11,7 @@ from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
     UNFINISHED,
+    Flags,
     Floats,
     Programs,
     Requests,
@@ -46,21 +47,21 @@ class Totals:
 
 def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
     """The totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
-    done = requests.take(requests.status == FINISHED)
-    output = int(done.output_tokens.sum())
+    done = requests.status == FINISHED
+    completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())
     return Totals(
         duration=horizon_s,
         num_programs=len(programs),
         num_requests=len(requests),
-        completed=len(done),
+        completed=completed,
         failed=int(np.count_nonzero(requests.status == UNFINISHED)),
         refused=int(np.count_nonzero(requests.status == REFUSED)),
-        total_input_tokens=int(done.input_tokens.sum()),
+        total_input_tokens=int(requests.input_tokens[done].sum()),
         total_output_tokens=output,
-        request_throughput=ratio(len(done), horizon_s),
+        request_throughput=ratio(completed, horizon_s),
         output_throughput=ratio(output, horizon_s),
         extend_throughput=ratio(float(log.extend_tokens.sum()), horizon_s),
-        cache_hit_rate=cache_hit_rate(requests),
+        cache_hit_rate=cache_hit_rate(requests, np.ones(len(requests), np.bool_)),
     )
 
 
@@ -69,11 +70,11 @@ def ratio(amount: float, of: float) -> float:
     return amount / of if of else float("nan")
 
 
-def cache_hit_rate(requests: Requests) -> float:
-    """Cached over all input tokens of the admitted requests; NaN if none was admitted."""
-    admitted = requests.take(~np.isnan(requests.admitted_s))
-    cached = float(admitted.cached_tokens.sum())
-    return ratio(cached, cached + float(admitted.extend_tokens.sum()))
+def cache_hit_rate(requests: Requests, chosen: Flags) -> float:
+    """Cached over all input tokens of the chosen requests that were admitted; NaN if none was."""
+    admitted = chosen & ~np.isnan(requests.admitted_s)
+    cached = float(requests.cached_tokens[admitted].sum())
+    return ratio(cached, cached + float(requests.extend_tokens[admitted].sum()))
 
 
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
@@ -94,15 +95,18 @@ def request_latency_ms(requests: Requests) -> dict[str, float]:
     TPOT is the mean gap between tokens of a request with two or more. Of ITL, which is over single
     gaps, only the mean follows from the records; the rest is NaN (``ITL_REASON``).
     """
-    done = requests.take(requests.status == FINISHED)
-    first, gaps = done.first_token_s - done.arrival_s, done.output_tokens - 1
-    decode = (done.finish_s - done.first_token_s)[gaps > 0]
+    done = requests.status == FINISHED
+    arrival, first, finish = (
+        times[done] for times in (requests.arrival_s, requests.first_token_s, requests.finish_s)
+    )
+    gaps = requests.output_tokens[done] - 1
+    decode = (finish - first)[gaps > 0]
     gaps = gaps[gaps > 0]
     statistics: dict[str, float] = {}
     for name, seconds in (
-        ("ttft", first),
+        ("ttft", first - arrival),
         ("tpot", decode / gaps),
-        ("e2el", done.finish_s - done.arrival_s),
+        ("e2el", finish - arrival),
     ):
         statistics |= distribution(name, seconds)
     statistics |= distribution("itl", np.array([]))

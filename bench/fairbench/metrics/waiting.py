@@ -30,13 +30,15 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 
     A request that was not (re)admitted waits until the horizon; a refused one never waits.
     """
-    queued = requests.take((requests.status != REFUSED) & (requests.worker >= 0))
-    again = queued.take(~np.isnan(queued.retracted_s))
-    start = np.concatenate([queued.arrival_s, again.retracted_s])
-    end = np.concatenate([queued.admitted_s, again.readmitted_s])
+    queued = (requests.status != REFUSED) & (requests.worker >= 0)
+    again = queued & ~np.isnan(requests.retracted_s)
+    start = np.concatenate([requests.arrival_s[queued], requests.retracted_s[again]])
+    end = np.concatenate([requests.admitted_s[queued], requests.readmitted_s[again]])
     end = np.where(np.isnan(end), horizon_s, end)
-    worker = np.concatenate([queued.worker, again.worker])
-    client = np.concatenate([queued.client, again.client])
+    worker, client = (
+        np.concatenate([column[queued], column[again]])
+        for column in (requests.worker, requests.client)
+    )
     real = start < end
     return Waits(worker[real], client[real], start[real], end[real])
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.metrics.fairness import max_min
-from fairbench.report.sharing import PERCENTS, Bound, Incentive, incentive, worst
+from fairbench.report.sharing import LIVE, PERCENTS, Bound, Incentive, incentive, worst
 from fairbench.report.sweep_store import AloneRows
 
 Summary = Mapping[str, Any]
@@ -69,6 +69,9 @@ def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[st
 def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, Incentive]:
     """The ratio of each well-behaved client, by name."""
     rows = {row["client"]: row for row in alone}
+    good = [client for client in summary["clients"] if not client["misbehaving"]]
+    if not summary["simulated"]:
+        return {client["client"]: Incentive(None, reason=LIVE) for client in good}
     return {
         client["client"]: incentive(
             client,
@@ -76,6 +79,5 @@ def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, I
             percent,
             censored=f"clients.{client['client']}.p{percent}_s" in summary["censored"],
         )
-        for client in summary["clients"]
-        if not client["misbehaving"]
+        for client in good
     }

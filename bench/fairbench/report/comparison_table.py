@@ -18,10 +18,13 @@ from fairbench.report.table import MAX_WIDTH, basis, printed
 LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others
 LIMITED = "~"
 STYLES = {BEST: "green", WORST: "red"}
+SHARING = (
+    "Sharing: latency of the worst-off well-behaved client over its latency alone on 1/n of the "
+    "cluster; at most 1: no reason to leave. "
+)
 LEGEND = (
-    f"{BEST} best and {WORST} worst of a place. Sharing: latency of the worst-off well-behaved "
-    "client over its latency alone on 1/n of the cluster; at most 1: no reason to leave. Worst "
-    "share: the least that a client got of its fair share of the best total delivered there."
+    f"{BEST} best and {WORST} worst of a place. {{sharing}}Worst share: the least that a client "
+    "got of its fair share of the best total delivered there."
 )
 DEMAND_LIMITED = (
     f"{LIMITED} demand-limited: queues were empty for part of the window under some scheduler, so "
@@ -64,19 +67,29 @@ def as_text(cells: Sequence[Cell], *, colour: bool = False, width: int = MAX_WID
 def render(cells: Sequence[Cell], width: int = MAX_WIDTH) -> RenderableType:
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
     ruler = Console(width=10 * width)
+    sharing = _any_sharing(cells)
+    known = [one for one in COLUMNS if sharing or not one.key.startswith("sharing")]
     for count in range(len(EXPENDABLE) + 1):
-        table = _table(cells, [one for one in COLUMNS if one.key not in EXPENDABLE[:count]])
+        columns = [one for one in known if one.key not in EXPENDABLE[:count]]
+        table = _table(cells, columns)
         if ruler.measure(table).maximum <= width:
             break
-    legend = [Text(LEGEND), *([Text(DEMAND_LIMITED)] if _any_limited(cells) else [])]
-    return Group(Text(_provenance(cells), style="bold"), Text(), table, Text(), *legend)
+    legend = [Text(LEGEND.format(sharing=SHARING if sharing else ""))]
+    legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []
+    return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
+
+
+def _any_sharing(cells: Iterable[Cell]) -> bool:
+    """Whether any run was simulated: clients alone always are."""
+    return any(cell.combined["simulated"] for cell in cells)
 
 
 def _any_limited(cells: Iterable[Cell]) -> bool:
     return any(cell.demand_limited for cell in cells)
 
 
-def _provenance(cells: Sequence[Cell]) -> str:
+def provenance(cells: Sequence[Cell]) -> str:
+    """Whether the numbers are simulated, on what, and over which seeds."""
     where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
@@ -109,14 +122,15 @@ def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
 def _cell(interval: Interval | None, column: Column, mark: str) -> Text:
     if interval is None:
         return Text(UNDEFINED + " ")
-    text = Text().append(_bounded(interval, column) + mark, style=STYLES.get(mark, ""))
+    text = Text().append(bounded(interval, column) + mark, style=STYLES.get(mark, ""))
     if interval["runs"] > 1:
         low, high = (column.write(interval[key]) for key in ("low", "high"))
         text.append(f"\n{low}-{high} ", style="dim")
     return text
 
 
-def _bounded(interval: Interval, column: Column) -> str:
+def bounded(interval: Interval, column: Column) -> str:
+    """The mean as its column is written, ``> x`` or ``< x`` if it is only a bound."""
     if interval.get("lower_bound"):
         return more_than(interval["mean"])
     if interval.get("upper_bound"):

@@ -12,6 +12,7 @@ from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
 
 SCHEDULER_KEYS = frozenset({"scheduler", "router", "local"})
+OWN_POLICY = "schedule_policy"  # of a backend
 OF_THE_PLACE = frozenset({"engine"})  # settings that are not a scheduler's
 
 DEFAULT = "default"  # of a key that an experiment leaves out
@@ -23,13 +24,17 @@ Experiment = Mapping[str, Any]
 def place_of(experiment: Experiment) -> dict[str, Any]:
     """An experiment without scheduler, its parameters, and tag: equal for what may be compared."""
     kept = {k: v for k, v in experiment.items() if k not in SCHEDULER_KEYS | {"tag"}}
+    if "backend" in kept:
+        kept["backend"] = {k: v for k, v in kept["backend"].items() if k != OWN_POLICY}
     settings = experiment.get("settings", {})
     return kept | {"settings": {k: v for k, v in settings.items() if k in OF_THE_PLACE}}
 
 
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
-    """The rest: scheduler, router, local scheduler and their parameters."""
+    """The rest: scheduler, router, local scheduler and their parameters, or SGLang's own policy."""
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
+    policy = experiment.get("backend", {}).get(OWN_POLICY)
+    kept |= {} if policy is None else {OWN_POLICY: policy}
     settings = experiment.get("settings", {})
     return kept | {"settings": {k: v for k, v in settings.items() if k not in OF_THE_PLACE}}
 

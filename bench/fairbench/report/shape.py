@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -86,6 +86,20 @@ class _Summary(_Shown):
     notes: dict[str, str] = {}
 
 
+class _Whole(_Shown):
+    complete: bool
+    latency: Literal["program", "ttft"]
+    pool_tokens: Count | None
+    bound_source: str | None
+    window_start_s: float
+    window_end_s: float
+    queue_empty_share: Number
+    demand_limited: bool | None
+    victim_n: Count
+    censored: list[str]
+    notes: dict[str, str]
+
+
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
     """Raise DataError, one line, if a key of the summary in ``path`` is missing or of wrong type.
 
@@ -93,5 +107,14 @@ def check_summary(summary: Mapping[str, Any], path: Path) -> None:
     """
     try:
         _Summary.model_validate(summary)
+    except ValidationError as error:
+        raise DataError(f"{path}: {explain(error)}") from None
+
+
+def check_whole(summary: Mapping[str, Any], path: Path) -> None:
+    """The same of everything that a report or a new score is made from: no key is optional."""
+    check_summary(summary, path)
+    try:
+        _Whole.model_validate(summary)
     except ValidationError as error:
         raise DataError(f"{path}: {explain(error)}") from None

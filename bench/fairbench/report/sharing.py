@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 PERCENTS = (50, 99)
 NOT_SIMULATED = "the client alone was not simulated"
+LIVE = "only for simulated runs: what a client has alone is simulated"
 
 Row = Mapping[str, Any]
 

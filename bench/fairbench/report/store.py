@@ -14,8 +14,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fairbench.config import ExperimentSpec, to_toml
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import DataError, RunFailed, UsageError
+from fairbench.metrics.arrow import to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,6 +134,22 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
     return path
 
 
+@contextmanager
+def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
+    """``begin_run``, with nothing left behind of a run that fails before it has any records.
+
+    Nor is of one that ends with a UsageError, which says that it cannot be run.
+    """
+    with _made(parent):
+        path = begin_run(parent, spec)
+        try:
+            yield path
+        except BaseException as error:
+            if isinstance(error, UsageError) or not any(path.glob("*/[!.]*")):
+                shutil.rmtree(path)
+            raise
+
+
 def fresh_directory(parent: Path, name: str) -> Path:
     """A new, empty directory in ``parent``, called ``name`` or ``name.2`` and so on.
 
@@ -178,7 +197,20 @@ def write_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write a run's files into its directory; the manifest comes last and makes it a run."""
+    """Write a run's files into its directory; the manifest comes last and makes it a run.
+
+    Raises RunFailed if they cannot be written.
+    """
+    try:
+        _write_tables(path, tables)
+        _write_spec(path, spec)
+        for name, content in (("summary.json", summary), (MANIFEST, manifest)):
+            write_json(path / name, content)
+    except OSError as error:
+        raise RunFailed(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -186,17 +218,15 @@ def write_run(
         # An open file, since pyarrow itself takes no path that is not UTF-8.
         with (path / f"{name}.parquet").open("wb") as file:
             pq.write_table(
-                pa.table(dict(tables[name])),
+                pa.table({name: _arrow(column) for name, column in tables[name].items()}),
                 file,
                 compression="zstd",
                 row_group_size=ROWS_PER_GROUP,
             )
-    _write_spec(path, spec)
-    for name, content in (("summary.json", summary), (MANIFEST, manifest)):
-        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-        unfinished = path / f".{name}"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.rename(path / name)
+
+
+def _arrow(column: Any) -> Any:
+    return to_arrow(column) if isinstance(column, np.ndarray) else column
 
 
 def _write_spec(path: Path, spec: ExperimentSpec) -> None:

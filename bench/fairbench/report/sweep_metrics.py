@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.report.comparison import Cell
 
-NESTED = ("clients", "notes")
+NESTED = ("clients", "notes", "errors")
 LISTS = ("censored", "upper_bounds")
 
 
@@ -23,7 +23,7 @@ def write_metrics(folder: Path, cells: Sequence[Cell]) -> None:
     import pyarrow.parquet as pq
 
     for name, rows in (("metrics", metric_rows(cells)), ("clients", client_rows(cells))):
-        table = pa.Table.from_pylist(list(rows))
+        table = pa.Table.from_pylist(_same_keys(list(rows)))
         with (folder / f"{name}.csv").open("wb") as file:
             pa.csv.write_csv(table, file)
         with (folder / f"{name}.parquet").open("wb") as file:
@@ -47,6 +47,12 @@ def client_rows(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
                 for key in LISTS
             }
             yield {**labels, **client, **bounds}
+
+
+def _same_keys(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that all have the keys of any: live runs know what simulated ones do not."""
+    nothing = dict.fromkeys(key for row in rows for key in row)
+    return [{**nothing, **row} for row in rows]
 
 
 def _runs(cells: Sequence[Cell]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:

@@ -21,6 +21,7 @@ from fairbench.config.sweep import Sweep, make_sweep, to_toml
 from fairbench.errors import DataError, UsageError
 from fairbench.report.places import point_names
 from fairbench.report.store import (
+    MANIFEST,
     StoredRun,
     check_writable,
     fresh_directory,
@@ -80,7 +81,7 @@ class SweepStore:
     def discard_partial(self) -> None:
         """Remove what interrupted or killed points left behind, since they begin anew."""
         for path in self.runs.iterdir():
-            if path.name.startswith("."):
+            if not _is_run(path):
                 shutil.rmtree(path)
         for run in self._read_runs():
             if not _is_whole(run):
@@ -88,7 +89,7 @@ class SweepStore:
 
     def _read_runs(self) -> Iterator[StoredRun]:
         for path in sorted(self.runs.iterdir()):
-            if not path.name.startswith("."):  # still being written
+            if _is_run(path):
                 yield read_run(path)
 
     def alone(self) -> dict[str, AloneRows]:
@@ -109,6 +110,11 @@ class SweepStore:
         """Forget that a point failed, now that it did not."""
         with suppress(FileNotFoundError):
             (self.path / "failed" / f"{key}.json").unlink()
+
+
+def _is_run(path: Path) -> bool:
+    """Whether it was saved, complete or not: neither still being written nor killed meanwhile."""
+    return not path.name.startswith(".") and (path / MANIFEST).exists()
 
 
 def _is_whole(run: StoredRun) -> bool:

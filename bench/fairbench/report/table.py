@@ -50,17 +50,31 @@ def render(
     """
     blocks: list[RenderableType] = [
         Text(cluster_line(summary), style="bold"),
-        Text(_details(summary)),
+        Text(details_line(summary)),
     ]
     if not complete:
         blocks.append(Text("INCOMPLETE: the run was interrupted", style="bold red"))
-    if summary["num_programs"]:
-        blocks += [Text(), client_table(summary, width), Text(), _pairs(_results(summary))]
-        blocks += [Text(), _pairs([*_notes(summary), ("files", str(path))])]
-    else:
-        blocks += [Text(), Text("No program arrived, so there is nothing to compare.")]
-        blocks += [Text(), _pairs([("files", str(path))])]
-    return Group(*blocks)
+    return Group(*blocks, _body(summary, str(path), width))
+
+
+def scored_text(
+    summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
+) -> str:
+    """The same as ``as_text`` of records of which nothing is known but the requests."""
+    heading = summary.get("layout")
+    title = f"scored from records ({heading})" if heading else cluster_line(summary)
+    return printed(
+        Group(Text(title, style="bold"), _body(summary, paths, width)), colour=colour, width=width
+    )
+
+
+def _body(summary: Summary, files: str, width: int) -> RenderableType:
+    """Clients, the numbers over all of them, and notes."""
+    if not summary["num_programs"]:
+        nothing = Text("No program arrived, so there is nothing to compare.")
+        return Group(Text(), nothing, Text(), _pairs([("files", files)]))
+    results, notes = _pairs(results_of(summary)), _pairs([*notes_of(summary), ("files", files)])
+    return Group(Text(), client_table(summary, width), Text(), results, Text(), notes)
 
 
 def cluster_line(summary: Summary) -> str:
@@ -81,7 +95,7 @@ def basis(summary: Summary) -> str:
     return f"simulated on {summary['timing_profile']}{error}"
 
 
-def _details(summary: Summary) -> str:
+def details_line(summary: Summary) -> str:
     text = (
         f"router {summary['router']}, local {summary['local']}, "
         f"workload {summary['workload']}, scenario {summary['scenario']}"
@@ -93,7 +107,8 @@ def _details(summary: Summary) -> str:
     return f"{text}, KV pool {summary['pool_tokens']:,} tokens per replica ({source})"
 
 
-def _results(summary: Summary) -> Iterator[tuple[str, str]]:
+def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
+    """The numbers over all clients: what each line is about, and what it says."""
     yield "throughput", _throughput(summary)
     yield (
         "Jain index",
@@ -183,7 +198,7 @@ def _time_to(summary: Summary, part: int) -> str:
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)
 
 
-def _notes(summary: Summary) -> Iterator[tuple[str, str]]:
+def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Why something has no value; what has none for the same reason shares a line.
 
     What the table does not show, or explains where it stands, is only in the JSON.

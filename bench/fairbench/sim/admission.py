@@ -22,6 +22,24 @@ class Prefill(NamedTuple):
     last: bool
 
 
+def shares_of(prefills: list[Prefill]) -> dict[str, list[int]]:
+    """What an iteration books: [input, charged, extend, recompute, output] tokens per client."""
+    shares: dict[str, list[int]] = {}
+    for sequence, _, tokens, first, last in prefills:
+        client = sequence.request.client
+        if (share := shares.get(client)) is None:
+            share = shares[client] = [0, 0, 0, 0, 0]
+        if sequence.retractions:
+            share[3] += tokens
+        else:
+            share[2] += tokens
+            if first:
+                share[0] += sequence.request.input_tokens
+                share[1] += sequence.extend_tokens
+        share[4] += last
+    return shares
+
+
 class PrefillPass:
     """The budgets of one pass and what was admitted. Page size 1."""
 
@@ -53,7 +71,7 @@ class PrefillPass:
     @property
     def over(self) -> bool:
         """After an admission: nothing more is tried."""
-        return self.spent or self._reserved_all
+        return self._input_left <= 0 or self._chunk_left <= 0 or self._reserved_all
 
     def continue_chunk(self, sequence: Sequence) -> None:
         """The chunked request goes first, whatever the policy says."""

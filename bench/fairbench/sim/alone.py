@@ -16,11 +16,12 @@ from fairbench.core import PS_PER_S
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, client_sample, percentile
 from fairbench.schedulers.params import make_params
+from fairbench.sim.engine_limits import engine_limits
 from fairbench.sim.engine_params import EngineParams
 from fairbench.sim.results import facts_of, tables_of
-from fairbench.sim.run import Simulation, engine_limits
+from fairbench.sim.run import Simulation, source_of
 from fairbench.sim.timing import load_profile
-from fairbench.workloads.datasets import Source, load_source
+from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
 # Alone there is nobody to be fair to; whether locality or balance pays depends on the workload, and
@@ -40,9 +41,7 @@ def simulate_alone(
     does not matter. The cohort is that of the shared run. Incomplete if ``interrupted``.
     """
     plans = spec.client_plans()
-    source = None
-    if spec.dataset_path is not None:
-        source = load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)
+    source = source_of(spec)
     last_ps = round(last_arrival_s(plans, spec.seed) * PS_PER_S)
     rows = []
     for plan in plans:
@@ -78,7 +77,8 @@ def _row(
         simulation.run(interrupted=interrupted)
         simulation.cluster.last_arrival_ps = last_ps  # the window ends with everyone's arrivals
         simulation.cluster.settle()
-        tables, facts = tables_of(simulation.cluster, simulation.log), facts_of(simulation)
+        facts = facts_of(simulation)
+        tables = tables_of(simulation.cluster.clients, simulation.logs)
         sample = client_sample(tables.requests, tables.programs, facts, facts.window, 0)
         for percent, (key, best) in zip(PERCENTS, found.items(), strict=True):
             found[key] = min(best, percentile(sample, percent))

@@ -110,6 +110,8 @@ class RunningBatch:
         They are still in the batch.
         """
         due = self._due
+        if not due or due[0][0] > self.steps:
+            return []
         done: dict[Sequence, None] = {}  # one that was retracted may have two equal entries
         while due and due[0][0] <= self.steps:
             entry = heappop(due)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,52 +12,88 @@ from numpy.typing import NDArray
 ROWS_PER_BLOCK = 8_192
 
 
+class Blocks(Protocol):
+    """Where a table keeps its rows, a block at a time. Columns are numbered from 0."""
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        """Append a block: an array of rows, perhaps of none."""
+        ...
+
+    def column(self, number: int) -> NDArray[np.int64]:
+        """A copy of one column of all blocks."""
+        ...
+
+    def release(self) -> None:
+        """Free their memory. They cannot be read afterwards."""
+        ...
+
+
+class MemoryBlocks:
+    """Blocks column by column, in the narrowest integers that hold them: half the memory."""
+
+    def __init__(self, columns: int) -> None:
+        self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        if len(rows):
+            for part, values in zip(self.parts, rows.T, strict=True):
+                part.append(values.astype(_narrowest(values)))
+
+    def column(self, number: int) -> NDArray[np.int64]:
+        part = self.parts[number]
+        return np.concatenate(part, dtype=np.int64) if part else np.empty(0, np.int64)
+
+    def release(self) -> None:
+        self.parts.clear()
+
+
 class Columns:
     """A table of integers with named columns, filled row by row.
 
-    Rows are packed as they come. Full blocks of them are kept column by column, in the narrowest
-    integers that hold the values, which takes half the memory.
+    Rows are packed as they come; a full block of them goes to ``blocks``. ``on_full`` sees to that.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self._pack = Struct(f"{len(names)}q").pack
+        self.blocks: Blocks = MemoryBlocks(len(names))
+        self.on_full: Callable[[], None] | None = None  # instead of file_block
+        self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
         self._block_bytes = ROWS_PER_BLOCK * 8 * len(names)
-        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
-        self._rows = 0
+        self._filed = 0
 
     def __len__(self) -> int:
-        return self._rows
+        return self._filed + len(self._block) // (8 * len(self.names))
 
     def append(self, *row: int) -> None:
         """Add one row, values in column order."""
-        self._block += self._pack(*row)
-        self._rows += 1
-        if len(self._block) == self._block_bytes:
-            self._file_block()
+        self.extend(self.pack(*row))
+
+    def extend(self, packed: bytes) -> None:
+        """Add rows that ``pack`` has made, one after the other."""
+        self._block += packed
+        if len(self._block) >= self._block_bytes:
+            (self.on_full or self.file_block)()
 
     def column(self, name: str) -> NDArray[np.int64]:
         """A copy of one column."""
-        self._file_block()
-        parts = self._parts[name]
-        return np.concatenate(parts, dtype=np.int64) if parts else np.empty(0, np.int64)
+        if self._block:
+            self.file_block()
+        return self.blocks.column(self.names.index(name))
 
-    def clear(self) -> None:
-        """Forget every row."""
-        self._rows = 0
+    def file_block(self) -> None:
+        """Move the rows that have gathered, maybe none, into a block."""
+        self.add_block(np.frombuffer(self._block, np.int64).reshape(-1, len(self.names)))
         self._block = bytearray()
-        for parts in self._parts.values():
-            parts.clear()
 
-    def _file_block(self) -> None:
-        """Move the rows of the block into the columns."""
-        if not self._block:
-            return
-        rows = np.frombuffer(self._block, np.int64).reshape(-1, len(self.names))
-        for name, values in zip(self.names, rows.T, strict=True):
-            self._parts[name].append(values.astype(_narrowest(values)))
-        self._block = bytearray()
+    def add_block(self, rows: NDArray[np.int64]) -> None:
+        """Add a block of rows."""
+        self.blocks.add(rows)
+        self._filed += len(rows)
+
+    def release(self) -> None:
+        """Free the memory of the rows. They cannot be read afterwards."""
+        self.blocks.release()
 
 
 def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:

@@ -6,15 +6,15 @@ scheduling is off. Rules: algorithms.md 1.1 and 10 ("Engine contract", "Exact mu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.admission import Prefill, PrefillPass, run_selection
+from fairbench.sim.admission import Prefill, PrefillPass, run_selection, shares_of
 from fairbench.sim.batch import RunningBatch
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.decode_run import DecodeRun
+from fairbench.sim.engine_limits import EngineLimits
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.sim.sequence_memory import give_back, store_outputs, store_prompt
@@ -22,19 +22,6 @@ from fairbench.sim.service_log import ServiceLog, Stretch
 from fairbench.sim.timing import TimingProfile
 from fairbench.sim.token_ratio import RETRACT_DECODE_STEPS, NewTokenRatio
 from fairbench.sim.waiting import WaitingQueue
-
-
-@dataclass(frozen=True)
-class EngineLimits:
-    """What an engine was started with, defaults resolved. Tokens, except the request count."""
-
-    pool_tokens: int
-    chunked_prefill_size: int
-    max_prefill_tokens: int
-    max_running_requests: int
-    schedule_conservativeness: float = 1.0
-    full_reservation: bool = False
-    step_by_step: bool = False
 
 
 class Worker:
@@ -164,7 +151,7 @@ class Worker:
         self._clock.soon(DECIDE, self.index, self._decide)
 
     def _decide(self) -> None:
-        if not len(self.batch):
+        if not self.batch.sequences:
             self._batch_is_full = False
         if self._start_prefill() or self._start_decode():
             return
@@ -178,7 +165,7 @@ class Worker:
         if self._chunked is None:
             if self._batch_is_full or not len(self.waiting):
                 return False
-            if len(self.batch) >= self.limits.max_running_requests:
+            if len(self.batch.sequences) >= self.limits.max_running_requests:
                 self._batch_is_full = True
                 return False
         if not self.scheduler.cache_aware:
@@ -206,10 +193,10 @@ class Worker:
         )
         if self._chunked is not None:
             attempt.continue_chunk(self._chunked)
-        slots = limits.max_running_requests - len(self.batch) - len(attempt.admitted)
+        slots = limits.max_running_requests - len(self.batch.sequences) - len(attempt.admitted)
         now_ps = self._clock.now_ps
         no_slots = run_selection(attempt, self.scheduler, self.waiting, slots, now_ps)
-        if no_slots or (attempt.out_of_memory and (attempt.admitted or len(self.batch))):
+        if no_slots or (attempt.out_of_memory and (attempt.admitted or len(self.batch.sequences))):
             self._batch_is_full = True
         self._chunked = attempt.chunked
         return attempt
@@ -218,15 +205,13 @@ class Worker:
         """Put prompts into the tree, join the batch, book the iteration."""
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
-        shares: dict[str, list[int]] = {}
-        if self._chunked is not None or not len(self.batch):
+        if self._chunked is not None or not self.batch.sequences:
             # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
         for prefill in prefills:
             sequence = prefill.sequence
             store_prompt(self.cache, sequence, prefill.tokens)
-            _add_share(shares, prefill)
             if not prefill.last:
                 continue
             if sequence.first_token_ps == NEVER:
@@ -236,19 +221,20 @@ class Worker:
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(sequence.request, 1)
             self.batch.join(sequence)
-        self._log.prefill(self.index, self._prefill_start_ps, now_ps, len(prefills), shares)
+        start_ps, shares = self._prefill_start_ps, shares_of(prefills)
+        self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
 
     # Decode.
 
     def _start_decode(self) -> bool:
         batch, cache = self.batch, self.cache
-        size = len(batch)
+        size = len(batch.sequences)
         if not size:
             return False
         if size > cache.free + cache.evictable:
             self._retract()
-            size = len(batch)
+            size = len(batch.sequences)
         if size > cache.free:
             cache.evict(size - cache.free)
         steps = min(batch.steps_to_finish(), cache.free // size)
@@ -275,7 +261,7 @@ class Worker:
         batch = self.batch
         if self._stretch is None:
             self._stretch = Stretch(run.start_ps, run.growth_ps, batch.context_tokens)
-        self.cache.allocate(steps * len(batch))
+        self.cache.allocate(steps * len(batch.sequences))
         batch.steps += steps
         run.advance(steps)
         self._stretch.steps += steps
@@ -315,18 +301,3 @@ class Worker:
         sequence.status = FINISHED
         store_outputs(self.cache, sequence)
         self.scheduler.on_finish(sequence.request)
-
-
-def _add_share(shares: dict[str, list[int]], prefill: Prefill) -> None:
-    """Add to [input, charged, extend, recompute, output] tokens of the client."""
-    sequence = prefill.sequence
-    if (share := shares.get(sequence.request.client)) is None:
-        share = shares[sequence.request.client] = [0, 0, 0, 0, 0]
-    if sequence.retractions:
-        share[3] += prefill.tokens
-    else:
-        share[2] += prefill.tokens
-        if prefill.first:
-            share[0] += sequence.request.input_tokens
-            share[1] += sequence.extend_tokens
-    share[4] += prefill.last

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, nextafter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fairbench.core import PS_PER_S, ServiceBound
+from fairbench.metrics.arrow import named
 from fairbench.metrics.records import (
     Client,
     Facts,
@@ -21,7 +22,6 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.summary import summarize
 from fairbench.schedulers.base import LocalScheduler, Router
-from fairbench.sim.cluster import Cluster
 from fairbench.sim.columns import Columns
 from fairbench.sim.sequence import NEVER, REFUSED
 
@@ -49,41 +49,46 @@ class Tables:
 
     def columns(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Requests, programs and service as columns to save: clients and states by name."""
-        import pyarrow as pa
-
-        def named(codes: Any, names: list[str]) -> Any:
-            return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), names)
-
         saved = []
         for table in (self.requests, self.programs, self.service):
             columns: dict[str, Any] = dict(table.to_columns())
             columns["client"] = named(columns["client"], self.clients)
             if "status" in columns:
-                columns["status"] = named(columns["status"], list(STATUS_NAMES))
+                columns["status"] = named(columns["status"], STATUS_NAMES)
             saved.append(columns)
         return saved[0], saved[1], saved[2]
 
 
-def tables_of(cluster: Cluster, log: Columns) -> Tables:
+class Logs(NamedTuple):
+    """What a simulation wrote down, by the names under which it is saved."""
+
+    requests: Columns
+    programs: Columns
+    service: Columns
+
+
+def tables_of(clients: list[str], logs: Logs) -> Tables:
     """The tables of a settled cluster, in order of their ids, service by start and worker.
 
-    The logs are empty afterwards: a long run fills memory once, not twice.
+    The logs cannot be read afterwards: a long run fills memory once, not twice.
     """
-    requests, programs = cluster.request_log, cluster.program_log
+    for log in logs:
+        log.file_block()  # all of them, so that what is on disk is complete
+    requests, programs, service = logs
     by_request = np.argsort(requests.column("request_id"))
     by_program = np.argsort(programs.column("program_id"))
     # Workers write a stretch down when it is over, whoever began first.
-    by_start = np.lexsort((log.column("worker"), _seconds(log.column("start_ps"))))
+    by_start = np.lexsort((service.column("worker"), _seconds(service.column("start_ps"))))
     return Tables(
-        cluster.clients,
+        clients,
         Requests.from_columns(_arrays(requests, by_request)),
         Programs.from_columns(_arrays(programs, by_program)),
-        ServiceLog.from_columns(_arrays(log, by_start)),
+        ServiceLog.from_columns(_arrays(service, by_start)),
     )
 
 
 def _arrays(log: Columns, order: Ints) -> dict[str, Any]:
-    """The columns in this order, ``*_ps`` as ``*_s``. The log is empty afterwards."""
+    """The columns in this order, ``*_ps`` as ``*_s``. The log is no more to be read."""
     arrays: dict[str, Any] = {}
     for name in log.names:
         values = log.column(name)[order]
@@ -91,7 +96,7 @@ def _arrays(log: Columns, order: Ints) -> dict[str, Any]:
             arrays[name.removesuffix("_ps") + "_s"] = _seconds(values)
         else:
             arrays[name] = values
-    log.clear()
+    log.release()
     return arrays
 
 

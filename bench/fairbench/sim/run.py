@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
@@ -15,13 +16,15 @@ from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.engine import Worker
+from fairbench.sim.engine_limits import engine_limits, mem_fraction
 from fairbench.sim.engine_params import EngineParams
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.news import eviction_news
-from fairbench.sim.results import Tables, facts_of, summary_of, tables_of
+from fairbench.sim.results import Logs, Tables, facts_of, summary_of, tables_of
 from fairbench.sim.service_log import ServiceLog
-from fairbench.sim.timing import TimingProfile, load_profile, perturbed, slowed
+from fairbench.sim.spool import spooled
+from fairbench.sim.timing import load_profile, perturbed, slowed
 from fairbench.workloads.arrivals import stream
 from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import ClientPlan, program_stream
@@ -58,25 +61,28 @@ class RunResult:
 def simulate(
     spec: ExperimentSpec,
     *,
+    folder: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Run an experiment.
 
+    With a ``folder`` records go there while it runs, out of memory, for ``recovery``.
     ``interrupted`` is asked between events; once it is true the run ends there, and the result
     holds what had finished, with ``complete`` False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec asks
-    for real servers.
+    for real servers; RunFailed if the folder cannot be written.
     """
     if spec.backend is not None:
         raise UsageError(f"backend = {spec.backend.kind!r}: cannot be simulated")
     plans = spec.client_plans()
-    source = _source(spec)
+    source = source_of(spec)
     simulation = Simulation(spec, plans, source)
-    with _no_collector():
-        complete = simulation.run(on_progress, interrupted)
-    return simulation.result(complete, source)
+    with spooled(simulation.logs._asdict(), folder) if folder else nullcontext():
+        with _no_collector():
+            complete = simulation.run(on_progress, interrupted)
+        return simulation.result(complete, source)
 
 
 class Simulation:
@@ -114,10 +120,13 @@ class Simulation:
         workers = [self._worker(index, params) for index in range(spec.dp)]
         self.cluster = Cluster(self.clock, self.router, workers, clients)
         for number, plan in enumerate(plans):
-            programs = program_stream(
-                plan, kind=spec.workload.program, seed=spec.seed, source=source
-            )
+            programs = program_stream(plan, seed=spec.seed, source=source)
             self.cluster.add_client(number, programs)
+
+    @property
+    def logs(self) -> Logs:
+        """What is written down, by the names of the tables."""
+        return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
 
     def _worker(self, index: int, params: EngineParams) -> Worker:
         cache = KVCache(self.limits.pool_tokens)
@@ -179,7 +188,8 @@ class Simulation:
         self.cluster.settle()
         facts = facts_of(self)
         self.cluster.abandon()
-        tables: Tables = tables_of(self.cluster, self.log)
+        gc.collect()  # also empties Python's free lists, which pin most of that memory
+        tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
             raise UsageError(
                 f"workload {self.spec.workload.name}: no request fits the KV pool of "
@@ -188,26 +198,6 @@ class Simulation:
         summary = summary_of(self, tables, facts, source, complete)
         requests, programs, service = tables.columns()
         return RunResult(requests, programs, service, summary, complete)
-
-
-def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
-    """Share of GPU memory for weights and KV: as given, or the default of the GPU and model."""
-    return params.mem_fraction_static or profile.pool.mem_fraction_static
-
-
-def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Engine parameters with the defaults of the GPU and model filled in."""
-    pool = profile.pool
-    fraction = mem_fraction(params, profile)
-    return EngineLimits(
-        pool_tokens=params.max_total_tokens or pool.tokens(fraction),
-        chunked_prefill_size=params.chunked_prefill_size or pool.chunked_prefill_size,
-        max_prefill_tokens=params.max_prefill_tokens,
-        max_running_requests=params.max_running_requests,
-        schedule_conservativeness=params.schedule_conservativeness,
-        full_reservation=params.full_reservation,
-        step_by_step=params.step_by_step,
-    )
 
 
 @contextmanager
@@ -222,7 +212,8 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _source(spec: ExperimentSpec) -> Source | None:
+def source_of(spec: ExperimentSpec) -> Source | None:
+    """The real input of a run, if it has one."""
     if spec.dataset_path is None:
         return None
     return load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)

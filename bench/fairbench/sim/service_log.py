@@ -80,12 +80,17 @@ class ServiceLog(Columns):
 
     def decode(self, worker: int, stretch: Stretch, batch: dict[str, int]) -> None:
         """``batch``: sequences per client, the same throughout the stretch."""
-        size = sum(batch.values())
-        for client, count in batch.items():
-            self.append(
-                worker, self.index[client], stretch.start_ps, stretch.end_ps, stretch.steps,
-                stretch.growth_ps, size, stretch.context_tokens, 0, 0, 0, 0, stretch.steps * count,
-            )  # fmt: skip
+        start_ps, end_ps, steps = stretch.start_ps, stretch.end_ps, stretch.steps
+        growth_ps, context, size = stretch.growth_ps, stretch.context_tokens, sum(batch.values())
+        pack, index = self.pack, self.index
+        rows = [
+            pack(
+                worker, index[client], start_ps, end_ps, steps,
+                growth_ps, size, context, 0, 0, 0, 0, steps * count,
+            )
+            for client, count in batch.items()
+        ]  # fmt: skip
+        self.extend(b"".join(rows))
 
 
 class RequestLog(Columns):
@@ -97,10 +102,11 @@ class RequestLog(Columns):
 
     def record(self, s: Sequence) -> None:
         r = s.request
-        self.append(
+        row = self.pack(
             r.request_id, r.program_id, self.index[r.client], r.depth, s.worker,
             s.arrival_ps, s.admitted_ps, s.first_token_ps, s.finish_ps,
             s.retracted_ps, s.readmitted_ps,
             r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
             s.retractions, s.recompute_tokens, s.status,
         )  # fmt: skip
+        self.extend(row)

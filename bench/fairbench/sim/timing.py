@@ -46,6 +46,10 @@ class TimingProfile:
     def _batch_ps(self) -> Callable[[int], int]:
         return cache(self._batch_time)
 
+    @cached_property
+    def _prefill_ms(self) -> Callable[[int], float]:
+        return cache(self._linear_ms)
+
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
         """One decode step of so many sequences with so many context tokens in all."""
         return self._batch_ps(sequences) + self.context_ps * context_tokens
@@ -53,7 +57,7 @@ class TimingProfile:
     def prefill_ps(self, chunks: list[Chunk]) -> int:
         """One prefill iteration."""
         c = self.coefficients_ms
-        total = self._linear_ms(sum(new for _, new in chunks)) + c["c_npf"] * len(chunks)
+        total = self._prefill_ms(sum([new for _, new in chunks])) + c["c_npf"] * len(chunks)
         for prefix, new in chunks:
             total += max(c["c_A"] * new * (prefix + (new + 1) / 2), c["c_K"] * prefix)
         return round(total * PS_PER_MS)

@@ -138,7 +138,9 @@ class WaitingQueue:
         entry = Entry(sequence, self._number)
         client = entry.request.client
         self._queue[entry.number] = entry
-        self._of_client.setdefault(client, OrderedDict())[entry.number] = entry
+        if (mine := self._of_client.get(client)) is None:
+            mine = self._of_client[client] = OrderedDict()
+        mine[entry.number] = entry
         self._entry[entry.request] = entry
         if self._cache_aware:
             self._dirty.append(entry)

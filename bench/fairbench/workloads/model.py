@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
@@ -55,10 +55,23 @@ class Misbehaving(_Table):
     until_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
+class Other(_Table):
+    """A well-behaved client that runs another kind of program, ``params`` being all of its own.
+
+    ``rate`` is in programs/s per GPU.
+    """
+
+    client: Annotated[int, Field(ge=0, lt=1000)]
+    program: str
+    rate: Positive
+    params: dict[str, Value]
+
+
 class Scenario(_Table):
     """``rate`` is in programs/s of each well-behaved client, per GPU.
 
-    ``params`` and ``settings`` override the workload's own.
+    ``params`` and ``settings`` override the workload's own. In a mix of workloads, ``others`` are
+    the clients that run another program.
     """
 
     description: str = ""
@@ -67,6 +80,7 @@ class Scenario(_Table):
     settings: dict[str, Value] = {}
     # Strict would refuse a TOML array for a tuple.
     misbehaving: Annotated[tuple[Misbehaving, ...], Field(strict=False)] = ()
+    others: Annotated[tuple[Other, ...] | None, Field(strict=False)] = None
 
 
 class WorkloadSpec(_Table):
@@ -151,14 +165,24 @@ def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
     if name == CALM and scenario.misbehaving:
         raise ValueError(f"{where}.misbehaving: in {CALM!r} every client is well-behaved")
     make_params(spec.program, {**spec.params, **scenario.params}, f"{where}.params")
-    numbers = [wrong.client for wrong in scenario.misbehaving]
-    if len(numbers) != len(set(numbers)):
-        raise ValueError(f"{where}.misbehaving: a client is listed twice")
+    others = scenario.others or ()
+    _check_numbers(f"{where}.misbehaving", [one.client for one in scenario.misbehaving], spec)
+    _check_numbers(f"{where}.others", [one.client for one in others], spec)
     for wrong in scenario.misbehaving:
-        if wrong.client >= spec.clients:
-            raise ValueError(
-                f"{where}.misbehaving.client = {wrong.client}: "
-                f"must be below clients = {spec.clients}"
-            )
+        if any(wrong.client == other.client for other in others):
+            raise ValueError(f"{where}.others: client {wrong.client} also misbehaves")
         merged = {**spec.params, **scenario.params, **wrong.params}
         make_params(spec.program, merged, f"{where}.misbehaving.params")
+    for other in others:
+        try:
+            make_params(other.program, other.params, f"{where}.others.params")
+        except UsageError as error:
+            raise ValueError(f"{where}.others: {error}") from None
+
+
+def _check_numbers(where: str, clients: Sequence[int], spec: WorkloadSpec) -> None:
+    if len(clients) != len(set(clients)):
+        raise ValueError(f"{where}: a client is listed twice")
+    for client in clients:
+        if client >= spec.clients:
+            raise ValueError(f"{where}.client = {client}: must be below clients = {spec.clients}")

@@ -24,7 +24,7 @@ class ItemSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """One client of a run: what it runs (``params`` of the program kind) and how often.
+    """One client of a run: what it runs (``params`` of the program ``kind``) and how often.
 
     It stops after ``num_programs`` programs (None: no limit) and at ``until_s``, whichever is
     first. ``clients`` is the number of clients in the run.
@@ -34,6 +34,7 @@ class ClientPlan:
     clients: int
     client: str
     misbehaving: bool
+    kind: str
     params: Any
     rates: tuple[Rate, ...]
     burstiness: float
@@ -55,7 +56,8 @@ def plan_clients(
     """The clients of a run; None is the workload's own value.
 
     ``request_rate`` is in programs/s of each well-behaved client over the whole cluster; the
-    workload's own rate is per GPU, so it is multiplied by ``dp``. A client at m times the rate
+    workload's own rate is per GPU, so it is multiplied by ``dp``. The rates of clients that run
+    another program change as it does. A client at m times the rate
     sends m times ``num_programs``; that count lifts the workload's own duration.
     Raises UsageError naming the value that is impossible.
     """
@@ -77,6 +79,7 @@ def plan_clients(
         clients=count,
         client="client-0",
         misbehaving=False,
+        kind=spec.program,
         params=make_params(spec.program, {**spec.params, **chosen.params}, spec.name),
         rates=(Rate(0.0, rate),),
         burstiness=burstiness,
@@ -88,6 +91,13 @@ def plan_clients(
         params = {**spec.params, **chosen.params, **wrong.params}
         plans[wrong.client] = _misbehave(
             plans[wrong.client], wrong, make_params(spec.program, params, spec.name)
+        )
+    for other in chosen.others or ():
+        plans[other.client] = replace(
+            plans[other.client],
+            kind=other.program,
+            params=make_params(other.program, other.params, spec.name),
+            rates=(Rate(0.0, other.rate * rate / chosen.rate),),
         )
     return tuple(plans)
 
@@ -103,13 +113,13 @@ def expected_programs(plan: ClientPlan) -> float:
 
 
 def program_stream(
-    plan: ClientPlan, *, kind: str, seed: int, source: ItemSource | None = None
+    plan: ClientPlan, *, seed: int, source: ItemSource | None = None
 ) -> Iterator[tuple[float, Program]]:
     """A client's programs with their arrival times in seconds, in time order, made as needed.
 
     Each program has a random stream of its own, so nothing about it depends on scheduling.
     """
-    program = program_class(kind)
+    program = program_class(plan.kind)
     for number, arrival_s in enumerate(_arrivals(plan, seed)):
         rng = stream(seed, f"{plan.client}/program-{number}")
         item = source.item(seed, number * plan.clients + plan.index) if source else None
@@ -151,12 +161,15 @@ def _misbehave(plan: ClientPlan, wrong: Misbehaving, params: Any) -> ClientPlan:
 
 
 def _client_count(spec: WorkloadSpec, scenario: str, clients: int | None) -> int:
-    needed = max((one.client + 1 for one in spec.scenario(scenario).misbehaving), default=1)
+    chosen = spec.scenario(scenario)
+    misbehaving = [one.client for one in chosen.misbehaving]
+    listed = misbehaving + [one.client for one in chosen.others or ()]
+    needed = max(listed, default=0) + 1
     count = spec.clients if clients is None else clients
     if count < needed:
         raise UsageError(
             f"clients = {count}: scenario {scenario} of {spec.name} needs at least {needed}"
-            + (f" (client {needed - 1} misbehaves)" if needed > 1 else "")
+            + (f" (client {needed - 1} misbehaves)" if needed - 1 in misbehaving else "")
         )
     return count
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.validation import explain, read_toml
-from fairbench.workloads.model import Misbehaving, Scenario, WorkloadSpec, make_params
+from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec, make_params
 from fairbench.workloads.plan import ClientPlan, expected_programs, plan_clients, program_stream
 from fairbench.workloads.programs import program_class
 
@@ -119,6 +119,8 @@ def _check_keys(data: Mapping[str, Any]) -> None:
         _check_table(f"scenarios.{name}", scenario, Scenario)
         for _, client in _tables(scenario.get("misbehaving")):
             _check_table(f"scenarios.{name}.misbehaving", client, Misbehaving)
+        for _, client in _tables(scenario.get("others")):
+            _check_table(f"scenarios.{name}.others", client, Other)
 
 
 def _check_table(where: str, table: Mapping[str, Any], model: type[BaseModel]) -> None:

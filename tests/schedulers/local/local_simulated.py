@@ -12,7 +12,8 @@ from local_trace import Trace
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine import EngineLimits, Worker
+from fairbench.sim.engine import Worker
+from fairbench.sim.engine_limits import EngineLimits
 from fairbench.sim.kv_cache import KVCache
 from fairbench.sim.news import eviction_news
 from fairbench.sim.sequence import NEVER, Sequence

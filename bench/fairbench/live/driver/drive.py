@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
+from fairbench.live.connections import allow_many_connections
 from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
@@ -64,6 +65,7 @@ async def drive(
     way then is cancelled and recorded as unfinished. ``vocab`` is what prompts are made of where
     the API takes token ids.
     """
+    allow_many_connections()
     streams = _streams(spec)
     pool = Pool(target.base_url, target.connect_timeout_s)
     with Journal(records_dir) as journal:
@@ -79,10 +81,7 @@ def _streams(spec: ExperimentSpec) -> list[Iterator[tuple[float, Program]]]:
     """One stream of (arrival, program) for each client. Reads the data set, if there is one."""
     kind, path = spec.workload.program, spec.dataset_path
     source = None if path is None else load_source(kind, path, spec.tokenizer)
-    return [
-        program_stream(plan, kind=kind, seed=spec.seed, source=source)
-        for plan in spec.client_plans()
-    ]
+    return [program_stream(plan, seed=spec.seed, source=source) for plan in spec.client_plans()]
 
 
 def _api(target: Target, vocab: range) -> ServerApi:
@@ -128,16 +127,20 @@ class _Run:
                 if on_progress is not None:
                     on_progress(self._progress())
                 await asyncio.wait([work], timeout=POLL_S)
-            work.result()  # raises what was no failure of a program
+            work.result()
             return True
         finally:
             work.cancel()
             await asyncio.wait([work])
 
     async def _run_all(self, streams: list[Iterator[tuple[float, Program]]]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for stream in streams:
-                group.create_task(self._arrivals(group, stream))
+        """Raises the first error that is no failure of a program, once all else has ended."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for stream in streams:
+                    group.create_task(self._arrivals(group, stream))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def _arrivals(
         self, group: asyncio.TaskGroup, stream: Iterator[tuple[float, Program]]

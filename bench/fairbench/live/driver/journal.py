@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from fairbench.errors import UsageError
+from fairbench.errors import RunFailed, UsageError
 from fairbench.live.records import PROGRAMS_FILE, REQUESTS_FILE, ProgramRecord, RequestRecord
 
 
@@ -27,12 +28,18 @@ class Journal:
         self._encode = msgspec.json.Encoder().encode
 
     def request(self, record: RequestRecord) -> None:
-        """Append a request."""
-        self._requests.write(self._encode(record) + b"\n")
+        """Append a request. Raises RunFailed if that is impossible, such as on a full disk."""
+        self._append(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append a program."""
-        self._programs.write(self._encode(record) + b"\n")
+        """Append a program. Raises as ``request`` does."""
+        self._append(self._programs, record)
+
+    def _append(self, file: FileIO, record: msgspec.Struct) -> None:
+        try:
+            file.write(self._encode(record) + b"\n")
+        except OSError as error:
+            raise RunFailed(f"{file.name!s}: cannot be written: {error.strerror}") from None
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from fairbench.core import Segment
 from fairbench.live.driver.answer import Answer, BadEvent, error_text
 from fairbench.live.driver.api import TEMPERATURE, Question, rendered
 from fairbench.live.driver.words import words_of
+from fairbench.live.openai_shapes import ReportedUsage
 
 
 class CompletionsApi:
@@ -79,19 +80,9 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
 class _Event(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: _Usage | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -127,11 +118,9 @@ class OpenAIAnswer(Answer):
         self.finished = self.finished or choice.finish_reason is not None
         return 1 if text else 0
 
-    def _take_usage(self, usage: _Usage) -> None:
-        self.input_tokens = usage.prompt_tokens
+    def _take_usage(self, usage: ReportedUsage) -> None:
+        self.input_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         self.output_tokens = usage.completion_tokens or self.output_tokens
-        if usage.prompt_tokens_details is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
     def rendered(self) -> bytes:
         return "".join(self._texts).encode()

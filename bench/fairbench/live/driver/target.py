@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -11,6 +12,9 @@ from fairbench.errors import UsageError, unknown_name
 
 Api = Literal["generate", "completions", "chat"]
 Lengths = Literal["exact", "header", "free"]
+
+MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,19 @@ class Target:
             raise unknown_name("lengths", self.lengths, get_args(Lengths))
         if self.max_concurrency is not None and self.max_concurrency < 1:
             raise UsageError(f"max_concurrency = {self.max_concurrency}: must be at least 1")
-        for name, value in self.headers.items():
-            if not f"{name}{value}".isprintable():
-                raise UsageError(f"header {name}: its value must be one line of text")
+        check_headers(self.headers)
         _check_url(self.base_url)
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise UsageError for a header that would break a request. Values may be secret: not shown."""
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise UsageError(f"header {name!r}: its name must be letters, digits and dashes")
+        if name.lower() in MANAGED_HEADERS:
+            raise UsageError(f"header {name}: is set by fairbench itself")
+        if not value.isprintable():
+            raise UsageError(f"header {name}: its value must be one line of text")
 
 
 def _check_url(url: str) -> None:

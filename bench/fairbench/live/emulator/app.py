@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from fairbench.live.emulator.build import Emulator
 from fairbench.live.emulator.calls import BadRequest
@@ -18,6 +17,7 @@ from fairbench.live.emulator.generation import Generation
 from fairbench.live.emulator.info import models, server_info
 from fairbench.live.emulator.metrics import registry_of
 from fairbench.live.emulator.openai_api import ChatApi, CompletionsApi
+from fairbench.live.http_server import metrics_page
 
 MAX_BODY_BYTES = 64 * 2**20
 RETRY_AFTER_S = 60  # a rate limit counts by the minute
@@ -29,45 +29,38 @@ _encode = msgspec.json.Encoder().encode
 
 def build_app(emulator: Emulator) -> web.Application:
     """The application. Run it with ``handler_cancellation``: a client's leaving is an abort."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
     registry = registry_of(emulator)
-
-    async def healthy(_: web.Request) -> web.Response:
-        return web.Response()
-
-    async def info(_: web.Request) -> web.Response:
-        return _json(server_info(emulator))
-
-    async def list_models(_: web.Request) -> web.Response:
-        return _json(models(emulator))
-
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
-
-    async def flush_cache(_: web.Request) -> web.Response:
-        if emulator.engine.flush_cache():
-            return web.Response(text="Cache flushed.\n")
-        return web.Response(
-            text="Not flushed: there are running or waiting requests.\n",
-            status=HTTPStatus.BAD_REQUEST,
-        )
-
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.add_routes(
         [
-            web.get("/health", healthy),
-            web.get("/health_generate", healthy),
-            web.get("/server_info", info),
-            web.get("/v1/models", list_models),
-            web.get("/metrics", metrics),
-            web.route("*", "/flush_cache", flush_cache),
+            web.get("/health", _answering(web.Response)),
+            web.get("/health_generate", _answering(web.Response)),
+            web.get("/server_info", _answering(lambda: _json(server_info(emulator)))),
+            web.get("/v1/models", _answering(lambda: _json(models(emulator)))),
+            web.get("/metrics", _answering(lambda: metrics_page(registry))),
+            web.route("*", "/flush_cache", _answering(lambda: _flush_cache(emulator))),
             web.post("/generate", _serve(emulator, GenerateApi())),
             web.post("/v1/completions", _serve(emulator, CompletionsApi())),
             web.post("/v1/chat/completions", _serve(emulator, ChatApi())),
         ]
     )
     return app
+
+
+def _answering(answer: Callable[[], web.Response]) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        return answer()
+
+    return handle
+
+
+def _flush_cache(emulator: Emulator) -> web.Response:
+    if emulator.engine.flush_cache():
+        return web.Response(text="Cache flushed.\n")
+    return web.Response(
+        text="Not flushed: there are running or waiting requests.\n",
+        status=HTTPStatus.BAD_REQUEST,
+    )
 
 
 def _json(content: Any, status: int = HTTPStatus.OK) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from dataclasses import dataclass
+from functools import partial
 
 from fairbench.live.emulator.config import EmulatorConfig
 from fairbench.live.emulator.kv_blocks import PublishingCache
@@ -15,7 +16,7 @@ from fairbench.live.emulator.wall_clock import WallClock
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.engine import Worker
-from fairbench.sim.run import engine_limits
+from fairbench.sim.engine_limits import engine_limits
 from fairbench.sim.timing import TimingProfile, load_profile, slowed
 
 
@@ -43,7 +44,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> Emulator:
     profile = load_profile(config.gpu)
     limits = engine_limits(config.engine_params(), profile)
     text = ApproximateText() if config.tokenizer is None else TokenizerText(config.tokenizer)
-    scheduler = build_local(config.local, config.settings)
+    new_scheduler = partial(build_local, config.local, config.settings)
     publisher = None
     if config.kv_events_port is not None:
         publisher = Publisher(config.host, config.kv_events_port, config.kv_replay_port)
@@ -52,6 +53,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> Emulator:
     cache = PublishingCache(limits.pool_tokens, streams, send)
     wall = WallClock(config.time_scale, loop.time)
     timing = slowed(profile, config.slowdown)
-    worker = Worker(0, wall.clock, scheduler, timing, limits, totals, cache)
-    engine = LiveEngine(worker, cache, streams, wall, text, loop, config.stream_interval)
+    worker = Worker(0, wall.clock, new_scheduler(), timing, limits, totals, cache)
+    engine = LiveEngine(
+        worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler
+    )
     return Emulator(config, profile, engine, totals, text, publisher)

@@ -12,9 +12,15 @@ import numpy as np
 
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids
-from fairbench.live.headers import CLIENT_ALIASES, DEPTH, OUTPUT_TOKENS, PROGRAM, ROUTING_KEY
+from fairbench.live.headers import (
+    CLIENT_ALIASES,
+    DEFAULT_CLIENT,
+    DEPTH,
+    OUTPUT_TOKENS,
+    PROGRAM,
+    ROUTING_KEY,
+)
 
-DEFAULT_CLIENT = "default"
 MAX_NEW_TOKENS = 128  # where the request does not say
 MAX_ID = 2**31 - 1
 

@@ -52,9 +52,11 @@ class GenerateApi:
         )
 
     def chunks(self, generation: Generation, _: int) -> Iterator[Any]:
+        """The next events of a stream, of whose tokens ``sent`` have gone already."""
         yield self.whole(generation)
 
     def whole(self, generation: Generation) -> Any:
+        """The answer as it stands."""
         produced = generation.produced
         return {
             "text": generation.text(0, produced),
@@ -71,6 +73,7 @@ class GenerateApi:
         }
 
     def error(self, message: str, status: int) -> Any:
+        """What is said instead of an answer."""
         error_type = "invalid_request_error" if status < 500 else "server_error"
         return {"error": {"message": message, "type": error_type, "code": status}}
 

@@ -12,14 +12,14 @@ from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockS
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.kv_cache import KVCache, KVNode
 
-BLOCK_TOKENS = 32
+BLOCK_TOKENS = 8
 MEDIUM = "GPU"
 
 
 class PublishingCache(KVCache):
     """``send`` gets the events since the last ``publish``, in order.
 
-    Blocks are of 32 tokens and named by a hash of all tokens up to their end. The cache itself
+    Blocks are of 8 tokens and named by a hash of all tokens up to their end. The cache itself
     matches by the token, so a prefix's last, incomplete block is cached but not told of.
     """
 

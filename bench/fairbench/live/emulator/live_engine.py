@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
@@ -14,6 +15,7 @@ from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids, TokenStreams
 from fairbench.live.emulator.wall_clock import WallClock
+from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.engine import Worker
 from fairbench.sim.sequence import REFUSED, Sequence
 
@@ -36,6 +38,7 @@ class LiveEngine:
         text: Text,
         loop: AbstractEventLoop,
         stream_interval: int,
+        new_scheduler: Callable[[], LocalScheduler],
     ) -> None:
         self.worker = worker
         self.cache = cache
@@ -46,6 +49,7 @@ class LiveEngine:
         self._text = text
         self._loop = loop
         self._interval = stream_interval
+        self._new_scheduler = new_scheduler
         self._live: dict[Request, Generation] = {}
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
@@ -89,11 +93,15 @@ class LiveEngine:
         self._advance()
 
     def flush_cache(self) -> bool:
-        """Empty the cache, unless there is work, as SGLang does; whether that was done."""
+        """Empty the cache, unless there is work, as SGLang does; whether that was done.
+
+        As with our plugin in SGLang, the local scheduler begins afresh: no credits, no counters.
+        """
         self._wall.catch_up()
         if self._live:
             return False
         self.cache.clear()
+        self.worker.scheduler = self._new_scheduler()
         return True
 
     def catch_up(self) -> None:

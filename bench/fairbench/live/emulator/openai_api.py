@@ -21,6 +21,7 @@ from fairbench.live.emulator.calls import (
 )
 from fairbench.live.emulator.generation import Generation
 from fairbench.live.emulator.text import Text
+from fairbench.live.openai_shapes import Message
 
 
 class _StreamOptions(msgspec.Struct):
@@ -43,24 +44,8 @@ class _Completion(_Common, kw_only=True):
     prompt: str | TokenIds
 
 
-class _Part(msgspec.Struct):
-    type: str
-    text: str = ""
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[_Part] | None = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
 class _Chat(_Common, kw_only=True):
-    messages: list[_Message]
+    messages: list[Message]
     max_completion_tokens: Count | None = None
 
 
@@ -79,6 +64,7 @@ class _OpenAIApi(ABC):
         """The part of an answer's choice that carries the text."""
 
     def chunks(self, generation: Generation, sent: int) -> Iterator[Any]:
+        """The next events of a stream, of whose tokens ``sent`` have gone already."""
         produced = generation.produced
         delta = self._delta(generation.text(sent, produced), first=not sent)
         yield self._answer(self.chunk_name, generation, [_choice(generation, delta)])
@@ -86,11 +72,13 @@ class _OpenAIApi(ABC):
             yield self._answer(self.chunk_name, generation, []) | {"usage": _usage(generation)}
 
     def whole(self, generation: Generation) -> Any:
+        """The answer as it stands."""
         message = self._message(generation.text(0, generation.produced))
         answer = self._answer(self.object_name, generation, [_choice(generation, message)])
         return answer | {"usage": _usage(generation)}
 
     def error(self, message: str, status: int) -> Any:
+        """What is said instead of an answer."""
         error_type = "BadRequestError" if status < 500 else "InternalServerError"
         return {"object": "error", "message": message, "type": error_type, "code": status}
 

@@ -84,6 +84,7 @@ class Subscriber:
         """What the worker still has of the messages that are due, before ``end``."""
         with context.socket(zmq.DEALER) as socket:
             socket.setsockopt(zmq.LINGER, 0)
+            socket.set_hwm(0)  # a worker's ROUTER drops what we do not take at once
             socket.connect(endpoint)
             messages: list[Message] = []
             try:
@@ -92,7 +93,7 @@ class Subscriber:
                     while (message := decode((await socket.recv_multipart())[1:])) is not None:
                         messages.append(message)
             except (TimeoutError, ValueError) as error:
-                log.warning("replay of KV events from %s: %s", endpoint, error or "timed out")
+                log.warning("replay of KV events from %s: %s", endpoint, str(error) or "timed out")
                 return []
         return list(_unbroken(messages, end))
 

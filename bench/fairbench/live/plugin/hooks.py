@@ -165,6 +165,7 @@ class Hooks:
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Around ``flush_cache``, which needs an idle server: the next run starts afresh."""
         success = original(scheduler, *args, **named)
+        self.home.sweep(scheduler.waiting_queue)
         if success and self.home.idle:
             self._settle()
         return success

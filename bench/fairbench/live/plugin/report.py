@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import Any
 
 from fairbench.errors import RunFailed
 from fairbench.live.plugin.config import plugin_config
-
-TIMEOUT_S = 10.0
+from fairbench.live.servers.http import get_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +28,7 @@ def fetch_report(url: str) -> list[PluginReport]:
 
     Raises RunFailed if the server does not answer, or not as SGLang or the emulator do.
     """
-    try:
-        with urllib.request.urlopen(f"{url}/server_info", timeout=TIMEOUT_S) as answer:
-            info = json.load(answer)
-    except (OSError, HTTPException, ValueError) as error:
-        raise RunFailed(f"{url}/server_info: {error}") from None
+    info = get_json(f"{url}/server_info")
     # The emulator has one scheduler and tells of it at the top, SGLang one for each data rank.
     places = [info, *info.get("internal_states", ())]
     known = PluginReport.__slots__

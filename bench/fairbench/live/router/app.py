@@ -6,8 +6,8 @@ import logging
 from collections.abc import AsyncIterator
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from fairbench.live.http_server import metrics_page
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.metrics import RouterMetrics
@@ -41,9 +41,7 @@ def build_app(config: RouterConfig) -> web.Application:
             yield
 
     async def scrape(_: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return metrics_page(metrics.registry)
 
     app.cleanup_ctx.append(run)
     app.add_routes([web.post(api.path, _generate(api, metrics)) for api in APIS])

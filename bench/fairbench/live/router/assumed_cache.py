@@ -9,19 +9,25 @@ from fairbench.sim.kv_cache import KVCache
 
 
 class AssumedCache:
-    """The simulated cache, as large as the worker's pool, fed with the prompts dispatched there.
+    """The simulated cache, as large as the worker's pool, fed with prompts that are done there.
 
     A worker's own events say sooner and better what has gone. This bounds what a router remembers
     when there are none, when its tokens are approximate, and when a prompt was never stored.
-    ``on_evict(prefix, tokens)`` hears what can no longer be there.
+    ``on_evict(prefix, tokens)`` hears what can no longer be there. Prompts that wait take no room
+    yet: a queue may be longer than the pool, and would push out what is really cached.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
         self._cache = KVCache(pool_tokens, on_evict)
         self._on_evict = on_evict
 
+    def touch(self, prompt: Prompt) -> None:
+        """A prompt was sent to the worker, which keeps what it has of it."""
+        node, _ = self._cache.match(prompt, prompt_tokens(prompt))
+        self._cache.touch(node)
+
     def add(self, prompt: Prompt) -> None:
-        """A prompt was sent to the worker."""
+        """A request with this prompt is over there."""
         cache, tokens = self._cache, prompt_tokens(prompt)
         if tokens > cache.capacity:  # the worker will refuse it
             self._on_evict(prompt, tokens)

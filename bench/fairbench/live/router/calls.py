@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from fairbench.live.openai_shapes import Message
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.text_tokens import TextTokens
 
@@ -114,17 +115,8 @@ class _Completion(_OpenAI, kw_only=True):
     prompt: str | list[int | str | list[int]]
 
 
-class _Part(msgspec.Struct):
-    text: str = ""
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[_Part] | None = None
-
-
 class _Chat(_OpenAI, kw_only=True):
-    messages: list[_Message]
+    messages: list[Message]
     max_completion_tokens: Count | None = None
 
 
@@ -159,7 +151,7 @@ class ChatApi(Api):
         body = _decoded(self._decoder, raw)
         ids = array("I")
         for message in body.messages:  # each on its own, so that earlier turns stay a prefix
-            ids += text.ids(f"{message.role}\n{_text_of(message)}")
+            ids += text.ids(f"{message.role}\n{message.text}")
         return _openai_call(raw, body, ids, body.max_completion_tokens or body.max_tokens)
 
 
@@ -173,12 +165,6 @@ def _openai_call(raw: bytes, body: _OpenAI, ids: array[int], max_new_tokens: int
         call.set_fields["stream_options"] = {**options, "include_usage": True}
         call.replaces = given is not msgspec.UNSET
     return call
-
-
-def _text_of(message: _Message) -> str:
-    if isinstance(message.content, list):
-        return "".join(part.text for part in message.content)
-    return message.content or ""
 
 
 def _decoded(decoder: msgspec.json.Decoder[B], raw: bytes) -> B:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,8 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.token_pages import segments_of
 
 RETRY_AFTER_S = 5
+# Where events tell what has gone, a guess must not come first: it only bounds what is remembered.
+FOLLOWED_SLACK = 2
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +46,26 @@ class Dispatcher:
     """Sends requests where the router says, and never to a worker that is down.
 
     ``pool_tokens`` is the size of a worker's KV pool, ``now_s`` the time in seconds from any start.
+    ``followed`` are the workers whose KV events are followed; they cache whole pages of
+    ``page_tokens`` only.
     """
 
     def __init__(
-        self, router: Router, workers: int, pool_tokens: int, now_s: Callable[[], float]
+        self,
+        router: Router,
+        workers: int,
+        pool_tokens: int,
+        now_s: Callable[[], float],
+        *,
+        page_tokens: int = 1,
+        followed: Collection[int] = (),
     ) -> None:
         self.router = router
         self.up = set(range(workers))
         self.flights: list[dict[Flight, None]] = [{} for _ in range(workers)]
         self._pool_tokens = pool_tokens
+        self._page_tokens = page_tokens
+        self._followed = followed
         self._now_s = now_s
         self._request_ids = count()
         self._caches = [self._new_cache(worker) for worker in range(workers)]
@@ -69,9 +82,9 @@ class Dispatcher:
 
         It could only match the very same ending, and no KV event would ever tell of it.
         """
-        ids.append(0)
-        prompt = segments_of(ids)[:-1]  # so that the page left out is the last in any case
-        ids.pop()
+        whole = ids[: len(ids) - len(ids) % self._page_tokens]
+        whole.append(0)
+        prompt = segments_of(whole)[:-1]  # so that the page left out is the last in any case
         return Request(
             next(self._request_ids), client, program_id, depth, prompt, len(ids), max_new_tokens
         )
@@ -88,13 +101,16 @@ class Dispatcher:
         flight = Flight(request, worker, routed)
         self.flights[worker][flight] = None
         if self.router.wants_evictions:
-            self._caches[worker].add(request.prompt)
+            self._caches[worker].touch(request.prompt)
         return flight
 
     def finish(self, flight: Flight, output_tokens: int) -> None:
         """The request is over, however it ended, and has produced so many tokens."""
-        self.flights[flight.worker].pop(flight, None)
         request = flight.request
+        if flight in self.flights[flight.worker]:
+            del self.flights[flight.worker][flight]
+            if self.router.wants_evictions:
+                self._caches[flight.worker].add(request.prompt)
         output = Segment(f"output of {request.request_id}", output_tokens)
         self.router.on_finish(request, flight.routed, output, self._now_s())
         if self.router.wants_evictions and output_tokens:
@@ -133,4 +149,5 @@ class Dispatcher:
         self._caches[worker].clear()
 
     def _new_cache(self, worker: int) -> AssumedCache:
-        return AssumedCache(self._pool_tokens, partial(self.evicted, worker))
+        slack = FOLLOWED_SLACK if worker in self._followed else 1
+        return AssumedCache(slack * self._pool_tokens, partial(self.evicted, worker))

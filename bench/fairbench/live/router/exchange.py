@@ -90,6 +90,7 @@ class Exchange:
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
         """End a stream whose worker is gone, in the stream's own way."""
+        self._flight.on_lost = lambda: None  # it is known, and ``scope`` has ended
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await stream.write(problem.event())
         return stream

@@ -11,16 +11,22 @@ from fairbench.live import headers
 from fairbench.live.router.problem import Problem
 from fairbench.validation import read_toml
 
-ANONYMOUS = "default"  # as SGLang's plugin calls who gives no name
 MAX_LENGTH = 128
 
 
 def read_keys(path: Path) -> dict[str, str]:
-    """API key -> client, from a TOML file of lines ``"KEY" = "CLIENT"``. Raises DataError."""
-    keys = read_toml(path, str(path))
-    for number, client in enumerate(keys.values(), 1):
-        if not isinstance(client, str) or not is_name(client):  # never show a key
+    """API key -> client, from a TOML file of lines ``"KEY" = "CLIENT"``.
+
+    Raises DataError, which never shows a key.
+    """
+    keys = read_toml(path, str(path), secret=True)
+    for number, (key, client) in enumerate(keys.items(), 1):
+        if not isinstance(client, str):
+            raise DataError(f"{path}: key {number}: its client must be a text")
+        if not is_name(client):
             raise DataError(f"{path}: key {number}: its client must be a name, not {client!r}")
+        if not (key.isascii() and key.isprintable() and key == key.strip() != ""):
+            raise DataError(f"{path}: key {number}: must be printable ASCII, without spaces around")
     if not keys:
         raise DataError(f"{path}: holds no key")
     return keys
@@ -35,7 +41,7 @@ def client_of(sent: Mapping[str, str], user: str | None, keys: Mapping[str, str]
     if keys is not None:
         return _owner(sent.get("Authorization", ""), keys)
     named = (sent[name] for name in headers.CLIENT_ALIASES if name in sent)
-    client = next(named, user) or ANONYMOUS
+    client = next(named, user) or headers.DEFAULT_CLIENT
     if not is_name(client):
         raise Problem(
             HTTPStatus.BAD_REQUEST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
-from aiohttp import ClientError, ClientSession, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from fairbench.core import Request
 from fairbench.live import headers
@@ -57,10 +57,13 @@ class Proxy:
     async def models(self, http: web.Request) -> web.StreamResponse:
         """``/v1/models``, as the first worker that answers has it."""
         client_of(http.headers, None, self._config.keys)
+        timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
             url = self._config.workers[worker].url + http.path
             try:
-                async with self._session.get(url, headers=self._authorization(http)) as answer:
+                async with self._session.get(
+                    url, headers=self._authorization(http), timeout=timeout
+                ) as answer:
                     return web.Response(
                         body=await answer.read(),
                         status=answer.status,
@@ -98,6 +101,10 @@ class Proxy:
     async def _read(self, http: web.Request) -> bytes:
         try:
             return await http.read()
+        except web.RequestPayloadError:
+            raise Problem(
+                HTTPStatus.BAD_REQUEST, "the body is not encoded as its headers say"
+            ) from None
         except web.HTTPRequestEntityTooLarge:
             most = self._config.max_body_bytes
             raise Problem(

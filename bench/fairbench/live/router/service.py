@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -17,8 +17,8 @@ from fairbench.live.kv_events.subscriber import Subscriber
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
+from fairbench.live.router.kv_pool import sizes
 from fairbench.live.router.metrics import RouterMetrics
-from fairbench.live.router.pool import pool_tokens
 from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.text_tokens import TextTokens
 from fairbench.schedulers.base import Router
@@ -39,7 +39,7 @@ async def running(
     """The proxy, with health checks and KV events followed beside it."""
     urls = [worker.url for worker in config.workers]
     async with _new_session() as session:
-        dispatcher = await _new_dispatcher(session, urls, router)
+        dispatcher = await _new_dispatcher(session, config, router)
         subscribers = _subscribers(config, dispatcher)
         metrics.watch(dispatcher, subscribers)
         health = Health(urls, dispatcher, config.health_timeout_s, partial(_returned, subscribers))
@@ -62,16 +62,22 @@ def _new_session() -> ClientSession:
 
 
 async def _new_dispatcher(
-    session: ClientSession, urls: Sequence[str], router: Router
+    session: ClientSession, config: RouterConfig, router: Router
 ) -> Dispatcher:
-    tokens = await pool_tokens(session, urls)
+    workers = config.workers
+    tokens, page_tokens = await sizes(session, [worker.url for worker in workers])
     if tokens is None:
         log.warning("no worker says how large its KV pool is; assumed: %d", ASSUMED_POOL_TOKENS)
     else:
         router.on_capacity(tokens)
     start = time.monotonic()
     return Dispatcher(
-        router, len(urls), tokens or ASSUMED_POOL_TOKENS, lambda: time.monotonic() - start
+        router,
+        len(workers),
+        tokens or ASSUMED_POOL_TOKENS,
+        lambda: time.monotonic() - start,
+        page_tokens=page_tokens,
+        followed={n for n, worker in enumerate(workers) if worker.kv_events is not None},
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fairbench.live.openai_shapes import ReportedUsage
+
 _DONE = b"data: [DONE]"
 _DATA = b"data:"
 # Of an event of its own with the usage: no token is in it. Inside a text it would be escaped.
@@ -22,16 +24,6 @@ class Usage(NamedTuple):
     failed: bool = False  # it ended with an error
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _OpenAIUsage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
 class _MetaInfo(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -39,7 +31,7 @@ class _MetaInfo(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    usage: _OpenAIUsage | None = None
+    usage: ReportedUsage | None = None
     meta_info: _MetaInfo | None = None
     error: Any = None
 
@@ -53,15 +45,10 @@ def usage_of(answer: bytes) -> Usage:
         decoded = _decoder.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return Usage()
-    if decoded.meta_info is not None:
-        meta = decoded.meta_info
-        return Usage(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
-    if decoded.usage is not None:
-        usage = decoded.usage
-        details = usage.prompt_tokens_details
-        cached = details.cached_tokens if details else None
-        return Usage(usage.prompt_tokens, usage.completion_tokens, cached)
-    return Usage(failed=decoded.error is not None)
+    told = decoded.meta_info or decoded.usage
+    if told is None:
+        return Usage(failed=decoded.error is not None)
+    return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
 
 
 class StreamReader:

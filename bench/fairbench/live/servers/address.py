@@ -1,8 +1,12 @@
-"""Where a worker listens."""
+"""Where a worker listens, and how that is written."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from fairbench.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +16,41 @@ class WorkerAddress:
     url: str  # http://127.0.0.1:PORT
     kv_events: str | None = None  # tcp://127.0.0.1:PORT
     kv_replay: str | None = None
+
+    def as_option(self) -> str:
+        """As ``parse_worker`` reads it."""
+        kv = "" if self.kv_events is None else f",kv={self.kv_events}"
+        replay = "" if self.kv_replay is None else f",replay={self.kv_replay}"
+        return f"{self.url}{kv}{replay}"
+
+
+def parse_worker(text: str) -> WorkerAddress:
+    """A worker as ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError."""
+    url, *parts = text.split(",")
+    ports: dict[str, str] = {}
+    for part in parts:
+        name, _, endpoint = part.partition("=")
+        if name not in ("kv", "replay") or name in ports or not _is_address(endpoint, ("tcp",)):
+            raise UsageError(
+                f"--worker-url {text}: {part!r} is neither kv=tcp://HOST:PORT nor "
+                "replay=tcp://HOST:PORT, each once"
+            )
+        ports[name] = endpoint
+    if not _is_address(url, ("http", "https")):
+        raise UsageError(f"--worker-url {text}: {url!r} is not an http://HOST[:PORT] address")
+    if "replay" in ports and "kv" not in ports:
+        raise UsageError(f"--worker-url {text}: replay repeats what kv missed, so give kv too")
+    return WorkerAddress(url.rstrip("/"), ports.get("kv"), ports.get("replay"))
+
+
+def _is_address(url: str, schemes: Sequence[str]) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    if parts.scheme not in schemes or not parts.hostname or port == 0:
+        return False
+    if port is None and "tcp" in schemes:
+        return False
+    return not ("@" in parts.netloc or parts.query or parts.fragment)

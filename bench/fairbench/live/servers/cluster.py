@@ -31,7 +31,7 @@ class Cluster:
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
-        self._needs = _needs(spec)
+        self._spec = spec
         self.servers = tuple(servers)
 
     @property
@@ -46,16 +46,24 @@ class Cluster:
             for server in self.servers
         ]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every worker still runs."""
+        return not any(server.has_ended for server in self.servers)
+
     def serves(self, spec: ExperimentSpec) -> bool:
         """Whether these very workers are what the spec asks for."""
-        return _needs(spec) == self._needs
+        return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
         """What the first worker says about itself. Raises RunFailed if it does not answer."""
         return get_json(f"{self.servers[0].url}/server_info")
 
     def flush_cache(self) -> None:
-        """Empty every worker's prefix cache. Raises RunFailed if one goes on refusing."""
+        """Empty every worker's prefix cache, and have its local scheduler begin afresh.
+
+        Raises RunFailed if one goes on refusing.
+        """
         for server in self.servers:
             deadline = time.monotonic() + FLUSH_TIMEOUT_S
             while not answers(f"{server.url}/flush_cache", method="POST"):
@@ -122,6 +130,11 @@ def _require_stock(url: str, policy: str) -> None:
     found = get_json(f"{url}/server_info").get("schedule_policy")
     if found != policy:
         raise RunFailed(f"the server runs SGLang's own {found}, not {policy}")
+
+
+def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
+    """Whether runs of both can share their workers. The simulator has none."""
+    return one.backend is not None and _needs(one) == _needs(other)
 
 
 def _needs(spec: ExperimentSpec) -> dict[str, Any]:

@@ -25,22 +25,13 @@ def router_recipe(spec: ExperimentSpec, workers: Sequence[WorkerAddress]) -> Rec
         # An open loop is meant to overload; and when it is over, nobody waits for the rest.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0"]
         for worker in workers:
-            arguments += ["--worker-url", _as_option(worker)]
+            arguments += ["--worker-url", worker.as_option()]
         for key, value in spec.settings.items():
             if key.startswith(f"{spec.router}."):
                 arguments += ["--set", f"{key}={toml_value(value)}"]
         return arguments
 
     return Recipe("router", command)
-
-
-def _as_option(worker: WorkerAddress) -> str:
-    parts = [worker.url]
-    if worker.kv_events is not None:
-        parts.append(f"kv={worker.kv_events}")
-    if worker.kv_replay is not None:
-        parts.append(f"replay={worker.kv_replay}")
-    return ",".join(parts)
 
 
 @contextmanager

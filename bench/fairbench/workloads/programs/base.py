@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, ClassVar, Self
 
-from fairbench.core import LLM, Demand, Prompt, Segment
+from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +59,4 @@ def content_key(program_id: int, item: Item | None) -> str:
 
 def prompt_of(*segments: Segment) -> Prompt:
     """A prompt of these segments, without the empty ones."""
-    return tuple(filter(attrgetter("length"), segments))
+    return tuple(filter(LENGTH, segments))

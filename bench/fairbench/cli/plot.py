@@ -1,0 +1,66 @@
+"""``fairbench plot``: a figure of the paper from runs that are stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.run import DEFAULT_RESULT_DIR
+
+DEFAULT_PLOT_DIR = Path("plots")
+QUICK = "-quick"  # ends the name of a store that holds one seed of each point
+
+
+def plot(
+    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="A figure, or all.")],
+    source: Annotated[
+        Path | None,
+        Option(
+            "--from", metavar="DIR", help="Its store. [default: results/runs/FIGURE, or its -quick]"
+        ),
+    ] = None,
+    formats: Annotated[str, Option("--format", metavar="A,B", help="Of svg, png and pdf.")] = "svg",
+    output_dir: Annotated[Path, Option(help="Where the pictures go.")] = DEFAULT_PLOT_DIR,
+) -> None:
+    """Draw a figure of the DLPM paper from a run store, and save the numbers in it as CSV.
+
+    Runs nothing; `fairbench reproduce FIGURE` does.
+    """
+    from fairbench.errors import UsageError
+    from fairbench.figures.catalogue import FIGURES, figure_named
+
+    suffixes = read_formats(formats)
+    if figure == "all":
+        if source is not None:
+            raise UsageError(f"--from {source}: holds the runs of one figure, so name it")
+        wanted = list(FIGURES.values())
+    else:
+        wanted = [figure_named(figure)]
+    for one in wanted:
+        folder = source or stored(one.name)
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no such store: `fairbench reproduce {one.name}` makes it")
+        for path in one.plot(folder, output_dir, suffixes):
+            typer.echo(path)
+
+
+def read_formats(text: str) -> list[str]:
+    """The formats between the commas. Raises UsageError for an unknown one."""
+    from fairbench.errors import unknown_name
+    from fairbench.figures.catalogue import FORMATS
+
+    found = [part.strip() for part in text.split(",")]
+    for one in found:
+        if one not in FORMATS:
+            raise unknown_name("--format", one, FORMATS)
+    return found
+
+
+def stored(name: str) -> Path:
+    """Where ``fairbench reproduce`` keeps the runs of a figure: the full store before the quick."""
+    full = DEFAULT_RESULT_DIR / name
+    quick = DEFAULT_RESULT_DIR / f"{name}{QUICK}"
+    return quick if quick.exists() and not full.exists() else full

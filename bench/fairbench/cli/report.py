@@ -1,0 +1,66 @@
+"""``fairbench report``: a stored run or sweep as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fairbench.report.page import Page
+
+
+def report(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory of a run, or of a sweep.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-file", "-o", help="FILE.html or FILE.md. [default: report.html in DIR]"
+        ),
+    ] = None,
+) -> None:
+    """Write a page on a run or sweep: who got what, figures, bounds, warnings, how to repeat it.
+
+    The page is one file that needs no network and no script.
+    """
+    from fairbench.errors import UsageError
+
+    path = output or directory / "report.html"
+    if path.suffix not in (".html", ".md"):
+        raise UsageError(f"--output-file {path}: must end in .html or .md")
+    text = _rendered(_page(directory), path.suffix)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output-file {path}: cannot be written: {error.strerror}") from None
+    typer.echo(f"report  {path}")
+
+
+def _page(directory: Path) -> Page:
+    """The page of whatever the directory is of. Raises DataError if that is nothing of ours."""
+    from fairbench.errors import DataError
+    from fairbench.report.store import MANIFEST
+
+    if (directory / MANIFEST).exists():
+        from fairbench.report.run_page import run_page
+        from fairbench.report.store import read_run
+
+        return run_page(read_run(directory))
+    if (directory / "sweep.toml").exists():
+        from fairbench.report.sweep_page import sweep_page
+
+        return sweep_page(directory)
+    raise DataError(f"{directory}: is neither the directory of a run nor that of a sweep")
+
+
+def _rendered(page: Page, suffix: str) -> str:
+    if suffix == ".md":
+        from fairbench.report.markdown import as_markdown
+
+        return as_markdown(page)
+    from fairbench.report.html import as_html
+
+    return as_html(page)

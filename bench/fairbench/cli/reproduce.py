@@ -1,0 +1,68 @@
+"""``fairbench reproduce``: run what a figure of the paper still lacks, then draw it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
+from fairbench.cli.run import DEFAULT_RESULT_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALL, CLAIMS = "all", "claims"
+CLAIMS_DIR = Path("results")
+
+
+def reproduce(
+    figure: Annotated[
+        str,
+        typer.Argument(metavar="FIGURE", help="A figure, claims (the table of them), or all."),
+    ],
+    quick: Annotated[
+        bool, Option("--quick/--full", help="One seed of each point, or as many as its sweep has.")
+    ] = False,
+    formats: Annotated[str, Option("--format", metavar="A,B", help="Of svg, png and pdf.")] = "svg",
+    output_dir: Annotated[Path, Option(help="Where the pictures go.")] = DEFAULT_PLOT_DIR,
+    claims_dir: Annotated[Path, Option(help="Where claims.md and claims.csv go.")] = CLAIMS_DIR,
+    result_dir: Annotated[
+        Path, Option(help="Where the runs are kept, in FIGURE or FIGURE-quick.")
+    ] = DEFAULT_RESULT_DIR,
+    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+) -> None:
+    """Run what a figure of the DLPM paper still lacks, then draw it; or judge all its claims.
+
+    Runs that are finished are never run again, also after a crash or Ctrl-C.
+    """
+    from fairbench.cli.reproduce_runs import fill
+    from fairbench.errors import unknown_name
+    from fairbench.figures.catalogue import FIGURES, check_drawable
+
+    if figure not in (*FIGURES, ALL, CLAIMS):
+        raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS))
+    suffixes = read_formats(formats)
+    if figure != CLAIMS:
+        check_drawable()
+    names = list(FIGURES) if figure in (ALL, CLAIMS) else [figure]
+    folders = {name: result_dir / f"{name}{QUICK if quick else ''}" for name in names}
+    fill(folders, quick=quick, show=not disable_tqdm)
+    if figure != CLAIMS:
+        for name in names:
+            for path in FIGURES[name].plot(folders[name], output_dir, suffixes):
+                typer.echo(path)
+    if figure in (ALL, CLAIMS):
+        _judge(folders, claims_dir)
+
+
+def _judge(folders: Mapping[str, Path], claims_dir: Path) -> None:
+    from fairbench.figures.catalogue import FIGURES
+    from fairbench.figures.claims.table import as_markdown, judge_all, write
+
+    judged = judge_all({name: FIGURES[name].read(folder) for name, folder in folders.items()})
+    for path in write(judged, claims_dir):
+        typer.echo(path)
+    typer.echo(as_markdown(judged), nl=False)

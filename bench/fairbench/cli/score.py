@@ -1,0 +1,160 @@
+"""``fairbench score``: our metrics, from anyone's records."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+if TYPE_CHECKING:
+    from fairbench.report.foreign import Scored
+
+
+class Unit(StrEnum):
+    """Of the times in a file."""
+
+    S = "s"
+    MS = "ms"
+    US = "us"
+    NS = "ns"
+
+
+class Latency(StrEnum):
+    """What the latency of clients is."""
+
+    PROGRAM = "program"
+    TTFT = "ttft"
+
+
+UNITS_S = {Unit.S: 1.0, Unit.MS: 1e-3, Unit.US: 1e-6, Unit.NS: 1e-9}
+
+
+def score(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="JSON lines, JSON, parquet, or a run's directory."),
+    ],
+    layout: Annotated[
+        str | None,
+        Option(
+            metavar="lines|fairbench|vtc|vtc-columns|vllm|sglang",
+            help="How the file is laid out. [default: the first that fits]",
+        ),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        Option(
+            "--map",
+            metavar="FIELD=NAME",
+            help="What a field is called in the file, such as client=user_id; may be repeated. "
+            "Fields: client, start, first_token or ttft, end or latency or itls, input_tokens, "
+            "output_tokens; optional program, worker, cached_tokens, admitted, status, error.",
+        ),
+    ] = None,
+    time_unit: Annotated[Unit | None, Option(help="Of all times in the file. [default: s]")] = None,
+    line: Annotated[
+        int | None, Option(min=1, help="Which run of a file with one run a line.")
+    ] = None,
+    clients: Annotated[
+        str | None,
+        Option(metavar="A,B", help="Clients that count even if they have no record: service 0."),
+    ] = None,
+    misbehaving: Annotated[
+        str | None, Option(metavar="A,B", help="Clients that are not well-behaved.")
+    ] = None,
+    latency: Annotated[
+        Latency | None,
+        Option(help="A request without program is one. [default: program]"),
+    ] = None,
+    window_start: Annotated[
+        float | None, Option(min=0.0, help="Seconds after the first request. [default: 0]")
+    ] = None,
+    window_end: Annotated[
+        float | None, Option(min=0.0, help="The same. [default: when the last program came]")
+    ] = None,
+    output_file: Annotated[
+        Path | None,
+        Option(help="Also add a JSON line in sglang.bench_serving's shape to this file."),
+    ] = None,
+    output_details: Annotated[
+        bool, Option("--output-details", help="With lists of all requests in that line.")
+    ] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the summary as one JSON object, nothing else.")
+    ] = False,
+) -> None:
+    """Compute every fairness metric from records of requests, whoever made them.
+
+    Times may be by any clock. A request without an end failed. Several files are one run; where a
+    layout names no client (vllm, sglang), each file is a client.
+    """
+    from fairbench.cli.output import add_bench_line, print_json
+    from fairbench.cli.score_run import score_run
+    from fairbench.errors import UsageError
+    from fairbench.report.foreign import read_scored
+    from fairbench.report.foreign_layout import parse_map
+
+    if window_end is not None and window_end <= (window_start or 0.0):
+        raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
+    window = (window_start, window_end)
+    if any(path.is_dir() for path in files):
+        if len(files) > 1 or any((layout, names, time_unit, line, clients, misbehaving, latency)):
+            raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
+        summary, requests = score_run(files[0], *window)
+    else:
+        scored = read_scored(
+            files,
+            layout=layout,
+            names=parse_map(names or []),
+            line=line,
+            unit_s=UNITS_S[time_unit or Unit.S],
+            registered=_listed("--clients", clients),
+        )
+        unruly = _listed("--misbehaving", misbehaving)
+        summary, requests = _summary(scored, window, unruly, latency), scored.requests
+        summary = {"records": [str(path) for path in files], **summary}
+    add_bench_line(output_file, summary, lambda: requests, details=output_details)
+    if as_json:
+        print_json(summary)
+    else:
+        _print_table(summary, files)
+
+
+def _summary(
+    scored: Scored,
+    window: tuple[float | None, float | None],
+    misbehaving: list[str],
+    latency: Latency | None,
+) -> dict[str, Any]:
+    from fairbench.live.service_rows import service_of
+    from fairbench.report.foreign_summary import scored_summary, scored_window
+
+    return scored_summary(
+        scored,
+        service_of(scored.requests, scored.last_token_s),
+        scored_window(scored, *window),
+        misbehaving=misbehaving,
+        latency="ttft" if latency is Latency.TTFT else "program",
+    )
+
+
+def _listed(flag: str, text: str | None) -> list[str]:
+    """The names between the commas. Raises UsageError for an empty or repeated one."""
+    from fairbench.errors import UsageError
+
+    names = [] if text is None else [name.strip() for name in text.split(",")]
+    if "" in names or len(set(names)) < len(names):
+        raise UsageError(f"{flag} {text}: must be different names with commas between")
+    return names
+
+
+def _print_table(summary: dict[str, Any], files: list[Path]) -> None:
+    from fairbench.cli.output import look
+    from fairbench.report.table import scored_text
+
+    colour, width = look()
+    paths = ", ".join(map(str, files))
+    typer.echo(scored_text(summary, paths, colour=colour, width=width), nl=False)

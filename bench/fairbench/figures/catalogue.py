@@ -1,0 +1,102 @@
+"""Every figure by name: where its numbers come from and what draws it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.figures.fig4 import read_timings
+from fairbench.figures.look import paper_style, save
+from fairbench.report.comparison import compare_sweep
+
+FORMATS = ("svg", "png", "pdf")
+
+
+def read_cells(folder: Path) -> Any:
+    """The cells of a sweep's directory. Raises DataError if nothing is finished in it."""
+    cells = compare_sweep(folder)
+    if not cells:
+        raise DataError(f"{folder}: no run is finished there")
+    return cells
+
+
+@dataclass(frozen=True, slots=True)
+class PaperFigure:
+    """A figure; its module in this package has its name. ``read`` reads the store it is drawn of.
+
+    The sweep that fills the store is the bundled one of the same name; only fig4 has none.
+    """
+
+    name: str
+    about: str
+    read: Callable[[Path], Any] = read_cells
+
+    def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
+        """Draw what is stored in ``folder`` into ``output``, and its numbers as CSV; the files.
+
+        Raises DataError if the store cannot be read, UsageError if a file cannot be written.
+        """
+        check_drawable()
+        module = import_module(f"fairbench.figures.{self.name}")
+        source = self.read(folder)
+        table = output / f"{self.name}.csv"
+        pictures = [output / f"{self.name}.{suffix}" for suffix in formats]
+        with paper_style():
+            figure = module.draw(source)
+            try:
+                output.mkdir(parents=True, exist_ok=True)
+                save(figure, pictures)
+                write_rows(table, module.rows(source))
+            except OSError as error:
+                raise UsageError(
+                    f"output_dir {output}: cannot be written: {error.strerror}"
+                ) from None
+        return [*pictures, table]
+
+
+FIGURES: Mapping[str, PaperFigure] = {
+    figure.name: figure
+    for figure in (
+        PaperFigure("fig1", "throughput against fairness over DLPM's quantum, one A10G"),
+        PaperFigure("fig4", "what a central scheduler costs", read_timings),
+        PaperFigure("fig7", "three workloads, two scenarios, 1 to 8 replicas, four schedulers"),
+        PaperFigure("fig8", "conversations on two A10G over time, two clients flooding"),
+        PaperFigure("fig9", "trees of thought on four A10G over time until all are done"),
+        PaperFigure("fig10", "D2LPM's quantum, with and without a misbehaving client"),
+        PaperFigure("fig11", "5 to 50 clients on one A10G"),
+        PaperFigure("fig12", "a mix of workloads on one A10G over time"),
+    )
+}
+
+
+def figure_named(name: str) -> PaperFigure:
+    """A figure by name. Raises UsageError with the names there are."""
+    if name not in FIGURES:
+        raise unknown_name("figure", name, FIGURES)
+    return FIGURES[name]
+
+
+def check_drawable() -> None:
+    """Raise UsageError unless the libraries that draw are installed."""
+    for library in ("matplotlib", "seaborn"):
+        if find_spec(library) is None:
+            raise UsageError(f"figures need {library}: pip install '.[plot]'")
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of equal keys as CSV; numbers with 6 significant digits, empty where undefined."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(rows[0])
+        for row in rows:
+            writer.writerow([_cell(value) for value in row.values()])
+
+
+def _cell(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value

@@ -1,0 +1,55 @@
+"""What a claim is, and how it is judged: by its shape and, where the paper has one, its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class Verdict(StrEnum):
+    """How far a claim holds here."""
+
+    REPRODUCED = "reproduced"
+    DIRECTION_ONLY = "direction only"
+    NOT_REPRODUCED = "not reproduced"
+    CONTRADICTED = "contradicted"
+
+
+class Finding(NamedTuple):
+    """Our numbers in words, and what they say of the claim."""
+
+    ours: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim of the paper at ``source``; ``paper`` is its number or wording.
+
+    ``judge`` takes what the figure ``figure`` is drawn from. ``cause`` says why the verdict is not
+    ``REPRODUCED``, and is shown only then.
+    """
+
+    number: int
+    text: str
+    paper: str
+    source: str
+    figure: str
+    judge: Callable[[Any], Finding]
+    cause: str
+
+
+def verdict(*, shape: bool, quantity: bool = True, opposite: bool = False) -> Verdict:
+    """The verdict on a claim.
+
+    ``shape`` is whether order or sign hold everywhere they should, ``quantity`` whether the number
+    is in its band, and ``opposite`` whether the reverse holds, which excludes ``shape``.
+    """
+    assert not (shape and opposite)
+    if opposite:
+        return Verdict.CONTRADICTED
+    if not shape:
+        return Verdict.NOT_REPRODUCED
+    return Verdict.REPRODUCED if quantity else Verdict.DIRECTION_ONLY

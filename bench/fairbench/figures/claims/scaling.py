@@ -1,0 +1,88 @@
+"""Claims 15 and 17: more clients (figure 11), and a central scheduler's cost (figure 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from fairbench.figures.claims.claim import Claim, Finding, verdict
+from fairbench.figures.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
+from fairbench.figures.fig11 import clients_of
+from fairbench.figures.values import chosen, mean_of
+from fairbench.report.comparison import Cell
+
+RATE = "service_rate_tok_s"
+
+
+def judge_clients(cells: Sequence[Cell]) -> Finding:
+    """DLPM near LPM and slightly declining; VTC lowest and flat."""
+    rates = {
+        name: {clients_of(c): mean_of(c, RATE) or 0.0 for c in chosen(cells, scheduler=name)}
+        for name in ("dlpm", "lpm", "vtc")
+    }
+    near = max(abs(rate / rates["lpm"][n] - 1) for n, rate in rates["dlpm"].items())
+    few, many = min(rates["dlpm"]), max(rates["dlpm"])
+    decline = 1 - rates["dlpm"][many] / rates["dlpm"][few]
+    vtc = rates["vtc"]
+    spread = max(vtc.values()) / min(vtc.values()) - 1
+    lowest = sum(vtc[n] < min(rates["dlpm"][n], rates["lpm"][n]) for n in vtc)
+    return Finding(
+        f"DLPM within {near:.0%} of LPM; {rates['dlpm'][few]:,.0f} tok/s with {few} clients, "
+        f"{rates['dlpm'][many]:,.0f} with {many}; VTC lowest at {lowest} of {len(vtc)} sizes, its "
+        f"spread {spread:.0%}",
+        verdict(
+            shape=near <= 0.10 and decline >= 0 and lowest == len(vtc),
+            quantity=decline <= 0.15 and spread <= 0.05,
+            opposite=lowest == 0,
+        ),
+    )
+
+
+def judge_central(timings: Timings) -> Finding:
+    """The overhead of one central scheduler: its size, and that it grows."""
+    pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
+    shown = pct[REPLICAS, QUEUE]
+    grows = _grows(pct, 0) and _grows(pct, 1)
+    return Finding(
+        f"{shown:.0f}% of a decode step at {REPLICAS} replicas and {QUEUE} requests; "
+        f"{'grows' if grows else 'does not always grow'} with replicas and with the queue",
+        verdict(
+            shape=grows,
+            quantity=25 <= shown <= 55,
+            opposite=shown < min(pct.values()) * 1.5,
+        ),
+    )
+
+
+def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
+    """Whether it rises along one of (workers, waiting) wherever the other one is fixed."""
+    lines: dict[int, list[tuple[int, Any]]] = {}
+    for key, value in pct.items():
+        lines.setdefault(key[1 - axis], []).append((key[axis], value))
+    return all(
+        below[1] < above[1] for line in lines.values() for below, above in pairwise(sorted(line))
+    )
+
+
+CLAIMS = (
+    Claim(
+        15,
+        "5 to 50 clients: DLPM stays near LPM and declines slightly; VTC is flat and lowest",
+        "marginal decline",
+        "000:L420-425",
+        "fig11",
+        judge_clients,
+        "more clients have more prefixes in use at a time than the A10G's pool holds, which "
+        "costs VTC hits too",
+    ),
+    Claim(
+        17,
+        "a central DLPM costs a large part of a decode step, more with replicas and queue",
+        "about 40% at 8 replicas, 200 requests",
+        "000:L223",
+        "fig4",
+        judge_central,
+        "the height is that of the machine which timed it, and of how busy it was",
+    ),
+)

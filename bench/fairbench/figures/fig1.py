@@ -1,0 +1,87 @@
+"""Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
+
+000:L49. Up and to the right is better; DLPM's points should lie beyond the line from VTC to LPM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairbench.figures.look import caption, panels, scheduler_look
+from fairbench.figures.provenance import provenance
+from fairbench.figures.values import row_of, setting_of
+from fairbench.report.comparison import Cell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FAIRNESS = {
+    "jain_index": "Jain's index of the service rate",
+    "min_entitlement_ratio": "worst client's part of its max-min fair share",
+}
+THROUGHPUT = "service_rate_tok_s"
+MARK, GROWTH = 30, 12  # area of the first mark in points, and by how much the next is larger
+
+
+def quantum_of(cell: Cell) -> int | None:
+    """Q^u in tokens; None for a scheduler without."""
+    return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
+
+
+def rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One per cell, with its ``quantum_tokens``."""
+    metrics = (THROUGHPUT, *FAIRNESS)
+    return [row_of(cell, metrics, quantum_tokens=quantum_of(cell)) for cell in cells]
+
+
+def draw(cells: Sequence[Cell]) -> Figure:
+    """Two panels: the paper's measure of fairness, and one that allows for unequal demand."""
+    table = rows(cells)
+    figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
+    for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
+        _panel(panel, table, metric)
+        panel.set_xlabel(label)
+    axes[0][0].set_ylabel("service rate, 1000 tok/s")
+    caption(
+        figure,
+        "DLPM Fig. 1: throughput against fairness, trees of thought on one A10G",
+        f"{provenance(cells)}. DLPM: the larger the mark, the larger Qᵘ, {_range(table)} tokens.",
+        axes[0][0],
+    )
+    return figure
+
+
+def _range(table: Sequence[dict[str, Any]]) -> str:
+    quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
+    return f"{min(quanta):,} to {max(quanta):,}"
+
+
+def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
+    for scheduler in dict.fromkeys(row["scheduler"] for row in table):
+        look = scheduler_look(scheduler)
+        of_scheduler = [row for row in table if row["scheduler"] == scheduler]
+        mine = [row for row in of_scheduler if None not in (row[metric], row[THROUGHPUT])]
+        axes.errorbar(
+            [row[metric] for row in mine],
+            [row[THROUGHPUT] / 1000 for row in mine],
+            xerr=_arms(mine, metric, 1),
+            yerr=_arms(mine, THROUGHPUT, 1000),
+            color=look.colour, marker=look.marker, markersize=2, linestyle=":", label=look.label,
+            ecolor=(look.colour, 0.25), elinewidth=1.0,
+        )  # fmt: skip
+        axes.scatter(
+            [row[metric] for row in mine],
+            [row[THROUGHPUT] / 1000 for row in mine],
+            [MARK + GROWTH * number for number in range(len(mine))],
+            color=look.colour, marker=look.marker, alpha=0.6, linewidths=0, zorder=3,
+        )  # fmt: skip
+
+
+def _arms(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[list[float]]:
+    """How far the interval goes below and above the mean."""
+    return [
+        [(row[metric] - row[f"{metric}_low"]) / unit for row in rows],
+        [(row[f"{metric}_high"] - row[metric]) / unit for row in rows],
+    ]

@@ -1,0 +1,104 @@
+"""Figure 4: what one central DLPM scheduler costs, by number of replicas and by queue length.
+
+000:L209-223. The parts are measured on the machine that ran ``fairbench reproduce fig4``; the
+decode step beside them is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairbench.errors import DataError
+from fairbench.figures.look import BLUE, GREEN, HATCHES, ORANGE, caption, panels
+from fairbench.report.store import read_json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FILE = "timings.json"
+QUEUE = 200  # of the panel over replicas (000:L209)
+REPLICAS = 8  # of the panel over queue lengths
+
+PARTS = {
+    "synchronisation_ms": ("messages", ORANGE),
+    "match_ms": ("prefix match", BLUE),
+    "dispatch_ms": ("sort and DLPM", GREEN),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where and on what rounds of the scheduler were timed, and what each took.
+
+    A point has ``workers``, ``waiting``, ``PARTS``, ``update_ms`` and ``decode_step_ms``.
+    """
+
+    timing_profile: str
+    host: str
+    seed: int
+    rounds: int
+    points: Sequence[Mapping[str, Any]]
+
+
+def read_timings(folder: Path) -> Timings:
+    """What is stored in a folder. Raises DataError if it cannot be read."""
+    path = folder / FILE
+    content = read_json(path)
+    try:
+        return Timings(**content)
+    except TypeError:
+        raise DataError(f"{path}: not the timings of a central scheduler") from None
+
+
+def overhead_pct(point: Mapping[str, Any]) -> float:
+    """All parts as a share of one decode step, as the paper counts them (000:L223)."""
+    return 100 * sum(float(point[part]) for part in PARTS) / float(point["decode_step_ms"])
+
+
+def rows(timings: Timings) -> list[dict[str, Any]]:
+    """One per number of replicas and queue length."""
+    return [dict(point) | {"overhead_pct": overhead_pct(point)} for point in timings.points]
+
+
+def draw(timings: Timings) -> Figure:
+    """The parts stacked: over replicas on the left, over the queue's length on the right."""
+    table = rows(timings)
+    figure, axes = panels(1, 2, 8.0, 3.6, sharey=True)
+    left = [row for row in table if row["waiting"] == QUEUE]
+    right = [row for row in table if row["workers"] == REPLICAS]
+    _bars(axes[0][0], left, "workers", f"replicas (queue of {QUEUE})")
+    _bars(axes[0][1], right, "waiting", f"requests in the queue ({REPLICAS} replicas)")
+    axes[0][0].set_ylabel("ms per round")
+    caption(
+        figure,
+        "DLPM Fig. 4: what a central scheduler costs",
+        f"bars: measured on {timings.host}, {timings.rounds} rounds, seed {timings.seed}; decode "
+        f"step of 25 requests: simulated on {timings.timing_profile}",
+        axes[0][0],
+    )
+    return figure
+
+
+def _bars(axes: Axes, table: Sequence[dict[str, Any]], x: str, label: str) -> None:
+    places = range(len(table))
+    base = [0.0] * len(table)
+    for (part, (name, colour)), hatch in zip(PARTS.items(), HATCHES, strict=False):
+        heights = [row[part] for row in table]
+        axes.bar(
+            places, heights, 0.6, base, label=name, color=colour, hatch=hatch, edgecolor="white"
+        )
+        base = [below + height for below, height in zip(base, heights, strict=True)]
+    for place, top, row in zip(places, base, table, strict=True):
+        axes.annotate(f"{row['overhead_pct']:.0f}%", (place, top), ha="center", va="bottom")
+    if table:
+        axes.axhline(
+            table[0]["decode_step_ms"], color="black", linestyle="--", label="one decode step"
+        )
+    axes.set_xticks(places, [str(row[x]) for row in table])
+    axes.set_xlabel(label)
+    axes.grid(axis="x", visible=False)
+    axes.margins(y=0.1)  # for the percentages

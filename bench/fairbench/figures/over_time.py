@@ -1,0 +1,114 @@
+"""Figures over time: a column of panels a scheduler, a row a measure, a line a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fairbench.figures.look import CLIENTS, caption, panels, scheduler_look
+from fairbench.figures.provenance import of_first_runs
+from fairbench.figures.timeline import client_names, response_times, service_rates
+from fairbench.metrics.records import Floats
+from fairbench.metrics.service import View
+from fairbench.report.comparison import Cell
+from fairbench.report.store import StoredRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INTERVALS = 40
+
+
+class Measure(NamedTuple):
+    """A row of panels: ``of`` takes a run and the ends of the intervals: [client, interval]."""
+
+    label: str
+    of: Callable[[StoredRun, Floats], Floats]
+
+
+def _thousands(view: View, run: StoredRun, edges_s: Floats) -> Floats:
+    rates: Floats = service_rates(run, view, edges_s) / 1000
+    return rates
+
+
+MEASURES: Mapping[str, Measure] = {
+    "response_s": Measure("response time, s", response_times),
+    "actual_service_ktok_s": Measure(
+        "actual service,\n1000 tok/s", partial(_thousands, View.ACTUAL)
+    ),
+    "service_ktok_s": Measure("service rate,\n1000 tok/s", partial(_thousands, View.CLIENT)),
+}
+
+
+def rows_over_time(cells: Sequence[Cell], measures: Sequence[str]) -> list[dict[str, Any]]:
+    """One per scheduler, client and interval; of the first run of each cell."""
+    found = []
+    for cell in cells:
+        run = cell.runs[0].run
+        edges_s = np.linspace(0.0, run.summary["duration"], INTERVALS + 1)
+        of_run = {name: MEASURES[name].of(run, edges_s) for name in measures}
+        for number, client in enumerate(client_names(run)):
+            for interval, start_s in enumerate(edges_s[:-1]):
+                found.append(
+                    {
+                        "scheduler": cell.combined["scheduler"],
+                        "client": client,
+                        "start_s": float(start_s),
+                        "end_s": float(edges_s[interval + 1]),
+                        **{name: _defined(of_run[name][number, interval]) for name in measures},
+                    }
+                )
+    return found
+
+
+def draw_over_time(
+    cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]], title: str, names: Sequence[str]
+) -> Figure:
+    """The figure of ``rows_over_time``; ``names`` are the measures, ``cells`` tell their basis."""
+    shown = list(dict.fromkeys(row["scheduler"] for row in rows))
+    height_in = 1.0 + 1.7 * len(names)
+    figure, axes = panels(len(names), len(shown), 9.5, height_in, sharex=True, sharey="row")
+    for column, scheduler in enumerate(shown):
+        mine = [row for row in rows if row["scheduler"] == scheduler]
+        for line, name in enumerate(names):
+            for client in dict.fromkeys(row["client"] for row in mine):
+                _line(axes[line][column], [row for row in mine if row["client"] == client], name)
+            axes[line][column].axvline(mine[-1]["end_s"], color="0.3", linewidth=0.8)
+        name = scheduler_look(scheduler).label
+        axes[0][column].set_title(f"{name}, {_end(cells, scheduler)}", fontsize=9)
+        axes[-1][column].set_xlabel("time, s")
+    for line, name in enumerate(names):
+        axes[line][0].set(ylabel=MEASURES[name].label, ylim=(0, None))
+    caption(
+        figure,
+        title,
+        f"{of_first_runs(cells)}. Response: arrival to last token, mean of the requests that "
+        "arrived in each fortieth of the run.",
+        axes[0][0],
+    )
+    return figure
+
+
+def _end(cells: Sequence[Cell], scheduler: str) -> str:
+    """When the run ended, and whether all was done."""
+    cell = next(cell for cell in cells if cell.combined["scheduler"] == scheduler)
+    summary = cell.runs[0].summary
+    return f"{'all done' if not summary['failed'] else 'cut off'} at {summary['duration']:,.0f} s"
+
+
+def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+    look = CLIENTS[int(rows[0]["client"].rpartition("-")[2])]
+    middle_s = [(row["start_s"] + row["end_s"]) / 2 for row in rows]
+    axes.plot(
+        middle_s,
+        [float("nan") if row[name] is None else row[name] for row in rows],
+        color=look.colour, linestyle=look.line, marker=look.marker,
+        markersize=3, markevery=4, label=look.label,
+    )  # fmt: skip
+
+
+def _defined(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,29 @@
+"""What every figure says of its numbers: simulated or measured, on what, and of which seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairbench.report.comparison import Cell
+from fairbench.report.table import basis
+
+
+def provenance(cells: Sequence[Cell]) -> str:
+    """One line: ``simulated on PROFILE; seeds 0 to 2, mean and 95% bootstrap interval``."""
+    return _origin([run.summary for cell in cells for run in cell.runs])
+
+
+def of_first_runs(cells: Sequence[Cell]) -> str:
+    """The same for what is shown of the first run of each cell only."""
+    return _origin([cell.runs[0].summary for cell in cells])
+
+
+def _origin(summaries: Sequence[Any]) -> str:
+    bases = "; ".join(sorted({basis(summary) for summary in summaries}))
+    seeds = sorted({summary["seed"] for summary in summaries})
+    if len(seeds) == 1:
+        return f"{bases}; seed {seeds[0]}"
+    together = seeds[-1] - seeds[0] == len(seeds) - 1
+    listed = f"{seeds[0]} to {seeds[-1]}" if together else ", ".join(map(str, seeds))
+    return f"{bases}; seeds {listed}, mean and 95% bootstrap interval"

@@ -1,0 +1,75 @@
+"""What clients got over time, from the tables of a stored run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.records import Floats, Ints, ServiceLog
+from fairbench.metrics.service import View, cumulative
+from fairbench.report.store import StoredRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def client_names(run: StoredRun) -> list[str]:
+    """The clients of a run, those that got nothing included."""
+    return [client["client"] for client in run.summary["clients"]]
+
+
+def read_service(run: StoredRun) -> ServiceLog:
+    """A run's service log; clients are indices into ``client_names``."""
+    table = run.table("service")
+    columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names
+                               if name != "client"}  # fmt: skip
+    return ServiceLog.from_columns(columns | {"client": _codes(table, client_names(run))})
+
+
+def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
+    """Each client's service per second between consecutive times: [client, interval]."""
+    clients = len(client_names(run))
+    booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
+    rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)
+    return rates
+
+
+def response_times(run: StoredRun, edges_s: Floats) -> Floats:
+    """Mean seconds from arrival to end of the requests that arrived in each interval.
+
+    [client, interval], NaN where no request arrived that came to its end.
+    """
+    table, names = run.table("requests"), client_names(run)
+    arrival_s = table["arrival_s"].to_numpy()
+    response_s = table["finish_s"].to_numpy() - arrival_s
+    served = ~np.isnan(response_s) & (arrival_s < edges_s[-1])
+    bins = len(edges_s) - 1
+    interval = np.searchsorted(edges_s, arrival_s[served], "right") - 1
+    cell = _codes(table, names)[served] * bins + interval
+    sums = np.bincount(cell, weights=response_s[served], minlength=len(names) * bins)
+    counts = np.bincount(cell, minlength=len(names) * bins)
+    means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    by_client: Floats = means.reshape(len(names), bins)
+    return by_client
+
+
+def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
+    """The share of the workers' time in each interval in which they computed something."""
+    log = read_service(run)
+    # The clients of one batch share its stretch, which must count once.
+    stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)
+    _, start_s, end_s = stretch.T
+    busy_s = np.array([(np.minimum(end_s, t) - np.minimum(start_s, t)).sum() for t in edges_s])
+    shares: Floats = np.diff(busy_s) / (np.diff(edges_s) * workers)
+    return shares
+
+
+def _codes(table: pa.Table, names: list[str]) -> Ints:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.index_in(table["client"].cast(pa.string()), value_set=pa.array(names))
+    codes: Ints = found.to_numpy().astype(np.int64)
+    return codes

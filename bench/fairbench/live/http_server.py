@@ -1,0 +1,84 @@
+"""What router and emulator have in common as HTTP servers, however different their pages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from fairbench.errors import UsageError
+from fairbench.live.connections import allow_many_connections
+
+BACKLOG = 1024
+SHUTDOWN_S = 0.5  # for what is under way at the end: by then it had its time, or has none
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A server at ``url``. SIGINT and SIGTERM set ``stop``; ``site`` takes the connections."""
+
+    url: str
+    site: web.TCPSite
+    stop: asyncio.Event
+
+
+@asynccontextmanager
+async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[Listening]:
+    """Serve inside the block; a client's leaving cancels its handler. Port 0 is any free port.
+
+    Raises UsageError if the address cannot be had.
+    """
+    allow_many_connections()
+    logging.getLogger("aiohttp.server").addFilter(_is_our_fault)
+    runner = web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, backlog=BACKLOG)
+        await _bind(site, host, port)
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signum, stop.set)
+        yield Listening(f"http://{host}:{runner.addresses[0][1]}", site, stop)
+    finally:
+        await runner.cleanup()
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise UsageError if the address cannot be had, before anything is started to serve there."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        reason = str(error.strerror).partition(" (")[0]  # the address is put behind
+        raise UsageError(f"--host {host} --port {port}: {reason}") from None
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    """False for malformed HTTP: anyone can send it, its answer is 400, and keys may be in it."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+async def _bind(site: web.TCPSite, host: str, port: int) -> None:
+    try:
+        await site.start()
+    except OSError as error:
+        reason = str(error.strerror).rpartition("): ")[2]  # asyncio puts the address in front
+        raise UsageError(f"--host {host} --port {port}: {reason}") from None
+
+
+def metrics_page(registry: CollectorRegistry) -> web.Response:
+    """``/metrics``, as Prometheus reads it."""
+    return web.Response(
+        body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+    )

@@ -1,0 +1,92 @@
+"""A summary as one JSON line in the shape of sglang.bench_serving's, for tools that read those.
+
+SGLang's keys come first, then all of ours. What a run has no value for is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbench.errors import UsageError
+from fairbench.metrics.records import FINISHED, Requests
+
+LATENCIES = ("e2e_latency", "ttft", "tpot", "itl")
+STATISTICS = ("mean", "median", "std", "p99")
+
+Summary = Mapping[str, Any]
+
+
+def bench_line(summary: Summary) -> dict[str, Any]:
+    """The summary under SGLang's keys, followed by its own."""
+    duration = summary["duration"]
+    tokens = summary["total_input_tokens"], summary["total_output_tokens"]
+    line = {
+        "tag": None,
+        "backend": summary.get("backend") or ("sim" if summary.get("simulated") else None),
+        "dataset_name": summary.get("workload"),
+        "request_rate": None,
+        "max_concurrency": None,
+        "duration": duration,
+        "completed": summary["completed"],
+        "total_input_tokens": tokens[0],
+        "total_output_tokens": tokens[1],
+        "request_throughput": summary["request_throughput"],
+        "input_throughput": _per_second(tokens[0], duration),
+        "output_throughput": summary["output_throughput"],
+        "total_throughput": _per_second(sum(tokens), duration),
+    }
+    for latency in LATENCIES:
+        ours = "e2el" if latency == "e2e_latency" else latency
+        for statistic in STATISTICS:
+            line[f"{statistic}_{latency}_ms"] = summary[f"{statistic}_{ours}_ms"]
+    line["concurrency"] = _concurrency(summary)
+    return {**line, **{key: value for key, value in summary.items() if key not in line}}
+
+
+def bench_details(requests: Requests) -> dict[str, list[Any]]:
+    """What ``--output-details`` adds: one entry per request, in SGLang's and vLLM's units.
+
+    The gaps between tokens are all alike, since only their sum is known. A request that did not
+    finish has an error and no tokens, as theirs have.
+    """
+    done = requests.status == FINISHED
+    ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)
+    gaps = np.where(done, requests.output_tokens - 1, 0)
+    decode = np.where(done, requests.finish_s - requests.first_token_s, 0.0)
+    return {
+        "input_lens": requests.input_tokens.tolist(),
+        "output_lens": np.where(done, requests.output_tokens, 0).tolist(),
+        "ttfts": ttft.tolist(),
+        "itls": [
+            [float(total / count)] * int(count) if count > 0 else []
+            for count, total in zip(gaps, decode, strict=True)
+        ],
+        "start_times": requests.arrival_s.tolist(),
+        "errors": ["" if one else "not finished" for one in done],
+        "cached_tokens": requests.cached_tokens.tolist(),
+    }
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Add the line to a file, as SGLang does. Raises UsageError if that cannot be written."""
+    text = json.dumps(line, allow_nan=False) + "\n"
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"--output-file {path}: cannot be written: {error.strerror}") from None
+
+
+def _per_second(amount: float, duration_s: float) -> float | None:
+    return amount / duration_s if duration_s else None
+
+
+def _concurrency(summary: Summary) -> float | None:
+    """Requests under way on average (Little's law over the completed ones)."""
+    mean_ms, rate = summary["mean_e2el_ms"], summary["request_throughput"]
+    return None if mean_ms is None or rate is None else rate * mean_ms / 1000

@@ -1,0 +1,98 @@
+"""Small charts as inline SVG, coloured by the page's style sheet: scales, ticks, axes, legend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from math import ceil, floor, log10
+from typing import NamedTuple
+
+WIDTH = 520
+LEFT, RIGHT = 58, 14
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 2")
+COLOURS = len(DASHES)  # of the style sheet, --c0 and up
+
+
+class Scale(NamedTuple):
+    """From values in ``[low, high]`` to pixels, linear or logarithmic."""
+
+    low: float
+    high: float
+    start_px: float
+    end_px: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """The pixel of a value; what is outside sits on the edge."""
+        inside = min(max(value, self.low), self.high)
+        if self.log:
+            part = log10(inside / self.low) / log10(self.high / self.low)
+        else:
+            part = (inside - self.low) / (self.high - self.low)
+        return round(self.start_px + part * (self.end_px - self.start_px), 1)
+
+    def ticks(self) -> list[float]:
+        """Round values inside, about five."""
+        return _log_ticks(self.low, self.high) if self.log else _linear_ticks(self.low, self.high)
+
+
+def _linear_ticks(low: float, high: float) -> list[float]:
+    raw = (high - low) / 5
+    power = 10.0 ** floor(log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    factors = (1, 2, 5) if log10(high / low) < 3 else (1,)
+    ticks = [factor * 10.0**power for power in decades for factor in factors]
+    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+
+
+def log_range(values: Sequence[float]) -> tuple[float, float]:
+    """Limits for a logarithmic scale around positive values, at least a factor of 2 apart."""
+    low, high = min(values) * 0.9, max(values) * 1.1
+    return (low, high) if high >= 2 * low else (low / 1.5, high * 1.5)
+
+
+def drawing(height: float, title: str, parts: Sequence[str]) -> str:
+    """The SVG of all parts."""
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """Words at a place."""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """A straight line of a class of the style sheet."""
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
+
+
+def colour(number: int) -> str:
+    """The colour of the series with this number."""
+    return f"var(--c{number % COLOURS})"
+
+
+def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list[str]:
+    """Grid, ticks and label below a chart."""
+    parts = [line(scale.start_px, bottom, scale.end_px, bottom, "axis")]
+    for tick in scale.ticks():
+        x = scale.at(tick)
+        parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 16, f"{tick:,g}", "middle")]
+    return [*parts, text((scale.start_px + scale.end_px) / 2, bottom + 34, label, "middle")]
+
+
+def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[str]:
+    """Grid and ticks beside a chart, its label above them."""
+    parts = [text(4, scale.end_px - 10, label)]
+    for tick in scale.ticks():
+        y = scale.at(tick)
+        shown = f"{tick:.0%}" if percent else f"{tick:,g}"
+        parts += [line(LEFT, y, WIDTH - RIGHT, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
+    return parts

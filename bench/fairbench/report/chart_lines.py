@@ -1,0 +1,86 @@
+"""A chart of lines, told apart by colour and by dashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fairbench.report.chart import (
+    DASHES,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Scale,
+    colour,
+    drawing,
+    horizontal_axis,
+    line,
+    log_range,
+    text,
+    vertical_axis,
+)
+
+PLOT_PX, BELOW_PX = 200, 44
+LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 20
+
+
+class Series(NamedTuple):
+    """A line through points in ascending x."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    percent: bool = False,
+    shaded: tuple[float, float] | None = None,
+) -> str:
+    """Lines over a common x, from y = 0 up; ``percent``: y is a share. ``shaded`` is in x.
+
+    Precondition: there is a point, and with ``log_x`` all x are positive.
+    """
+    rows = -(-len(series) // PER_ROW)
+    top = LEGEND_PX * rows + 24
+    bottom = top + PLOT_PX
+    every_x = [x for one in series for x in one.x]
+    low, high = log_range(every_x) if log_x else (0.0, max(every_x) or 1.0)
+    across = Scale(low, high, LEFT, WIDTH - RIGHT, log_x)
+    tallest = 1.0 if percent else max(y for one in series for y in one.y) * 1.05 or 1.0
+    up = Scale(0.0, tallest, bottom, top)
+    parts = []
+    if shaded:
+        x, end = across.at(shaded[0]), across.at(shaded[1])
+        parts.append(
+            f'<rect x="{x:g}" y="{top}" width="{end - x:g}" height="{PLOT_PX}" class="shade"/>'
+        )
+    parts += vertical_axis(up, y_label, percent=percent)
+    parts += horizontal_axis(across, top, bottom, x_label)
+    for number, one in enumerate(series):
+        points = " ".join(
+            f"{across.at(x):g},{up.at(y):g}" for x, y in zip(one.x, one.y, strict=True)
+        )
+        parts.append(f'<polyline points="{points}" {_stroke(number)}/>')
+        parts += _key(number, one.label)
+    return drawing(bottom + BELOW_PX, title, parts)
+
+
+def _stroke(number: int) -> str:
+    dash = DASHES[number % len(DASHES)]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'class="series" style="stroke:{colour(number)}"{dashed}'
+
+
+def _key(number: int, label: str) -> list[str]:
+    """An entry of the legend."""
+    row, column = divmod(number, PER_ROW)
+    x, y = LEFT + column * (WIDTH - LEFT - RIGHT) / PER_ROW, 10 + row * LEGEND_PX
+    shown = label if len(label) <= LABEL_CHARACTERS else f"{label[: LABEL_CHARACTERS - 1]}…"
+    sample = line(x, y, x + 22, y, "series").replace('class="series"', _stroke(number))
+    return [sample, text(x + 27, y + 4, shown)]

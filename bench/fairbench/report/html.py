@@ -1,0 +1,121 @@
+"""A page as one HTML file that needs nothing else: no script, no font, no picture from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from importlib.resources import files
+
+from fairbench.report.page import (
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Facts,
+    Figure,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+)
+
+
+def as_html(page: Page) -> str:
+    """The page, readable from a file, on a narrow screen, in light and dark, and in print."""
+    style = files("fairbench.report").joinpath("html.css").read_text(encoding="utf-8")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            '<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{escape(page.title)}</title>",
+            f"<style>\n{style}</style>",
+            "<main>",
+            f"<h1>{escape(page.title)}</h1>",
+            f'<p class="provenance">{escape(page.provenance)}</p>',
+            *_headlines(page.headlines),
+            *_warnings(page.warnings),
+            *(line for section in page.sections for line in _section(section)),
+            "</main>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _headlines(headlines: Iterable[Headline]) -> Iterator[str]:
+    yield '<div class="headlines">'
+    for one in headlines:
+        yield (
+            f"<div><span>{escape(one.label)}</span><strong>{escape(one.value)}</strong>"
+            f"<small>{escape(one.note)}</small></div>"
+        )
+    yield "</div>"
+
+
+def _warnings(warnings: Iterable[str]) -> Iterator[str]:
+    items = [f"<li>{escape(text)}</li>" for text in warnings]
+    if items:
+        yield '<section class="warnings" aria-label="Warnings"><ul>'
+        yield from items
+        yield "</ul></section>"
+
+
+def _section(section: Section) -> Iterator[str]:
+    title = escape(section.title)
+    if section.folded:
+        yield f"<details><summary>{title}</summary>"
+    else:
+        yield f"<section><h2>{title}</h2>"
+    figures = [block for block in section.blocks if isinstance(block, Figure)]
+    for block in section.blocks:
+        if not isinstance(block, Figure):
+            yield from _block(block)
+    if figures:
+        yield '<div class="figures">'
+        for figure in figures:
+            caption = f"<figcaption>{escape(figure.caption)}</figcaption>"
+            yield f"<figure>{figure.svg}{caption}</figure>"
+        yield "</div>"
+    yield "</details>" if section.folded else "</section>"
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Paragraph(text):
+            yield f"<p>{escape(text)}</p>"
+        case Code(text):
+            yield f"<pre><code>{escape(text)}</code></pre>"
+        case Bullets(items):
+            yield "<ul>"
+            yield from (f"<li>{escape(item)}</li>" for item in items)
+            yield "</ul>"
+        case Facts(pairs):
+            yield "<dl>"
+            yield from (f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in pairs)
+            yield "</dl>"
+        case Grid(headings, rows):
+            yield '<div class="scroll"><table>'
+            yield f"<thead><tr>{''.join(map(_heading, headings))}</tr></thead><tbody>"
+            for row in rows:
+                yield f"<tr>{_name(row, len(headings))}{''.join(map(_cell, row[1:]))}</tr>"
+            yield "</tbody></table></div>"
+
+
+def _heading(text: str) -> str:
+    return f'<th scope="col">{escape(text)}</th>'
+
+
+def _name(row: Sequence[Cell], columns: int) -> str:
+    """The first cell, over the whole width where it is alone."""
+    kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
+    return f"<th {kind}>{escape(row[0].text)}</th>"
+
+
+def _cell(cell: Cell) -> str:
+    mark = f' class="{cell.mark}"' if cell.mark else ""
+    detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
+    return f"<td><span{mark}>{escape(cell.text)}</span>{detail}</td>"

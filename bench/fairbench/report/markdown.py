@@ -1,0 +1,88 @@
+"""Pages and tables as GitHub's Markdown. Texts are escaped; figures are left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from typing import TypeVar
+
+from fairbench.report.page import (
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Facts,
+    Figure,
+    Grid,
+    Page,
+    Paragraph,
+    Section,
+)
+
+T = TypeVar("T")
+STRONG = {"best": "**{}**", "worst": "*{}*"}
+
+
+def as_markdown(page: Page) -> str:
+    """The page without its figures."""
+    lines = [f"# {escaped(page.title)}", "", escaped(page.provenance), ""]
+    lines += table(["", "", ""], page.headlines, escaped)
+    if page.warnings:
+        lines += ["", *(f"> - {escaped(text)}" for text in page.warnings)]
+    for section in page.sections:
+        lines += _section(section)
+    return "\n".join(lines) + "\n"
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
+) -> Iterator[str]:
+    """Lines of a table; ``write`` makes Markdown of a cell. Short rows are filled up."""
+    yield _row(map(escaped, headings))
+    yield _row(["---"] * len(headings))
+    for row in rows:
+        yield _row([*map(write, row), *[""] * (len(headings) - len(row))])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """The text itself, on one line, whatever names of clients and workloads have in it."""
+    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|~#>])", r"\\\1", plain)
+
+
+def _section(section: Section) -> Iterator[str]:
+    if section.folded:
+        yield from ("", "<details>", f"<summary>{escape(section.title)}</summary>")
+    elif not all(isinstance(block, Figure) for block in section.blocks) or not section.blocks:
+        yield from ("", f"## {escaped(section.title)}")
+    for block in section.blocks:
+        if not isinstance(block, Figure):
+            yield ""
+            yield from _block(block)
+    if section.folded:
+        yield from ("", "</details>")
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Paragraph(text):
+            yield escaped(text)
+        case Bullets(items):
+            yield from (f"- {escaped(item)}" for item in items)
+        case Facts(pairs):
+            yield from table(["", ""], pairs, escaped)
+        case Code(text):
+            fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))
+            yield from (fence, *text.rstrip("\n").split("\n"), fence)
+        case Grid(headings, rows):
+            yield from table(headings, rows, _cell)
+
+
+def _cell(cell: Cell) -> str:
+    text = STRONG.get(cell.mark, "{}").format(escaped(cell.text))
+    return f"{text} ({escaped(cell.detail)})" if cell.detail else text

@@ -1,0 +1,107 @@
+"""The figures of one run's report: service over time, latencies, and the gap beside its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fairbench.metrics.latency import Sample, client_sample
+from fairbench.metrics.records import Facts, Floats
+from fairbench.metrics.service import View, cumulative
+from fairbench.report.chart import COLOURS, LEFT, RIGHT, WIDTH, Scale, drawing, line, text
+from fairbench.report.chart_lines import Series, line_chart
+from fairbench.report.client_table import Summary
+from fairbench.report.numbers import with_unit
+from fairbench.report.page import Figure
+from fairbench.report.run_tables import RunTables
+
+BINS = 60
+POINTS = 150  # of a distribution, at most
+BAR_PX = 22
+
+
+def run_figures(summary: Summary, tables: RunTables, facts: Facts) -> Iterator[Figure]:
+    """The figures that the run has numbers for."""
+    shown = min(len(facts.clients), COLOURS)
+    rest = f" The first {shown} of {len(facts.clients)} clients." if facts.clients[shown:] else ""
+    if facts.horizon_s > 0:
+        yield _service_over_time(tables, facts, shown, rest)
+    samples = [
+        client_sample(tables.requests, tables.programs, facts, facts.window, client)
+        for client in range(shown)
+    ]
+    if any(len(sample.known_s) for sample in samples):
+        yield _latencies(samples, facts, rest)
+    if summary["max_service_gap"] is not None and summary["service_gap_bound"]:
+        yield _gap_and_bound(summary)
+
+
+def _service_over_time(tables: RunTables, facts: Facts, shown: int, rest: str) -> Figure:
+    width_s = facts.horizon_s / BINS
+    edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
+    total = cumulative(tables.service, View.CLIENT, edges, len(facts.clients), facts.weights)
+    rates = np.diff(total, axis=1) / width_s
+    middles = ((edges[1:] + edges[:-1]) / 2).tolist()
+    chart = line_chart(
+        "Service over time",
+        [Series(facts.clients[n].name, middles, rates[n].tolist()) for n in range(shown)],
+        x_label="time, s",
+        y_label="service, tok/s",
+        shaded=(facts.window.start_s, facts.window.end_s),
+    )
+    return Figure(
+        chart,
+        f"Service (input + 2 x output tokens) of each client, means over {width_s:,.3g} s. "
+        f"Shaded: the window in which rates are measured.{rest}",
+    )
+
+
+def _latencies(samples: list[Sample], facts: Facts, rest: str) -> Figure:
+    chart = line_chart(
+        "Distribution of latency",
+        [
+            Series(facts.clients[client].name, *_distribution(sample))
+            for client, sample in enumerate(samples)
+            if len(sample.known_s)
+        ],
+        x_label=_kind(facts),
+        y_label="share of all that arrived in the window",
+        log_x=True,
+        percent=True,
+    )
+    return Figure(
+        chart,
+        "How many were done within so long. A line that ends below 100%: the rest were unfinished "
+        f"at the end, or refused.{rest}",
+    )
+
+
+def _kind(facts: Facts) -> str:
+    return "time to first token, s" if facts.latency == "ttft" else "latency of a program, s"
+
+
+def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
+    """Known latencies, and the share of the whole sample that is at most that long."""
+    known: Floats = np.sort(sample.known_s)
+    picked = np.unique(np.linspace(0, len(known) - 1, min(POINTS, len(known))).astype(np.int64))
+    return np.maximum(known[picked], 1e-6).tolist(), ((picked + 1) / sample.n).tolist()
+
+
+def _gap_and_bound(summary: Summary) -> Figure:
+    gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
+    scale = Scale(0.0, max(gap, bound), LEFT, WIDTH - RIGHT)
+    end, limit = scale.at(gap), scale.at(bound)
+    parts = [
+        f'<rect x="{LEFT}" y="24" width="{limit - LEFT:g}" height="{BAR_PX}" class="shade"/>',
+        f'<rect x="{LEFT}" y="24" width="{max(1.0, end - LEFT):g}" height="{BAR_PX}" '
+        'style="fill:var(--c1)"/>',
+        line(limit, 18, limit, 30 + BAR_PX, "axis"),
+        text(LEFT, 14, f"largest gap {with_unit(gap, 'tokens')}"),
+        text(limit, 48 + BAR_PX, f"bound {with_unit(bound, 'tokens')}", "end"),
+    ]
+    return Figure(
+        drawing(80, "Largest service gap and its bound", parts),
+        "Largest difference in service between two clients that both waited all the time, beside "
+        f"the bound of {summary['bound_source']}.",
+    )

@@ -1,0 +1,136 @@
+"""The report of one stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.errors import DataError
+from fairbench.metrics.records import Window
+from fairbench.report.client_table import NUMBERS, Summary, latency
+from fairbench.report.numbers import UNDEFINED, index, number, percent, whole
+from fairbench.report.page import Block, Cell, Code, Facts, Grid, Headline, Page, Paragraph, Section
+from fairbench.report.run_figures import run_figures
+from fairbench.report.run_tables import read_tables, stored_facts
+from fairbench.report.run_warnings import run_warnings
+from fairbench.report.shape import check_whole
+from fairbench.report.store import StoredRun
+from fairbench.report.table import basis, details_line, notes_of, results_of
+
+EXPERIMENT = "experiment.toml"
+
+
+def run_page(run: StoredRun) -> Page:
+    """The report of a run. Raises DataError if its files are not as they were written."""
+    summary = run.summary
+    check_whole(summary, run.path / "summary.json")
+    sections = [Section("Results", [Facts(list(results_of(summary)))])]
+    if summary["num_programs"]:
+        window = Window(summary["window_start_s"], summary["window_end_s"])
+        facts = stored_facts(run, window)
+        figures = list(run_figures(summary, read_tables(run), facts))
+        clients = Section("Clients", [client_grid(summary)])
+        sections = [clients, *sections, Section("Figures", figures)]
+    return Page(
+        title=f"{summary['scheduler']} on {summary['workload']}, scenario {summary['scenario']}, "
+        f"dp {summary['dp']}",
+        provenance=f"{basis(summary)}, seed {summary['seed']}. {details_line(summary)}.",
+        headlines=list(_headlines(summary)),
+        warnings=list(run_warnings(summary)),
+        sections=[
+            *sections,
+            Section("Bound", [Facts(list(_bound(summary)))]),
+            *_undefined(summary),
+            Section("Run it again", rerun(f"fairbench run {EXPERIMENT}", EXPERIMENT)),
+            Section("Versions", [Facts(list(versions(run)))]),
+            Section(EXPERIMENT, [Code(_experiment(run))], folded=True),
+        ],
+    )
+
+
+def _headlines(summary: Summary) -> Iterator[Headline]:
+    censored = set(summary["censored"])
+    p99 = latency(summary, "victim_p99_s", censored)
+    yield Headline(
+        "worst client",
+        percent(summary["min_entitlement_ratio"]),
+        "of its max-min fair share of what was served",
+    )
+    yield Headline(
+        "well-behaved P99",
+        p99 if p99 == UNDEFINED else f"{p99} s",
+        "to the first token" if summary["latency"] == "ttft" else "for a program",
+    )
+    yield Headline("Jain index", index(summary["jain_index_actual"]), "of actual service")
+    yield Headline("service", whole(summary["service_rate_tok_s"]), "input + 2 x output tok/s")
+
+
+def client_grid(summary: Summary) -> Grid:
+    """One row per client, as in the printed table."""
+    censored = set(summary["censored"])
+    rows = [
+        [
+            Cell(f"{row['client']}{' (misbehaves)' if row['misbehaving'] else ''}"),
+            *(Cell(write(row, censored)) for write in NUMBERS.values()),
+        ]
+        for row in summary["clients"]
+    ]
+    return Grid(["client", *(heading.replace("\n", " ") for heading in NUMBERS)], rows)
+
+
+def _bound(summary: Summary) -> Iterator[tuple[str, str]]:
+    gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
+    notes = summary["notes"]
+    gap_reason = notes.get("max_service_gap", "")
+    yield "largest gap", f"{whole(gap)} tokens" if gap is not None else f"none: {gap_reason}"
+    if bound is None:
+        yield "bound", f"none: {notes.get('service_gap_bound') or notes.get('bound_source', '')}"
+        return
+    time = f" = {number(summary['service_gap_bound_s'])} s of the cluster's service"
+    yield "bound", f"{whole(bound)} tokens{time} ({summary['bound_source']})"
+    if gap is not None:
+        left = f", {number(bound / gap)} times below" if 0 < gap <= bound else ""
+        yield "margin", f"the gap is {percent(gap / bound)} of the bound{left}"
+
+
+def _undefined(summary: Summary) -> Iterator[Section]:
+    pairs = [text for _, text in notes_of(summary)]
+    if pairs:
+        yield Section("What has no value, and why", [Paragraph(text) for text in pairs])
+
+
+def rerun(command: str, file: str) -> list[Block]:
+    """How to get the same records again from a file that the report contains."""
+    return [
+        Paragraph(
+            f"Save {file}, below, under that name; a simulated run gives the same records from it, "
+            "with the same version of fairbench."
+        ),
+        Code(command),
+    ]
+
+
+def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
+    """What made the run, where and when."""
+    manifest, summary = run.manifest, run.summary
+    git = manifest.get("git")
+    commit = ""
+    if git:
+        commit = f", commit {git['commit']}" + (" with changes" if git["dirty"] else "")
+    yield "fairbench", f"{manifest.get('fairbench_version', '?')}{commit}"
+    libraries = manifest.get("libraries", {})
+    used = ", ".join(f"{name} {version}" for name, version in libraries.items() if version)
+    yield "Python", f"{manifest.get('python', '?')}; {used}"
+    host = manifest.get("host", {})
+    yield "machine", f"{host.get('system', '?')} {host.get('machine', '')}"
+    if summary["timing_profile"]:
+        yield "timing profile", f"{summary['timing_profile']} ({summary.get('timing_grade')})"
+    yield "started", f"{manifest.get('started', '?')}, took {number(manifest.get('wall_s'))} s"
+    yield "identity of the spec", str(manifest.get("spec_identity", "?"))
+
+
+def _experiment(run: StoredRun) -> str:
+    path = run.path / EXPERIMENT
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None

@@ -1,0 +1,53 @@
+"""What a reader must know before trusting the numbers of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.report.client_table import Summary, latency
+from fairbench.report.numbers import number, percent, whole
+from fairbench.report.table import ENOUGH_FOR_P99
+
+REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself
+JAIN = {"jain_index": "service", "jain_index_actual": "actual service"}
+
+
+def run_warnings(summary: Summary) -> Iterator[str]:
+    """The warnings, the gravest first."""
+    notes = summary["notes"]
+    if not summary["complete"]:
+        yield "Incomplete: the run ended before its time."
+    yield from (f"{key.capitalize()}: {notes[key]}." for key in REMARKS if key in notes)
+    for key, what in JAIN.items():
+        if summary[key] is None:
+            yield f"The Jain index of {what} is undefined: {notes.get(key, 'no reason is stored')}."
+    if summary["refused"]:
+        yield (
+            f"{number(summary['refused'])} of {number(summary['num_requests'])} requests failed or "
+            "were refused; their latency counts as infinite."
+        )
+    if summary["failed"]:
+        yield (
+            f"{number(summary['failed'])} of {number(summary['num_requests'])} requests were "
+            "unfinished at the end; a percentile that falls among them is a lower bound (> x)."
+        )
+    yield from _of_the_window(summary)
+    gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
+    if gap is not None and bound is not None and gap > bound:
+        yield "The largest service gap is above the bound that the theorem promises."
+
+
+def _of_the_window(summary: Summary) -> Iterator[str]:
+    length_s = summary["window_end_s"] - summary["window_start_s"]
+    slowest_s, n = summary["victim_p99_s"], summary["victim_n"]
+    if slowest_s is not None and slowest_s > length_s:
+        shown = latency(summary, "victim_p99_s", set(summary["censored"]))
+        yield (
+            f"The window ({whole(length_s)} s) is shorter than the P99 latency of the well-behaved "
+            f"({shown} s): most of what the slowest got came after it."
+        )
+    if n < ENOUGH_FOR_P99:
+        yield f"A P99 is of {n} latencies only; it needs about {ENOUGH_FOR_P99}."
+    if summary["demand_limited"]:
+        empty = percent(summary["queue_empty_share"])
+        yield f"Limited by demand: queues were empty {empty} of the window, so rates compare loads."

@@ -1,0 +1,115 @@
+"""The report of a sweep: every scheduler at every place, the sharing incentive first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from fairbench.config.sweep import to_toml
+from fairbench.errors import DataError
+from fairbench.report.chart_dots import Dot, Row, dot_chart
+from fairbench.report.comparison import Cell as Compared
+from fairbench.report.comparison import compare_sweep
+from fairbench.report.comparison_table import LIMITED, provenance
+from fairbench.report.marks import Interval
+from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
+from fairbench.report.page import Code, Facts, Figure, Headline, Page, Paragraph, Section
+from fairbench.report.run_page import rerun, versions
+from fairbench.report.sharing import Bound, Incentive, worst
+from fairbench.report.sweep_grids import comparison_grid, place_sections
+from fairbench.report.sweep_store import SweepStore
+from fairbench.report.sweep_warnings import sweep_warnings
+
+SHARING = "sharing_incentive_p99"
+MEANING = (
+    "The latency of the worst-off well-behaved client over its latency alone on 1/n of the "
+    "cluster. At most 1: no reason to leave the shared cluster."
+)
+LEGEND = (
+    "▲ best and ▼ worst of a place. Worst share: the least that a client got of its fair share of "
+    f"the best total delivered there. {LIMITED} demand-limited: queues were empty for part of the "
+    "window under some scheduler, so service rates compare loads."
+)
+
+
+def sweep_page(path: Path) -> Page:
+    """The report of a sweep's directory. Raises DataError if it cannot be read, or is empty."""
+    store = SweepStore(path)
+    swept, cells = store.sweep(), compare_sweep(path)
+    if not cells:
+        raise DataError(f"{path}: no point of this sweep is finished")
+    first = cells[0].runs[0].run
+    return Page(
+        title=f"Sweep {swept.name}",
+        provenance=f"{provenance(cells)}. {swept.description or ''}".strip(),
+        headlines=[_headline(name, list(own)) for name, own in _by_scheduler(cells).items()],
+        warnings=list(sweep_warnings(store, cells)),
+        sections=[
+            Section("Sharing incentive", [Paragraph(MEANING), *_figure(cells)]),
+            Section("Comparison", [comparison_grid(cells), Paragraph(LEGEND)]),
+            Section("Clients, place by place", []),
+            *place_sections(cells),
+            Section("Run it again", rerun("fairbench sweep sweep.toml", "sweep.toml")),
+            Section("Versions, of the first point", [Facts(list(versions(first)))]),
+            Section("sweep.toml", [Code(to_toml(swept))], folded=True),
+        ],
+    )
+
+
+def _by_scheduler(cells: Sequence[Compared]) -> dict[str, list[Compared]]:
+    grouped: dict[str, list[Compared]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.scheduler, []).append(cell)
+    return grouped
+
+
+def _headline(scheduler: str, cells: Sequence[Compared]) -> Headline:
+    """The worst sharing incentive of a scheduler over the places, and where it is at most 1."""
+    ratios = [_incentive(cell.combined.get(SHARING)) for cell in cells]
+    largest = worst([one for one in ratios if one.value is not None])
+    known = [one for one in ratios if one.bound is not Bound.LOWER]
+    pays = sum(one.value is not None and one.value <= 1 for one in known)
+    undefined = sum(one.value is None for one in ratios)
+    places = f"{len(cells)} place{'s' if len(cells) > 1 else ''}"
+    unknown = f", undefined in {undefined}" if undefined else ""
+    return Headline(
+        scheduler,
+        _shown(largest),
+        f"sharing incentive (P99), worst of {places}; at most 1 in {pays}{unknown}",
+    )
+
+
+def _incentive(interval: Interval | None) -> Incentive:
+    if interval is None:
+        return Incentive(None)
+    lower, upper = interval.get("lower_bound"), interval.get("upper_bound")
+    return Incentive(
+        interval["mean"], Bound.LOWER if lower else Bound.UPPER if upper else Bound.EXACT
+    )
+
+
+def _shown(ratio: Incentive) -> str:
+    if ratio.value is None:
+        return UNDEFINED
+    write = {Bound.LOWER: more_than, Bound.UPPER: less_than, Bound.EXACT: number}[ratio.bound]
+    return write(ratio.value)
+
+
+def _figure(cells: Sequence[Compared]) -> Iterator[Figure]:
+    names = list(_by_scheduler(cells))
+    rows = []
+    for place, group in groupby(cells, lambda cell: cell.place):
+        ratios = {cell.scheduler: _incentive(cell.combined.get(SHARING)) for cell in group}
+        dots = [
+            Dot(names.index(name), one.value, one.bound.value)
+            for name, one in ratios.items()
+            if one.value
+        ]
+        rows.append(Row(place, dots))
+    if any(row.dots for row in rows):
+        label = "sharing incentive, P99 (left of 1: no reason to leave)"
+        yield Figure(
+            dot_chart("Sharing incentive by place", names, rows, x_label=label, reference=1.0),
+            "Open marks with an arrow are only bounds: latencies that were longer than the run.",
+        )

@@ -1,0 +1,44 @@
+"""What a reader must know before trusting the numbers of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fairbench.report.comparison import Cell
+from fairbench.report.comparison_table import LIMITED
+from fairbench.report.store import read_json
+from fairbench.report.sweep_store import SweepStore
+
+
+def sweep_warnings(store: SweepStore, cells: Sequence[Cell]) -> Iterator[str]:
+    """What is missing, what failed, and in how many runs there is something to know."""
+    points = len(read_json(store.path / "index.json")["points"])
+    finished = sum(len(cell.runs) for cell in cells)
+    if finished < points:
+        yield f"Only {finished} of {points} points are finished."
+    for file in sorted((store.path / "failed").glob("*.json")):
+        failure = read_json(file)
+        yield f"Failed: {failure.get('point')}: {failure.get('error')}"
+    yield from _counted(cells)
+    limited = {cell.place for cell in cells if cell.demand_limited}
+    if limited:
+        places = len({cell.place for cell in cells})
+        yield (
+            f"{len(limited)} of {places} places are demand-limited ({LIMITED}): rates compare "
+            "loads there."
+        )
+
+
+def _counted(cells: Sequence[Cell]) -> Iterator[str]:
+    runs = [one.summary for cell in cells for one in cell.runs]
+    counts = {
+        "had requests that failed or were refused": sum(run["refused"] > 0 for run in runs),
+        "had requests unfinished at the end; percentiles among them are lower bounds (> x)": sum(
+            run["failed"] > 0 for run in runs
+        ),
+        "have no Jain index of actual service": sum(
+            run["jain_index_actual"] is None for run in runs
+        ),
+        "sent requests late": sum("lateness" in run["notes"] for run in runs),
+    }
+    yield from (f"{count} of {len(runs)} runs {what}." for what, count in counts.items() if count)

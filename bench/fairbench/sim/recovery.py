@@ -1,0 +1,28 @@
+"""What is left of a simulation that was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fairbench.config import ExperimentSpec
+from fairbench.sim.run import RunResult, Simulation, source_of
+from fairbench.sim.spool import restore
+
+
+def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
+    """The result of the records that a killed simulation left in its ``folder``, incomplete.
+
+    It ends with the last of them. What was under way is not in it, nor what was not yet filed.
+    Raises DataError if a file cannot be read.
+    """
+    source = source_of(spec)
+    simulation = Simulation(spec, spec.client_plans(), source)
+    requests, programs, service = simulation.logs
+    restore(simulation.logs._asdict(), folder)
+    arrivals = programs.column("arrival_ps")
+    ends = requests.column("finish_ps"), programs.column("finish_ps"), service.column("end_ps")
+    simulation.cluster.last_arrival_ps = int(arrivals.max(initial=0))
+    simulation.clock.stop_at(int(np.concatenate([arrivals, *ends]).max(initial=0)))
+    return simulation.result(False, source)

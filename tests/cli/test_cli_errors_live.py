@@ -1,0 +1,106 @@
+"""Bad input of the commands for real servers: one clear line, exit code 2, nothing started."""
+
+import socket
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+
+WORKER = "http://127.0.0.1:1"
+EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    """Run the command in an empty directory; returns its one line of complaint."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*arguments):
+        before = sorted(tmp_path.iterdir())
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        assert sorted(tmp_path.iterdir()) == before
+        (line,) = result.stderr.splitlines()
+        return line.removeprefix("fairbench: ")
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--worker-url", "http://a:0"], "'http://a:0' is not an http://HOST[:PORT] address"),
+        (["--worker-url", "http://a/?x=1"], "'http://a/?x=1' is not an http://HOST[:PORT] address"),
+        (["--worker-url", "http://u:p@a"], "is not an http://HOST[:PORT] address"),
+        (["--worker-url", f"{WORKER},kv=tcp://a"], "'kv=tcp://a' is neither kv=tcp://HOST:PORT"),
+        (["--worker-url", f"{WORKER},kv=tcp://a:1,kv=tcp://a:2"], "each once"),
+        (["--worker-url", f"{WORKER},replay=tcp://a:1"], "so give kv too"),
+        (["--worker-url", WORKER, "--worker-url", f"{WORKER}/"], f"{WORKER}: named twice"),
+        (["--worker-url", WORKER, "--time-scale", "2"], "--time-scale: only with --dp"),
+        (["--worker-url", WORKER, "--dp", "2"], "one of the two"),
+        (["--worker-url", WORKER, "--host", "1.2.3.4"], "--host 1.2.3.4 --port 0: Cannot assign"),
+        (["--dp", "1", "--backend", "emulatr"], "choose from emulator, sglang. Did you mean"),
+        (["--dp", "1", "--backend", "endpoint"], "unknown backend 'endpoint': choose from"),
+    ],
+)
+def test_wrong_flags_of_serve(refused, arguments, expected):
+    assert expected in refused("serve", "--port", "0", *arguments)
+
+
+def test_a_port_in_use_is_found_before_workers_are_started(refused):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        line = refused(*EMULATOR, "--port", port)
+    assert line == f"--host 127.0.0.1 --port {port}: Address already in use"
+
+
+def test_a_log_dir_that_is_a_file(refused, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert refused(*EMULATOR, "--log-dir", "file").startswith("--log-dir file: cannot be written: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"sk-1" = 5', "key 1: its client must be a text"),
+        ('[team]\n"sk-1" = "ann"', "key 1: its client must be a text"),
+        ('"sk-1" = "ann\\n"', "key 1: its client must be a name, not 'ann\\n'"),
+        ('"" = "ann"', "key 1: must be printable ASCII"),
+        ('"sk-1 " = "ann"', "key 1: must be printable ASCII"),
+        ('"sk-1" = "a"\n"sk-1" = "b"', "line 2: Cannot overwrite a value"),
+        ('"sk-1" = ', "line 1: Invalid value"),
+        ("", "holds no key"),
+    ],
+)
+def test_wrong_keys_are_named_and_never_shown(refused, tmp_path, text, expected):
+    (tmp_path / "keys.toml").write_text(text)
+    line = refused("serve", "--worker-url", WORKER, "--port", "0", "--keys", "keys.toml")
+    assert line.startswith(f"keys.toml: {expected}")
+    assert "sk-1" not in line
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("a b=c", "header 'a b': its name must be letters, digits and dashes"),
+        ("é=c", "header 'é': its name must be"),
+        ("a\nb=c", r"header 'a\nb': its name must be"),
+        ("a=c\nd", "header a: its value must be one line of text"),
+        ("Content-Length=5", "header Content-Length: is set by fairbench itself"),
+    ],
+)
+def test_headers_that_would_break_a_request(refused, header, expected):
+    arguments = ["--base-url", WORKER, "--workload", "chat", "--duration", "1"]
+    assert expected in refused("run", *arguments, "--header", header)
+
+
+def test_a_replay_port_needs_events(refused):
+    line = refused("emulate", "--port", "0", "--kv-replay-port", "1")
+    assert line == "--kv-replay-port: only with --kv-events-port"
+
+
+def test_a_misspelt_key_is_named_rather_than_the_one_that_is_missing(refused, tmp_path):
+    (tmp_path / "mine.toml").write_text("[gird]\ndp = [1]")
+    assert "Did you mean 'grid'?" in refused("sweep", "mine.toml")

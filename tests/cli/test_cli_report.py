@@ -1,0 +1,208 @@
+"""``fairbench report``: a page on a run and on a sweep, also as a browser shows it."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.report.comparison import compare_sweep
+from fairbench.report.numbers import less_than, more_than, number
+from html_reading import Reader
+
+TINY = ["--workload", "chat", "--num-programs", "2"]
+GRID = ["sweep", "--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
+HOSTILE = "<script>alert(1)</script>"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The directory of a run whose tag is not harmless."""
+    parent = tmp_path_factory.mktemp("runs")
+    result = invoke("run", *TINY, "--tag", HOSTILE, "--scheduler", "vtc", "--result-dir", parent)
+    assert result.exit_code == 0, result.output
+    (path,) = parent.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The directory of a sweep of two points."""
+    parent = tmp_path_factory.mktemp("sweeps")
+    result = invoke(*GRID, "--result-dir", parent)
+    assert result.exit_code == 0, result.output
+    return parent / "sweep"
+
+
+def reported(directory, path):
+    result = invoke("report", directory, "-o", path)
+    assert (result.exit_code, result.stdout) == (0, f"report  {path}\n")
+    return path.read_text()
+
+
+def test_the_page_of_a_run_says_who_got_what_and_how_to_run_it_again(run, tmp_path):
+    text = reported(run, tmp_path / "r.html")
+    shown = Reader(text)
+    summary = json.loads((run / "summary.json").read_text())
+    assert "simulated on a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10, seed 0" in shown.text
+    for client in summary["clients"]:
+        assert client["client"] in shown.text
+        assert f"{client['service_rate_tok_s']:,.0f}" in shown.text
+    assert "VTC Theorem 4.4" in shown.text
+    assert "fairbench run experiment.toml" in shown.text
+    assert (run / "experiment.toml").read_text() in shown.text
+    assert json.loads((run / "manifest.json").read_text())["spec_identity"] in shown.text
+    assert text.count("<svg") >= 2
+    assert "latencies only" in shown.text  # two programs are few
+    assert "script" not in shown.tags
+    assert HOSTILE in shown.text
+
+
+def test_the_spec_in_the_page_gives_the_same_records(run, tmp_path):
+    shown = Reader(reported(run, tmp_path / "r.html"))
+    (spec,) = [words for words in shown.words if words.startswith("scheduler = ")]
+    (tmp_path / "experiment.toml").write_text(spec)
+    again = invoke("run", tmp_path / "experiment.toml", "--json", "--result-dir", tmp_path / "runs")
+    assert json.loads(again.stdout) == json.loads((run / "summary.json").read_text())
+
+
+def test_the_page_of_a_sweep_begins_with_the_sharing_incentive(swept, tmp_path):
+    text = reported(swept, tmp_path / "s.html")
+    shown = Reader(text).text
+    for cell in compare_sweep(swept):
+        value = cell.combined["sharing_incentive_p99"]["mean"]
+        headline = re.search(rf"<span>{cell.scheduler}</span><strong>(.*?)</strong>", text)
+        assert headline[1] in (number(value), more_than(value), less_than(value))
+        for client in cell.combined["clients"]:
+            assert client["client"] in shown
+    assert text.index("sharing incentive") < text.index("<table>")
+    assert 'class="mark"' in text
+    assert "fairbench sweep sweep.toml" in shown
+
+
+def test_an_unfinished_sweep_says_what_is_missing(swept, tmp_path):
+    part = tmp_path / "part"
+    shutil.copytree(swept, part)
+    shutil.rmtree(part / "runs/lpm-chat-s1-dp1-seed0")
+    failure = {"point": "chat s1, lpm", "error": "out of luck", "traceback": ""}
+    (part / "failed/x.json").write_text(json.dumps(failure))
+    text = Reader(reported(part, tmp_path / "s.html")).text
+    assert "Only 1 of 2 points are finished." in text
+    assert "Failed: chat s1, lpm: out of luck" in text
+    shutil.rmtree(part / "runs/vtc-chat-s1-dp1-seed0")
+    result = invoke("report", part)
+    assert result.exit_code == 2
+    assert "no point of this sweep is finished" in result.stderr
+
+
+def test_the_same_page_as_markdown(run, swept, tmp_path):
+    text = reported(run, tmp_path / "r.md")
+    assert text.startswith("# vtc on chat, scenario s1, dp 1\n")
+    assert "## Clients" in text
+    assert "<svg" not in text
+    assert "| client-0 " in reported(swept, tmp_path / "s.md").replace("\u2003", "")
+
+
+def test_the_default_is_a_page_in_the_directory(run):
+    result = invoke("report", run)
+    assert result.stdout == f"report  {run / 'report.html'}\n"
+    (run / "report.html").unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nowhere"], "nowhere: is neither the directory of a run nor that of a sweep"),
+        (["nowhere", "-o", "x.pdf"], "x.pdf: must end in .html or .md"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments, complaint):
+    result = invoke("report", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert complaint in result.stderr
+
+
+def test_what_cannot_be_written_or_read_is_one_line(run, tmp_path):
+    result = invoke("report", run, "-o", tmp_path / "none" / "r.html")
+    assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    (broken / "service.parquet").write_bytes(b"PAR1")
+    result = invoke("report", broken)
+    assert (result.exit_code, "service.parquet: cannot be read" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["report", "score"])
+def test_a_summary_that_lacks_something_is_one_line(run, tmp_path, command):
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    summary = json.loads((broken / "summary.json").read_text())
+    for value, complaint in ((None, "must be a valid integer"), (..., "victim_n: missing")):
+        changed = {key: summary[key] for key in summary if key != "victim_n"}
+        changed |= {} if value is ... else {"victim_n": value}
+        (broken / "summary.json").write_text(json.dumps(changed))
+        result = invoke(command, broken)
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+        assert complaint in result.stderr
+
+
+def browse(page, *flags):
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    done = subprocess.run(
+        [*command, *flags, page.as_uri()], capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout
+
+
+def first_pixel(png):
+    """Red, green and blue of the top left corner, and the size."""
+    data = png.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", data[16:24])
+    at, packed = 8, b""
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        if data[at + 4 : at + 8] == b"IDAT":
+            packed += data[at + 8 : at + 8 + length]
+        at += length + 12
+    return tuple(zlib.decompress(packed)[1:4]), (width, height)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium at hand")
+@pytest.mark.parametrize("kind", ["run", "swept"])
+def test_a_browser_shows_it_wide_and_narrow_in_light_and_dark(kind, request, tmp_path):
+    page = tmp_path / "page.html"
+    text = reported(request.getfixturevalue(kind), page)
+    pictures = {}
+    for scheme, setting in (("dark", 0), ("light", 1)):
+        for width in (500, 1200):
+            picture = tmp_path / f"{scheme}-{width}.png"
+            browse(
+                page,
+                f"--blink-settings=preferredColorScheme={setting}",
+                f"--window-size={width},900",
+                f"--screenshot={picture}",
+            )
+            corner, size = first_pixel(picture)
+            assert size == (width, 900)
+            assert (max(corner) < 64) == (scheme == "dark")
+            assert (min(corner) > 192) == (scheme == "light")
+            pictures[scheme, width] = picture.read_bytes()
+    assert len(set(pictures.values())) == 4
+    # The test's own script tells how wide the page came out; nothing may stick out.
+    measure = "<script>document.title = document.documentElement.scrollWidth</script>"
+    page.write_text(text.replace("</main>", f"</main>{measure}"))
+    shown = browse(page, "--window-size=500,900", "--dump-dom")
+    assert int(re.search(r"<title>(\d+)</title>", shown)[1]) <= 500

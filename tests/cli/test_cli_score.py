@@ -1,0 +1,176 @@
+"""``fairbench score`` from the outside, and the lines that other tools read."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.core import ServiceWeights
+from fairbench.metrics.records import Window
+from fairbench.metrics.service import View, window_service
+from fairbench.metrics.trace import throughput_tok_s
+from fairbench.report.run_tables import read_tables
+from fairbench.report.store import read_run
+from fairbench.sim.measured import load_measured
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"
+TINY = ["--workload", "chat", "--scenario", "s1", "--num-programs", "3", "--scheduler", "vtc"]
+RECORD = {"client": "a", "start": 0, "first_token": 1, "end": 2, "input_tokens": 3}
+RECORD |= {"output_tokens": 4}
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def scored(*arguments):
+    result = invoke("score", *arguments, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The directory of a tiny run."""
+    parent = tmp_path_factory.mktemp("runs")
+    assert invoke("run", *TINY, "--result-dir", parent).exit_code == 0
+    (path,) = parent.iterdir()
+    return path
+
+
+@pytest.fixture
+def records(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(RECORD) + "\n")
+    return path
+
+
+def test_a_stored_run_scored_again_is_its_own_summary(run):
+    assert scored(run) == json.loads((run / "summary.json").read_text())
+
+
+def test_a_stored_run_over_another_window_has_the_rates_of_that_window(run):
+    stored, window = read_run(run), Window(1.0, 3.0)
+    got = scored(run, "--window-start", 1, "--window-end", 3)
+    assert (got["window_start_s"], got["window_end_s"]) == window
+    log, clients = read_tables(stored).service, len(stored.summary["clients"])
+    service = window_service(log, View.CLIENT, window, clients, ServiceWeights())
+    assert [c["service_rate_tok_s"] * 2.0 for c in got["clients"]] == pytest.approx(list(service))
+    assert 0 < service.sum() < stored.summary["service_rate_tok_s"] * stored.summary["duration"]
+    assert got["service_gap_bound"] == stored.summary["service_gap_bound"]
+    assert got["bound_source"] == "VTC Theorem 4.4"
+
+
+def test_the_requests_alone_give_what_does_not_need_the_service_log(run):
+    summary = json.loads((run / "summary.json").read_text())
+    got = scored(run / "requests.parquet", "--misbehaving", "client-2,client-3")
+    assert got["layout"] == "fairbench"
+    for key in ("completed", "total_output_tokens", "cache_hit_rate", "mean_ttft_ms"):
+        assert got[key] == pytest.approx(summary[key])
+    assert got["num_programs"] == summary["num_programs"]
+    assert {c["client"]: c["misbehaving"] for c in got["clients"]} == {
+        c["client"]: c["misbehaving"] for c in summary["clients"]
+    }
+
+
+def test_the_table_names_everyone_and_says_what_is_unknown(records):
+    result = invoke("score", records, "--clients", "zoe", "--window-end", 2)
+    assert (result.exit_code, result.stderr) == (0, "")
+    shown = result.stdout.split("\n")
+    assert shown[0] == "scored from records (lines)"
+    assert [line.split()[0] for line in shown[4:6]] == ["zoe", "a"]
+    assert "0.500 of service" in result.stdout  # one of two clients got everything
+    assert max(map(len, shown)) <= 100
+
+
+def test_a_line_for_sglangs_readers_is_added_to_a_file(run, tmp_path):
+    output = tmp_path / "results.jsonl"
+    for flags in ([], ["--output-details"]):
+        assert invoke("show", run, "--output-file", output, *flags).exit_code == 0
+    plain, detailed = map(json.loads, output.read_text().splitlines())
+    summary = json.loads((run / "summary.json").read_text())
+    keys = list(plain)
+    assert keys[:4] == ["tag", "backend", "dataset_name", "request_rate"]
+    for statistic in ("mean", "median", "std", "p99"):
+        for theirs, ours in (("e2e_latency", "e2el"), ("ttft", "ttft"), ("tpot", "tpot")):
+            assert plain[f"{statistic}_{theirs}_ms"] == summary[f"{statistic}_{ours}_ms"]
+    total = summary["total_input_tokens"] + summary["total_output_tokens"]
+    assert plain["total_throughput"] == pytest.approx(total / summary["duration"])
+    assert plain["jain_index"] == summary["jain_index"]
+    lists = set(detailed) - set(plain)
+    assert {len(detailed[name]) for name in lists} == {summary["num_requests"]}
+    # Our own details, read as somebody else's.
+    output.write_text(json.dumps(detailed))
+    again = scored(output)
+    assert again["layout"] == "vllm"
+    assert again["completed"] == summary["completed"]
+    for key in ("mean_e2el_ms", "p99_ttft_ms", "median_tpot_ms", "total_output_tokens"):
+        assert again[key] == pytest.approx(summary[key])
+
+
+def test_score_adds_such_a_line_too(records, tmp_path):
+    output = tmp_path / "out.jsonl"
+    scored(records, "--output-file", output, "--output-details")
+    (line,) = map(json.loads, output.read_text().splitlines())
+    assert (line["completed"], line["mean_ttft_ms"], line["itls"]) == (1, 1000.0, [[1 / 3] * 3])
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--layout", "vlm"], "unknown layout 'vlm': choose from fairbench, lines, sglang"),
+        (["--map", "client"], "--map client: must be FIELD=NAME"),
+        (["--map", "customer=a"], "unknown field in --map 'customer'"),
+        (["--map", "client=nobody"], "in no known layout; of the plain one it lacks nobody"),
+        (["--time-unit", "min"], "--time-unit min: is not one of 's', 'ms'"),
+        (["--line", "1"], "--line 1: each line of this file is a request"),
+        (["--window-start", "3", "--window-end", "2"], "--window-end 2: must be above"),
+        (["--window-start", "nan"], "--window-start nan: must be greater"),
+        (["--misbehaving", "b"], "unknown client in --misbehaving 'b': choose from a"),
+        (["--clients", "a,,b"], "--clients a,,b: must be different names"),
+        (["--output-details"], "--output-details: only with --output-file"),
+        (["--output-file", "/nowhere/x"], "--output-file /nowhere/x: cannot be written"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(records, flags, complaint):
+    result = invoke("score", records, *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert complaint in result.stderr
+
+
+def test_a_run_takes_no_flags_of_foreign_files(run, tmp_path):
+    for arguments in (["--latency", "ttft"], ["--layout", "lines"], ["--clients", "a"], [str(run)]):
+        result = invoke("score", run, *arguments)
+        assert result.exit_code == 2
+        assert "a run's directory is scored alone" in result.stderr
+    result = invoke("score", tmp_path)
+    assert (result.exit_code, "is not a run directory" in result.stderr) == (2, True)
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
+@pytest.mark.parametrize("line", [1, 3])
+def test_the_real_records_of_vtc_artifact_come_out_as_its_own_columns_say(line):
+    records = [json.loads(text) for text in gzip.decompress(MEASURED.read_bytes()).splitlines()]
+    path = records[line - 1]["path"]
+    (run,) = [one for one in load_measured(MEASURED) if _is(one.name, path)]
+    got = scored(MEASURED, "--line", line, "--window-end", 1e9)
+    trace = run.trace
+    assert got["layout"] == "vtc-columns"
+    assert (got["num_requests"], got["refused"]) == (len(trace), trace.refused)
+    tokens = got["total_input_tokens"] + got["total_output_tokens"]
+    assert tokens / trace.duration_s == pytest.approx(throughput_tok_s(trace), rel=1e-9)
+    served = trace.service_tokens(ServiceWeights())
+    length_s = got["window_end_s"] - got["window_start_s"]
+    for client in got["clients"]:
+        own = served[trace.client == int(client["client"])].sum()
+        assert client["service_rate_tok_s"] * length_s == pytest.approx(own)
+
+
+def _is(name, path):
+    scheduler, _, scenario = name.rpartition("/")
+    return path.endswith(f"{scheduler}/all_results_{scenario}.jsonl")

@@ -1,0 +1,57 @@
+"""Cells and runs made by hand, as far as figures and claims look at them."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairbench.report.comparison import Cell, ComparedRun
+from fairbench.report.store import StoredRun
+
+PROFILE = "gpu/model/tp1/x"
+
+
+def interval(value, spread=0.0, **bounds):
+    """A metric as ``intervals.combine`` makes it; None stays undefined."""
+    if value is None:
+        return None
+    return {"mean": value, "low": value - spread, "high": value + spread, "runs": 1} | bounds
+
+
+def cell(
+    scheduler, *, workload="tot", scenario="s1", dp=1, clients=3, settings=None, run=None,
+    seeds=(0,), at_least=(), spread=0.0, **metrics,
+):  # fmt: skip
+    """One scheduler at one place; a metric in ``at_least`` is only a lower bound."""
+    labels = {"scheduler": scheduler, "workload": workload, "scenario": scenario, "dp": dp}
+    combined = labels | {"clients": [{"client": f"client-{n}"} for n in range(clients)]}
+    for name, value in metrics.items():
+        bound = {"lower_bound": True} if name in at_least else {}
+        combined[name] = interval(value, spread, **bound)
+    basis = {"simulated": True, "timing_profile": PROFILE}
+    runs = tuple(
+        ComparedRun(run, {"settings": settings or {}}, labels | basis | {"seed": seed})
+        for seed in seeds
+    )
+    return Cell(f"{workload} {scenario} dp {dp}", scheduler, runs, combined)
+
+
+def stored_run(folder, service, requests, **summary):
+    """A run directory with tables of the given rows, each a dict; missing columns are 0."""
+    folder.mkdir(parents=True)
+    _write(folder / "service.parquet", service, SERVICE)
+    _write(folder / "requests.parquet", requests, ("arrival_s", "finish_s"))
+    names = sorted({row["client"] for row in [*service, *requests]})
+    basis = {"simulated": True, "timing_profile": PROFILE, "seed": 0, "failed": 0}
+    rows = [{"client": name} for name in names]
+    return StoredRun(folder, basis | {"clients": rows} | summary, {})
+
+
+SERVICE = (
+    "worker", "start_s", "end_s", "steps", "step_growth_s", "batch_size", "context_tokens",
+    "input_tokens", "extend_charged_tokens", "extend_tokens", "recompute_tokens", "output_tokens",
+)  # fmt: skip
+
+
+def _write(path, rows, columns):
+    table = {name: [row.get(name, 0) for row in rows] for name in columns}
+    names = pa.array([row["client"] for row in rows]).dictionary_encode()
+    pq.write_table(pa.table(table | {"client": names}), path)

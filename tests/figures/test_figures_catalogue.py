@@ -1,0 +1,87 @@
+"""Figures by name: each has its module and its sweep, and draws the same bytes from one store."""
+
+import csv
+import importlib.util
+
+import pytest
+from figure_helpers import PROFILE
+
+from fairbench.config.sweep import read_sweep, sweep_names
+from fairbench.config.sweep_points import points
+from fairbench.errors import DataError, UsageError
+from fairbench.figures.catalogue import FIGURES, figure_named, write_rows
+from fairbench.report.store import write_json
+
+POINT = {
+    "workers": 8, "waiting": 200, "synchronisation_ms": 1.0, "match_ms": 2.0, "dispatch_ms": 1.0,
+    "update_ms": 9.0, "decode_step_ms": 16.0,
+}  # fmt: skip
+TIMINGS = {"timing_profile": PROFILE, "host": "x", "seed": 0, "rounds": 5, "points": [POINT]}
+
+
+def test_every_figure_but_that_of_timings_has_a_sweep():
+    assert sorted({*FIGURES} - {"fig4"}) == [name for name in sweep_names() if "fig" in name]
+
+
+POINTS = {"fig1": 10, "fig7": 90, "fig8": 4, "fig9": 4, "fig10": 20, "fig11": 18, "fig12": 3}
+
+
+@pytest.mark.parametrize(("name", "count"), POINTS.items())
+def test_a_sweep_has_the_points_of_the_papers_figure(name, count):
+    sweep = read_sweep(name)
+    specs = points(sweep.model_copy(update={"num_runs": 1}))
+    assert len(specs) == count
+    assert sweep.num_runs == (1 if name in ("fig8", "fig9", "fig12") else 3)
+    if name != "fig7":
+        assert {spec.gpu for spec in specs} == {"a10g-24gb/llama-3.2-3b/tp1/sglang-e2e"}
+    if name == "fig11":
+        offered = {round(spec.clients * spec.request_rate, 3) for spec in specs}
+        assert offered == {1.47}
+
+
+def test_a_figure_is_drawn_to_every_format_and_its_numbers_to_csv(tmp_path):
+    pytest.importorskip("seaborn", reason="figures need the plot extra")
+    write_json(tmp_path / "timings.json", TIMINGS)
+    for folder in ("one", "two"):
+        files = FIGURES["fig4"].plot(tmp_path, tmp_path / folder, ["svg", "png", "pdf"])
+        assert [path.name for path in files] == ["fig4.svg", "fig4.png", "fig4.pdf", "fig4.csv"]
+    for path in files:
+        assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
+    assert "DLPM Fig. 4" in files[0].read_text()
+    with files[-1].open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["workers"], row["overhead_pct"]) == ("8", "25")
+
+
+def test_rows_as_csv(tmp_path):
+    write_rows(tmp_path / "x.csv", [{"a": 1.23456789, "b": None}, {"a": 2, "b": "x"}])
+    assert (tmp_path / "x.csv").read_text() == "a,b\n1.23457,\n2,x\n"
+
+
+def test_an_unknown_figure_is_named():
+    with pytest.raises(UsageError, match=r"unknown figure 'fig2'.*fig1"):
+        figure_named("fig2")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"), [("fig4", "no such file"), ("fig7", "sweep.toml|index.json")]
+)
+def test_a_folder_that_is_no_store_is_an_error(tmp_path, name, complaint):
+    with pytest.raises(DataError, match=complaint):
+        FIGURES[name].read(tmp_path)
+
+
+def test_timings_of_another_shape_are_an_error(tmp_path):
+    write_json(tmp_path / "timings.json", {"points": []})
+    with pytest.raises(DataError, match="not the timings of a central scheduler"):
+        FIGURES["fig4"].read(tmp_path)
+
+
+def test_without_seaborn_it_says_what_to_install(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "fairbench.figures.catalogue.find_spec",
+        lambda name: None if name == "seaborn" else found(name),
+    )
+    with pytest.raises(UsageError, match=r"figures need seaborn: pip install '.\[plot\]'"):
+        FIGURES["fig4"].plot(tmp_path, tmp_path, ["svg"])

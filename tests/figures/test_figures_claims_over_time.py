@@ -1,0 +1,114 @@
+"""Verdicts on what figures 8, 9 and 12 show, by runs made by hand."""
+
+import pytest
+from figure_helpers import cell, stored_run
+
+from fairbench.figures.claims import over_time
+from fairbench.figures.claims.claim import Verdict
+
+REPRODUCED, DIRECTION, NOT, CONTRADICTED = Verdict
+
+
+def requests_of(responses, arrivals=(1.0, 95.0)):
+    """Each client has a request at each of ``arrivals``; ``responses`` is what they take."""
+    return [
+        {"client": f"client-{number}", "arrival_s": at, "finish_s": at + response}
+        for number, pair in enumerate(responses)
+        for at, response in zip(arrivals, pair, strict=True)
+    ]
+
+
+def run_of(folder, name, responses=(), service=(), **summary):
+    requests = requests_of(responses) or [{"client": "client-0"}]
+    return cell(name, run=stored_run(folder / name, list(service), requests, **summary))
+
+
+@pytest.mark.parametrize(
+    ("vtc_floods", "lpm_good", "reformed", "expected"),
+    [
+        (80.0, 90.0, 5.0, REPRODUCED),
+        (300.0, 90.0, 5.0, DIRECTION),
+        (80.0, 15.0, 5.0, NOT),
+        (80.0, 90.0, 60.0, NOT),
+        (80.0, 9.0, 5.0, CONTRADICTED),
+    ],
+)
+def test_conversations(tmp_path, vtc_floods, lpm_good, reformed, expected):
+    by_scheduler = {
+        "lpm": [(lpm_good, 1.0)] * 2 + [(90.0, 9.0)] * 2,
+        "vtc": [(9.0, 1.0)] * 2 + [(vtc_floods, 9.0)] * 2,
+        "d2lpm": [(10.0, 1.0)] * 2 + [(50.0, reformed), (50.0, 50.0)],
+    }
+    cells = [
+        run_of(tmp_path, name, responses, window_end_s=100.0)
+        for name, responses in by_scheduler.items()
+    ]
+    assert over_time.judge_chat(cells).verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("vtc_s", "preble_s", "expected"),
+    [
+        (200.0, 150.0, REPRODUCED),
+        (120.0, 110.0, DIRECTION),
+        (200.0, 90.0, NOT),
+        (90.0, 90.0, CONTRADICTED),
+    ],
+)
+def test_who_is_done_first(tmp_path, vtc_s, preble_s, expected):
+    ends_s = {"d2lpm": 100.0, "vtc": vtc_s, "preble": preble_s}
+    cells = [run_of(tmp_path, name, duration=end_s) for name, end_s in ends_s.items()]
+    assert over_time.judge_makespan(cells).verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("busy_workers", "response_s", "expected"),
+    [(1, 500.0, REPRODUCED), (1, 50.0, DIRECTION), (3, 500.0, NOT), (4, 500.0, CONTRADICTED)],
+)
+def test_preble_leaves_workers_idle(tmp_path, busy_workers, response_s, expected):
+    service = [
+        {"client": "client-0", "worker": worker, "start_s": 0.0, "end_s": 1000.0, "steps": 1}
+        for worker in range(busy_workers)
+    ]
+    responses = [(1.0, 1.0), (response_s, 1.0)]
+    cells = [run_of(tmp_path, "preble", responses, service, dp=4, duration=1000.0)]
+    found = over_time.judge_stall(cells)
+    assert found.verdict is expected
+    assert f"compute {busy_workers / 4:.0%} of the time" in found.ours
+
+
+@pytest.mark.parametrize(
+    ("extend_tokens", "input_tokens", "expected"),
+    [
+        ((10, 10), (50, 10), REPRODUCED),
+        ((10, 6), (50, 10), DIRECTION),
+        ((10, 10), (10, 50), NOT),
+        ((10, 1), (50, 10), CONTRADICTED),
+    ],
+)
+def test_equal_actual_service(tmp_path, extend_tokens, input_tokens, expected):
+    service = [
+        {"client": f"client-{number}", "worker": number, "start_s": 1.0, "end_s": 2.0, "steps": 1,
+         "input_tokens": inputs, "extend_tokens": extend}
+        for number, (extend, inputs) in enumerate(zip(extend_tokens, input_tokens, strict=True))
+    ]  # fmt: skip
+    window = {"paper_window_start_s": 0.0, "paper_window_end_s": 5.0}
+    cells = [run_of(tmp_path, name, (), service, **window) for name in ("vtc", "d2lpm")]
+    assert over_time.judge_equal_service(cells).verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("dlpm_s", "lpm_chat_s", "expected"),
+    [(10.0, 90.0, REPRODUCED), (60.0, 90.0, NOT), (99.0, 1.0, NOT)],
+)
+def test_a_mix(tmp_path, dlpm_s, lpm_chat_s, expected):
+    mixes = {
+        "lpm": ([(lpm_chat_s, 1.0)] * 2 + [(20.0, 1.0)] * 2, 100.0, 0.90),
+        "vtc": ([(50.0, 1.0)] * 4, 110.0, 0.99),
+        "dlpm": ([(dlpm_s, 1.0)] * 4, 98.0, 0.98),
+    }
+    cells = [
+        run_of(tmp_path, name, responses, duration=end_s, jain_index_actual=even)
+        for name, (responses, end_s, even) in mixes.items()
+    ]
+    assert over_time.judge_mix(cells).verdict is expected

@@ -1,0 +1,36 @@
+"""What a browser would make of a page, as far as tests look."""
+
+from html.parser import HTMLParser
+
+VOID = {"meta", "line", "rect", "circle", "path", "polyline"}
+
+
+class Reader(HTMLParser):
+    """Collects tags, attributes and text, and checks that every tag is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.words = [], set(), [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return "".join(self.words)

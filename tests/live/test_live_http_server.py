@@ -1,0 +1,52 @@
+"""What router and emulator have in common as HTTP servers."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from fairbench.live.http_server import listening
+
+KEY = "sk-secret"
+MALFORMED = [
+    f"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\0\r\n\r\n",
+    f"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\nx: {KEY}\r\n\r\n",
+    f"GET /{KEY}\xff HTTP/9.9\r\n\r\n",
+]
+
+
+def answered(text, handler):
+    """The first line of the answer to this text."""
+
+    async def run():
+        app = web.Application()
+        app.router.add_get("/", handler)
+        async with listening(app, "127.0.0.1", 0) as server:
+            port = int(server.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(text.encode("latin-1"))
+            line = await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+            return line.decode()
+
+    return asyncio.run(run())
+
+
+async def fine(_):
+    return web.Response()
+
+
+async def broken(_):
+    raise ValueError("a bug of ours")
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_malformed_requests_are_refused_and_leave_nothing_in_the_log(text, caplog):
+    assert " 400 " in answered(text, fine)
+    assert caplog.text == ""
+
+
+def test_a_bug_of_ours_is_in_the_log(caplog):
+    assert " 500 " in answered("GET / HTTP/1.1\r\nHost: a\r\n\r\n", broken)
+    assert "a bug of ours" in caplog.text

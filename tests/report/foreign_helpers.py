@@ -1,0 +1,87 @@
+"""The same few requests, written as different tools write them."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# client, start, first token, end (s), input, output tokens; the last one failed.
+REQUESTS = (
+    ("ann", 0.0, 1.0, 3.0, 100, 50),
+    ("bob", 1.0, 2.0, 4.0, 100, 100),
+    ("ann", 2.0, None, None, 40, 10),
+)
+FIELDS = ("client", "start", "first_token", "end", "input_tokens", "output_tokens")
+
+
+def rows(requests=REQUESTS, **changes):
+    return [dict(zip(FIELDS, request, strict=True)) | changes for request in requests]
+
+
+def lines(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def columns(records):
+    return {name: [record[name] for record in records] for name in records[0]}
+
+
+def vtc_rows():
+    """As VTC-artifact's run_exp.py has it: -1 is aborted."""
+    return [
+        {
+            "adapter_dir": client,
+            "prompt_len": prompt,
+            "output_len": output,
+            "request_latency": -1 if end is None else end - start,
+            "first_token_latency": -1 if first is None else first - start,
+            "req_time": start,
+        }
+        for client, start, first, end, prompt, output in REQUESTS
+    ]
+
+
+def write_plain(path):
+    return lines(path / "plain.jsonl", rows())
+
+
+def write_vtc(path):
+    record = {"config": {"num_adapters": 2}, "result": {"responses": vtc_rows()}}
+    return lines(path / "all_results_mine.jsonl", [record])
+
+
+def write_vtc_columns(path):
+    made = columns(vtc_rows())
+    made["client"] = made.pop("adapter_dir")
+    return lines(path / "columns.jsonl", [{"path": "VTC/all_results_mine.jsonl", **made}])
+
+
+def write_parquet(path):
+    records = [
+        {
+            "client": client,
+            "arrival_s": start,
+            "first_token_s": first,
+            "finish_s": end,
+            "input_tokens": prompt,
+            "output_tokens": output,
+            "status": "refused" if end is None else "finished",
+        }
+        for client, start, first, end, prompt, output in REQUESTS
+    ]
+    pq.write_table(pa.Table.from_pylist(records), path / "requests.parquet")
+    return path / "requests.parquet"
+
+
+def bench(requests, **values):
+    """As vLLM and SGLang have it, on a clock that did not begin with the run."""
+    made = {
+        "input_lens": [r[4] for r in requests],
+        "output_lens": [0 if r[3] is None else r[5] for r in requests],
+        "ttfts": [0.0 if r[2] is None else r[2] - r[1] for r in requests],
+        "itls": [[] if r[3] is None else [(r[3] - r[2]) / 4] * 4 for r in requests],
+        "start_times": [7_000.0 + r[1] for r in requests],
+        "errors": ["timeout" if r[3] is None else "" for r in requests],
+    }
+    return made | values

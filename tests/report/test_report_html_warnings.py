@@ -1,0 +1,60 @@
+"""What a report warns of."""
+
+import pytest
+
+from fairbench.report.run_warnings import run_warnings
+
+FINE = {
+    "complete": True,
+    "notes": {},
+    "censored": [],
+    "jain_index": 0.9,
+    "jain_index_actual": 0.9,
+    "refused": 0,
+    "failed": 0,
+    "num_requests": 1_000,
+    "window_start_s": 10.0,
+    "window_end_s": 110.0,
+    "victim_p99_s": 20.0,
+    "victim_n": 400,
+    "demand_limited": False,
+    "queue_empty_share": 0.01,
+    "max_service_gap": 5.0,
+    "service_gap_bound": 50.0,
+}
+
+
+def test_a_run_in_which_all_is_well_warns_of_nothing():
+    assert list(run_warnings(FINE)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"complete": False}, "Incomplete"),
+        ({"notes": {"lateness": "1% were late"}}, "Lateness: 1% were late."),
+        ({"notes": {"errors": "3 x HTTP 500"}}, "Errors: 3 x HTTP 500."),
+        ({"jain_index": None, "notes": {"jain_index": "why"}}, "of service is undefined: why."),
+        ({"jain_index_actual": None}, "of actual service is undefined"),
+        ({"refused": 7}, "7 of 1,000 requests failed or were refused"),
+        ({"failed": 7}, "7 of 1,000 requests were unfinished"),
+        ({"victim_p99_s": 100.5}, "The window (100 s) is shorter than the P99"),
+        ({"victim_n": 299}, "A P99 is of 299 latencies only"),
+        ({"demand_limited": True, "queue_empty_share": 0.4}, "queues were empty 40.0%"),
+        ({"max_service_gap": 50.5}, "above the bound"),
+    ],
+)
+def test_each_thing_to_know_is_one_sentence(changes, wanted):
+    (warning,) = run_warnings({**FINE, **changes})
+    assert wanted in warning
+
+
+def test_what_is_undefined_or_unknown_is_no_trouble():
+    changes = {"victim_p99_s": None, "max_service_gap": None, "demand_limited": None}
+    assert list(run_warnings({**FINE, **changes})) == []
+
+
+def test_a_lower_bound_is_written_as_one():
+    changes = {"victim_p99_s": 150.0, "censored": ["victim_p99_s"]}
+    (warning,) = run_warnings({**FINE, **changes})
+    assert "(> 150 s)" in warning

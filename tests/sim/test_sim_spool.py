@@ -1,0 +1,121 @@
+"""Records on disk while a simulation runs: the same as in memory, and there whatever happens."""
+
+import json
+import resource
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sim_helpers import small_spec
+
+from fairbench.errors import RunFailed
+from fairbench.sim import columns
+from fairbench.sim.columns import Columns
+from fairbench.sim.recovery import recover
+from fairbench.sim.run import simulate
+from fairbench.sim.spool import restore, spooled
+
+SPEC = small_spec("d2lpm", "tot", dp=2, pool=9_000)
+
+
+def plain(result):
+    tables = result.tables().values()
+    rows = [{name: np.asarray(column).tolist() for name, column in t.items()} for t in tables]
+    return repr(rows), result.summary
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(columns, "ROWS_PER_BLOCK", 7)
+
+
+def test_a_run_gives_the_same_result_with_its_records_on_disk(tmp_path):
+    assert plain(simulate(SPEC, folder=tmp_path)) == plain(simulate(SPEC))
+
+
+def test_what_is_left_of_a_whole_run_is_the_whole_run(tmp_path):
+    whole = simulate(SPEC, folder=tmp_path)
+    left = recover(SPEC, tmp_path)
+    assert not left.complete
+    assert plain(left)[0] == plain(whole)[0]
+
+
+def test_a_crash_leaves_every_finished_record(tmp_path):
+    class Crash(Exception):
+        pass
+
+    polls = iter(range(200))
+
+    def crash():
+        if next(polls, None) is None:
+            raise Crash
+        return False
+
+    with pytest.raises(Crash):
+        simulate(SPEC, folder=tmp_path, interrupted=crash)
+    polls = iter(range(200))
+    stopped = simulate(SPEC, interrupted=lambda: next(polls, None) is None)
+    left = recover(SPEC, tmp_path)
+    finished = np.asarray(stopped.requests["status"].indices) == 0
+    assert 0 < finished.sum() == left.summary["num_requests"] == left.summary["completed"]
+    for name in ("request_id", "finish_s", "output_tokens"):
+        assert left.requests[name].tolist() == stopped.requests[name][finished].tolist()
+    assert left.summary["complete"] is False
+    json.dumps(left.summary, allow_nan=False)
+
+
+def test_nothing_is_left_of_a_run_that_wrote_nothing(tmp_path):
+    (tmp_path / "requests.arrows").touch()
+    assert recover(SPEC, tmp_path).summary["num_requests"] == 0
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.data())
+def test_files_cut_off_anywhere_keep_what_was_filed_together(tmp_path_factory, values, data):
+    folder = tmp_path_factory.mktemp("cut")
+    logs = {"a": Columns(("x", "y")), "b": Columns(("x",))}
+    with spooled(logs, folder):
+        for number, value in enumerate(values):
+            if number % 3 == 0:
+                logs["b"].append(value)
+            logs["a"].append(value, number)
+    cut = folder / data.draw(st.sampled_from(["a.arrows", "b.arrows"]))
+    size = data.draw(st.integers(0, cut.stat().st_size))
+    with cut.open("rb+") as file:
+        file.truncate(size)
+    found = {"a": Columns(("x", "y")), "b": Columns(("x",))}
+    restore(found, folder)
+    rows = len(found["a"])
+    assert found["a"].column("x").tolist() == values[:rows]
+    assert found["a"].column("y").tolist() == list(range(rows))
+    assert found["b"].column("x").tolist() == values[:rows:3]
+    assert rows % 7 == 0 or rows == len(values)
+
+
+@contextmanager
+def file_size_limit(size):
+    """Inside, no file of this process can grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def fill(log, numbers):
+    for number in numbers:
+        log.append(number)
+
+
+def test_what_does_not_fit_is_reported_and_spoils_nothing(tmp_path):
+    first, log, found = (Columns(("x",)) for _ in range(3))
+    with spooled({"first": first}, tmp_path):
+        fill(first, range(7))
+    limit = file_size_limit((tmp_path / "first.arrows").stat().st_size)  # 1 block and some more
+    failure = pytest.raises(RunFailed, match=r"a\.arrows: cannot be written: File too large")
+    with failure, spooled({"a": log}, tmp_path), limit:
+        fill(log, range(14))
+    restore({"a": found}, tmp_path)
+    assert found.column("x").tolist() == list(range(14))
