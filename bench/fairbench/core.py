@@ -27,12 +27,12 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-_LENGTH = attrgetter("length")  # faster than a generator, and prompts are many
+LENGTH = attrgetter("length")  # faster than a generator, and prompts are many
 
 
 def prompt_tokens(prompt: Prompt) -> int:
     """Number of tokens in a prompt."""
-    return sum(map(_LENGTH, prompt))
+    return sum(map(LENGTH, prompt))
 
 
 @dataclass(slots=True, eq=False)  # not frozen, which would triple the cost of making one

@@ -20,10 +20,11 @@ MAX_SHOWN = 100  # characters of a wrong value
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
-def read_toml(file: Traversable, shown: str) -> dict[str, Any]:
+def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
     """The tables of a TOML file, which complaints call ``shown``.
 
-    Raises DataError, ``FILE: line N: what is wrong: the line``, or the reason why it is unreadable.
+    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if ``secret``), or
+    the reason why it is unreadable.
     """
     try:
         text = file.read_text(encoding="utf-8-sig")  # editors on Windows put a mark in front
@@ -35,20 +36,21 @@ def read_toml(file: Traversable, shown: str) -> dict[str, Any]:
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
     except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
-        raise DataError(f"{shown}: {_place(str(error), text)}") from None
+        raise DataError(f"{shown}: {_place(str(error), text, secret=secret)}") from None
     if is_too_deep(data):
         raise DataError(f"{shown}: {TOO_DEEP}")
     return data
 
 
-def _place(message: str, text: str) -> str:
+def _place(message: str, text: str, *, secret: bool) -> str:
     """``line 3: Invalid value: dp = = 4`` from the parser's message."""
     lines = text.rstrip("\n").split("\n")
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
         return message.partition("; use sys.")[0]
     number = int(found[1]) if found[1] else len(lines)
-    return f"line {number}: {message.replace(found[0], '')}: {shortened(lines[number - 1].strip())}"
+    where = f"line {number}: {message.replace(found[0], '')}"
+    return where if secret else f"{where}: {shortened(lines[number - 1].strip())}"
 
 
 def is_too_deep(value: Any) -> bool:
@@ -73,7 +75,9 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
     ``owner`` goes before the key (``dlpm`` makes ``dlpm.quantum``); ``known`` are the keys that an
     unknown top-level one is compared with.
     """
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A key that is misspelt is the cause of one that is missing.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
     if first["type"] == "extra_forbidden":
         return str(unknown_name("key", key, known)) if known else f"unknown key {key!r}"

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from fairbench.core import Prompt, Segment
 
 ID_BYTES = array("I").itemsize
-FIRST_PAGE_TOKENS = 32
+FIRST_PAGE_TOKENS = 8  # a first chat message is often shorter than 32
 PAGES_BEFORE_DOUBLING = 32  # so many pages of any one size would reach from 0 to where it ends
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """A prompt of pages (fastest from an ``array("I")``): of 32 tokens up to 1,024, then of 64 up
-    to 2,048, and so on, so that a page's border costs at most a sixteenth of a longer match.
+    """A prompt of pages (fastest from an ``array("I")``): of 8 tokens up to 256, then of 16 up to
+    512, and so on, so that a page's border costs at most a sixteenth of a match, or 7 tokens.
 
     A page is named by its very tokens: 4 bytes each, and not for a log. So two prompts begin with
     the same segments exactly as far as they share whole pages, with no hash to compute and none to
