@@ -1,4 +1,13 @@
-"""Real SGLang on the CPU: client A floods, B is modest, under our schedulers and stock ones."""
+"""Two real SGLang servers on the CPU behind our router: client A floods, B is modest.
+
+Under our schedulers both get the same service while both wait; under SGLang's own B waits for A.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sglang_cpu_client import both_backlogged, burst, run_bursts, services
@@ -14,14 +23,45 @@ pytestmark = [
 
 FLAGS = ("--max-total-tokens=8000", "--max-running-requests=8")
 SETTINGS = {"dlpm.quantum": 500}
-B_LATER_S = 0.3
+B_LATER_S = 2.0  # by when the servers have all of A, on a slow machine too
 
 
-def flood(url):
-    """120 requests of A, and later 30 of B; each client has a prefix of its own."""
-    flooding = burst("A", 120, prefix=512, suffix=64, output=32)
-    modest = burst("B", 30, prefix=512, suffix=64, output=32)
-    run_bursts(url, (0.0, flooding), (B_LATER_S, modest))
+@contextlib.contextmanager
+def two_servers(folder, *flags, environment=None):
+    """Started at the same time; their log and their model are in folders of their own."""
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
+        waiting = []
+        for number in range(2):
+            own = folder / f"server-{number}"
+            own.mkdir()
+            waiting.append(sglang_server(own, *FLAGS, *flags, environment=environment))
+        yield list(pool.map(stack.enter_context, waiting))
+
+
+@contextlib.contextmanager
+def our_router(name, servers, folder):
+    """The URL of ``fairbench serve`` in front of the servers."""
+    command = [sys.executable, "-m", "fairbench", "serve", "--router", name, "--port=0"]
+    for server in servers:
+        command += ["--worker-url", server.url]
+    with (folder / "router.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        assert url, (folder / "router.log").read_text()
+        yield url
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+
+
+def flood(router, servers, folder):
+    """480 requests of A, and later 120 of B; each client has a prefix of its own."""
+    flooding = burst("A", 480, prefix=512, suffix=64, output=32)
+    modest = burst("B", 120, prefix=512, suffix=64, output=32)
+    with our_router(router, servers, folder) as url:
+        run_bursts(url, (0.0, flooding), (B_LATER_S, modest))
+    assert [server.calls_while_serving() for server in servers] == [0, 0]
     return flooding, modest
 
 
@@ -33,13 +73,14 @@ def last(requests):
     return max(sent.finish_s for sent in requests)
 
 
-@pytest.mark.parametrize("local", ["vtc", "dlpm"])
-def test_our_schedulers_share_a_server_fairly(local, tmp_path):
-    with sglang_server(tmp_path, *FLAGS, environment=plugin_environment(local, SETTINGS)) as server:
-        require_active(fetch_report(server.url), local=local, settings=SETTINGS)
-        flooding, modest = flood(server.url)
-        assert server.calls_while_serving() == 0
-        (report,) = fetch_report(server.url)
+@pytest.mark.parametrize(("router", "local"), [("client-round-robin", "vtc"), ("d2lpm", "dlpm")])
+def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
+    environment = plugin_environment(local, SETTINGS)
+    with two_servers(tmp_path, environment=environment) as servers:
+        for server in servers:
+            require_active(fetch_report(server.url), local=local, settings=SETTINGS)
+        flooding, modest = flood(router, servers, tmp_path)
+        reports = [report for server in servers for report in fetch_report(server.url)]
     both = flooding + modest
     got = services(both, *both_backlogged(both))
     assert min(got.values()) > 5 * SETTINGS["dlpm.quantum"], "the window says nothing"
@@ -47,18 +88,19 @@ def test_our_schedulers_share_a_server_fairly(local, tmp_path):
     # B asks for a fifth of all, so that it is done in about 40% of the time.
     start_s = modest[0].received_s
     assert last(modest) - start_s < 0.8 * (last(flooding) - start_s)
+    assert len(reports) == 2
     for client, requests in (("A", flooding), ("B", modest)):
-        assert report.clients[client]["finished"] == len(requests)
-        assert report.clients[client]["extend_tokens"] == sum(sent.extend for sent in requests)
-        assert report.clients[client]["output_tokens"] == sum(sent.output for sent in requests)
+        booked = [report.clients[client] for report in reports if client in report.clients]
+        assert sum(b["finished"] for b in booked) == len(requests)
+        assert sum(b["extend_tokens"] for b in booked) == sum(sent.extend for sent in requests)
+        assert sum(b["output_tokens"] for b in booked) == sum(sent.output for sent in requests)
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "lpm"])
 def test_stock_sglang_does_not(policy, tmp_path):
-    with sglang_server(tmp_path, *FLAGS, f"--schedule-policy={policy}") as server:
-        assert fetch_report(server.url) == []
-        flooding, modest = flood(server.url)
-        assert server.calls_while_serving() == 0
+    with two_servers(tmp_path, f"--schedule-policy={policy}") as servers:
+        assert [fetch_report(server.url) for server in servers] == [[], []]
+        flooding, modest = flood("round-robin", servers, tmp_path)
     both = flooding + modest
     assert jain(services(both, *both_backlogged(both)).values()) < 0.7
     assert last(modest) > last(flooding)
