@@ -178,7 +178,7 @@ def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
     )
     assert len(store.finished()) == 1
     left = invoke("--resume", store.path, "--dry-run").stdout.split("\n")
-    assert left[-2].startswith("1 points, ")
+    assert left[-2].startswith("1 point, ")
 
 
 @pytest.mark.slow
