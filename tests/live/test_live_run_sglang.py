@@ -18,6 +18,13 @@ pytestmark = [
     pytest.mark.skipif(not SGLANG, reason=f"{PYTHON} names no Python with SGLang"),
 ]
 
+
+@pytest.fixture(autouse=True)
+def one_thread_a_server(monkeypatch):
+    """Two servers whose every operation asks for all cores slow each other down tenfold."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 CPU = (
     "--device cpu --attention-backend torch_native --sampling-backend pytorch --dtype float32 "
     "--disable-cuda-graph"

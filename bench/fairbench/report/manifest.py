@@ -6,6 +6,7 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter, process_time
@@ -15,6 +16,7 @@ import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE, SIM
 from fairbench.report.store import SCHEMA_VERSION
+from fairbench.schedulers.user_files import user_files
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
@@ -55,6 +57,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "fairbench_version": fairbench.__version__,
         "git": git_state(Path(fairbench.__file__).parent),
         "python": platform.python_version(),
+        **_own_schedulers(),
         "libraries": {name: _version(name) for name in LIBRARIES},
         "host": {
             "name": platform.node(),
@@ -63,6 +66,12 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         },
         **watch.times(),
     }
+
+
+def _own_schedulers() -> dict[str, dict[str, str]]:
+    """SHA-256 of the user's scheduler files by path; no key where there are none."""
+    digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in user_files()}
+    return {"scheduler_files": digests} if digests else {}
 
 
 def git_state(package: Path) -> dict[str, Any] | None:

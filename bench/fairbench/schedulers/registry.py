@@ -1,7 +1,8 @@
 """Every scheduler by name. To add one: write its file, add its line here.
 
-A scheduler of your own needs no change here: install it with an entry point in the group
-``fairbench.local_schedulers`` or ``fairbench.routers`` whose name is the scheduler's name.
+A scheduler of your own needs no change here: name its file in ``FAIRBENCH_SCHEDULERS``
+(user_files.py), or install it with an entry point in the group ``fairbench.local_schedulers`` or
+``fairbench.routers`` whose name is the scheduler's name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import make_params
+from fairbench.schedulers.user_files import schedulers_in, user_files
 
 # Paths, not classes, so that a command imports only what it runs.
 LOCALS = {
@@ -62,12 +64,16 @@ def routers_by_name() -> Mapping[str, str]:
 
 @cache
 def _with_plugins(group: str) -> Mapping[str, str]:
-    found = dict(LOCALS if group == LOCAL_GROUP else ROUTERS)
-    for point in entry_points(group=group):
+    known, base = (LOCALS, LocalScheduler) if group == LOCAL_GROUP else (ROUTERS, Router)
+    found = dict(known)
+    own = [(point.name, point.value) for point in entry_points(group=group)]
+    for path in user_files():
+        own += schedulers_in(path, base).items()
+    for name, value in own:
         # One namespace for both kinds, since `--set NAME.PARAM` does not say which is meant.
-        if point.name in found or point.name in LOCALS or point.name in ROUTERS:
-            raise UsageError(f"two schedulers are called {point.name!r}: {point.value} is one")
-        found[point.name] = point.value
+        if name in found or name in LOCALS or name in ROUTERS:
+            raise UsageError(f"two schedulers are called {name!r}: {value} is one")
+        found[name] = value
     return found
 
 

@@ -1,0 +1,59 @@
+"""Schedulers in files of the user's: ``FAIRBENCH_SCHEDULERS=mine.py``, several with ``:`` between.
+
+A variable of the environment and no flag, so that every process of a run knows them: those of a
+sweep, emulated workers and SGLang servers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isabstract
+from pathlib import Path
+from types import ModuleType
+
+from fairbench.errors import UsageError
+from fairbench.schedulers.base import LocalScheduler, Router
+
+VARIABLE = "FAIRBENCH_SCHEDULERS"
+
+
+def user_files() -> list[Path]:
+    """The files that the environment names, as absolute paths."""
+    return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+
+
+def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
+    """The subclasses of ``base`` that a file defines: name -> ``module:class``, ready to import.
+
+    Raises UsageError if the file cannot be run or one of them has no name.
+    """
+    module = _run(path)
+    found = {}
+    for attribute, value in vars(module).items():
+        if not (isinstance(value, type) and issubclass(value, base)):
+            continue
+        if value.__module__ != module.__name__ or isabstract(value):
+            continue
+        if not isinstance(getattr(value, "name", None), str):
+            raise UsageError(f'{path}: class {attribute} needs a name, such as name = "mine"')
+        found[value.name] = f"{module.__name__}:{attribute}"
+    return found
+
+
+def _run(path: Path) -> ModuleType:
+    """The file as a module that ``import_module`` finds by name; run once in a process."""
+    name = "_".join(("fairbench_schedulers", *path.with_suffix("").parts[1:])).replace(".", "_")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UsageError(f"{VARIABLE}: {str(path)!r} is not a Python file")
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's code raises
+        del sys.modules[name]
+        raise UsageError(f"{VARIABLE}: {path}: {type(error).__name__}: {error}") from error
+    return module

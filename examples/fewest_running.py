@@ -1,0 +1,52 @@
+"""A scheduler of your own, in one file: the client with the fewest running requests goes next.
+
+    FAIRBENCH_SCHEDULERS=examples/fewest_running.py fairbench run --local fewest-running --dp 4
+
+The same object schedules emulated and real servers, with ``--backend emulator`` or ``sglang``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+
+class FewestRunning(LocalScheduler):
+    """Shares out places in the batch, whatever they cost; requests of a client in order."""
+
+    name = "fewest-running"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``weights``: a client of weight 2 is entitled to twice the places."""
+
+        weights: dict[str, float] = field(default_factory=dict)
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.running: defaultdict[str, set[int]] = defaultdict(set)  # request ids of a client
+
+    def select(self, view: WaitingView) -> Selection:
+        while waiting := view.clients():
+            client = min(waiting, key=self._places)
+            if not (yield view.oldest(client)):
+                return
+
+    def _places(self, client: str) -> float:
+        return len(self.running[client]) / self.params.weights.get(client, 1)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self.running[request.client].add(request.request_id)
+
+    def on_retract(self, request: Request, view: WaitingView) -> None:
+        self.running[request.client].discard(request.request_id)
+
+    def on_finish(self, request: Request) -> None:  # an aborted request may never have run
+        self.running[request.client].discard(request.request_id)
+
+    def balances(self) -> Mapping[str, float]:
+        return {client: len(running) for client, running in self.running.items()}
