@@ -1,10 +1,12 @@
 """The documents say what the program has."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from fairbench import __version__
 from fairbench.cli.app import app
@@ -15,8 +17,14 @@ from fairbench.workloads.spec import workload_names
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCS = README + (ROOT / "RUN.md").read_text(encoding="utf-8")
-COMMANDS = get_command(app).commands
+FILES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", ROOT / "RUN.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+DOCS = "".join(FILES.values())
+PROGRAM = get_command(app)
+COMMANDS = PROGRAM.commands
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -25,6 +33,11 @@ def test_every_command_is_documented_and_has_help(name):
     assert COMMANDS[name].help
     without = [param.name for param in COMMANDS[name].params if not getattr(param, "help", "")]
     assert without == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_speaks_of_no_python_types(name):
+    assert "list[str]" not in CliRunner().invoke(app, [name, "--help"]).stdout
 
 
 @pytest.mark.parametrize("name", sorted({*PAIRS, *LOCALS, *ROUTERS}))
@@ -58,9 +71,45 @@ def test_the_readme_has_two_commands_for_a_fresh_machine():
     assert ".[test]" in commands[1]
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+def anchors(text):
+    """What a link into a document can name: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_links_lead_somewhere(name):
+    for link in re.findall(r"\]\(([^)]+)\)", FILES[name]):
+        if link.startswith("https://"):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (ROOT / name).parent / target if target else ROOT / name
+        assert path.exists(), link
+        if anchor:
+            assert anchor in anchors(path.read_text(encoding="utf-8")), link
+
+
+def parse(words):
+    """Raises KeyError for an unknown command, what the program raises for unknown options."""
+    command = PROGRAM
+    while hasattr(command, "commands"):
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context(command.name, words)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_commands_can_be_typed(name):
+    for language, block in BLOCK.findall(FILES[name]):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True) if language == "sh" else []
+            if words[:1] == ["fairbench"]:
+                parse(words[1:])
+
+
+def test_the_readme_lists_every_document():
+    assert [
+        name for name in FILES if name != "README.md" and f"[{name}]({name})" not in README
+    ] == []
 
 
 def test_the_changelog_begins_with_this_version():
