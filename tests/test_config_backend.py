@@ -112,6 +112,17 @@ def test_other_times_than_a_stored_endpoint_had():
             {},
             "backend.time_scale = 0.0: must",
         ),
+        (
+            {"backend": {"kind": "emulator", "time_scale": 1e300}},
+            {},
+            "backend.time_scale = 1e+300: must be less than or equal to 1000000",
+        ),
+        (
+            {"backend": {"kind": "emulator", "time_scale": float("nan")}},
+            {},
+            "backend.time_scale = nan: must",
+        ),
+        (ENDPOINT, {"dlpm.quantum": 3}, "dlpm.quantum = 3: an endpoint is benchmarked as it is"),
         ({"backend": {"kind": "endpoint"}}, {}, "backend.base_url: missing"),
         ({"backend": {"base_url": "host:8000"}}, {}, "base_url = 'host:8000': write http://HOST"),
         ({"backend": {"base_url": "http://u:p@h"}}, {}, "give credentials with --header"),
@@ -147,3 +158,10 @@ def test_what_the_launcher_says_itself_is_no_server_arg(arg):
 def test_a_wrong_backend_in_a_file_is_said_to_be_there(tmp_path):
     with pytest.raises(UsageError, match=r"mine\.toml: unknown backend 'gpu'"):
         resolve({}, {}, {"backend": "gpu"}, path="mine.toml")
+
+
+def test_two_words_in_one_server_argument_are_refused():
+    flags = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--device cpu"]}}
+    assert "server_args: '--device cpu' is 2 words, write one an item" in complaint(flags)
+    json_value = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--x", '{"a": 1}']}}
+    assert resolve(json_value).backend.server_args == ["--x", '{"a": 1}']

@@ -98,6 +98,55 @@ def test_quick_has_three_seeds_at_least():
     assert [quickened(sweep(grid={}, num_runs=n)).num_runs for n in (1, 5)] == [3, 5]
 
 
+@pytest.mark.parametrize(
+    ("axes", "size"),
+    [({}, (20, None)), ({"num_programs": 3}, (3, None)), ({"duration_s": 9.0}, (None, 9.0))],
+)
+def test_what_a_flag_says_counts_more_than_quick(axes, size):
+    quick = quickened(sweep(grid={"workload": "tot"}))
+    (found,) = points(overridden(quick, axes, num_runs=1))
+    assert (found.num_programs, found.duration_s) == size
+
+
+def test_settings_may_be_nested_as_toml_nests_what_is_not_quoted():
+    plain = sweep(grid={"dlpm.quantum": [1, 2], "dp": 1}, base={"engine.max_prefill_tokens": 9})
+    nested = """
+        base.settings.engine.max_prefill_tokens = 9
+        [grid]
+        dlpm.quantum = [1, 2]
+        dp = 1
+        """
+    found = sweep(**tomllib.loads(nested))
+    assert found == plain
+    assert list(found.grid[0]) == ["dlpm.quantum", "dp"]  # the order of the points
+
+
+def test_a_backend_of_the_base_stays_a_table():
+    found = sweep(grid={}, base={"backend": {"kind": "emulator", "time_scale": 9.0}})
+    assert points(found)[0].backend.time_scale == 9.0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[grid]\nduration_s = 'x'", "duration_s = 'x': must be a valid number"),
+        ("[grid]\ndp = []", "grid: no point is left"),
+    ],
+)
+def test_a_file_is_blamed_for_points_that_are_its_own_fault(tmp_path, text, complaint):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"^{path}: {complaint}"):
+        points(read_sweep(str(path)), file=str(path))
+
+
+def test_a_file_is_not_blamed_for_flags(tmp_path):
+    path = tmp_path / "good.toml"
+    path.write_text("[grid]\ndp = [1, 2]\n")
+    with pytest.raises(UsageError, match=r"^dp = 0"):
+        points(overridden(read_sweep(str(path)), {"dp": [0]}), file=str(path))
+
+
 AXES = st.fixed_dictionaries(
     {},
     optional={
@@ -141,7 +190,7 @@ def test_values_of_an_axis():
     [
         ({"grid": {"dpp": 1}}, "unknown key in grid 'dpp': .* Did you mean 'dp'"),
         ({"grid": {}, "exclude": {"schedulers": "vtc"}}, "unknown key in exclude 'schedulers'"),
-        ({"grid": {}, "base": {"settings": {}}}, "unknown key in base 'settings'"),
+        ({"grid": {}, "base": {"settings": 3}}, "unknown key in base 'settings'"),
         ({"grid": {}, "numruns": 2}, "unknown key 'numruns': .* Did you mean 'num_runs'"),
         ({"grid": {}, "num_runs": 0}, "num_runs = 0: must be greater than or equal to 1"),
         ({}, "grid: missing"),

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.schedulers.local.vtc import VTC
-from gate_helpers import measured
+from gate_helpers import measured, store
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]
@@ -69,6 +69,17 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tiny, tmp_path):
         assert said in result.stderr
         assert result.stderr.count("\n") == 1
         assert result.stdout == ""
+
+
+def test_without_a_clause_only_simulated_runs_can_be_checked(tmp_path):
+    for side in "ab":
+        emulated = {"simulated": False, "emulated": True}
+        backend = {"kind": "emulator"}
+        store(tmp_path / side, spec={"backend": backend}, **emulated)
+    result = invoke("check", tmp_path / "a", tmp_path / "b")
+    assert result.exit_code == 2
+    assert "only simulated runs come out the same every time" in result.stderr
+    assert "measured" not in result.stderr
 
 
 def test_measured_runs_too_few_for_a_test_pass_only_when_told_to(tmp_path):

@@ -94,6 +94,8 @@ def refused(tmp_path, monkeypatch):
         (["--dp", "1.5"], "--dp 1.5: must be a valid integer"),
         (["--request-rate", "fast"], "--request-rate fast: must be a valid number"),
         (["--num-runs", "0"], "--num-runs 0: must be greater than or equal to 1"),
+        (["--output-details"], "--output-details: only with --output-file"),
+        (["--output-file", "no/x"], "--output-file no/x: cannot be written: No such file"),
         (["--dp"], "Option '--dp' requires an argument"),
         (["--dpp", "4"], "No such option: --dpp"),
         (["--result-dir", ""], "--result-dir '': must not be empty"),

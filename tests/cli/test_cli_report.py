@@ -35,6 +35,15 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def repeated(tmp_path):
+    """The directory of two runs that differ in the seed."""
+    flags = ("--scheduler", "vtc", "--seed", 3, "--num-runs", 2)
+    result = invoke("run", *TINY, *flags, "--result-dir", tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    return next((tmp_path / "runs").iterdir())
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """The directory of a sweep of two points."""
@@ -88,6 +97,26 @@ def test_the_page_of_a_sweep_begins_with_the_sharing_incentive(swept, tmp_path):
     assert text.index("sharing incentive") < text.index("<table>")
     assert 'class="mark"' in text
     assert "fairbench sweep sweep.toml" in shown
+
+
+def test_the_page_of_several_seeds_has_intervals(repeated, tmp_path):
+    page = Reader(reported(repeated, tmp_path / "r.html"))
+    shown, words = page.text, page.words
+    combined = json.loads((repeated / "intervals.json").read_text())
+    for key, digits in (("service_rate_tok_s", 0), ("jain_index_actual", 3)):
+        mean, low, high = (combined[key][one] for one in ("mean", "low", "high"))
+        assert low < mean < high
+        assert f"{mean:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]" in shown
+    for seed in (3, 4):
+        one = json.loads((repeated / f"vtc-chat-s1-dp1-seed{seed}/summary.json").read_text())
+        row = words[words.index(f"seed {seed}") :][:5]
+        assert row[-1] == f"{one['service_rate_tok_s']:,.0f}"
+    assert "2 seeds" in shown
+    assert "fairbench run experiment.toml --num-runs 2" in shown
+    (repeated / "vtc-chat-s1-dp1-seed3/summary.json").write_text("{}")
+    result = invoke("report", repeated)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "summary.json" in result.stderr
 
 
 def test_an_unfinished_sweep_says_what_is_missing(swept, tmp_path):

@@ -246,13 +246,25 @@ def test_the_default_result_dir_is_ignored_by_git():
     assert "results/runs/" in ignored.read_text().split("\n")
 
 
+def test_a_line_for_sglangs_readers_is_added_to_a_file(tmp_path):
+    lines, runs = tmp_path / "lines.jsonl", tmp_path / "runs"
+    flags = ("--output-file", lines, "--output-details")
+    assert invoke("run", *TINY, "--result-dir", runs, *flags).exit_code == 0
+    assert invoke("show", only(runs), *flags).exit_code == 0
+    first, second = lines.read_text().splitlines()
+    assert first == second
+    assert len(json.loads(first)["ttfts"]) == json.loads(first)["num_requests"]
+
+
 def test_several_seeds_are_run_and_combined(tmp_path):
-    arguments = ["run", *TINY, "--num-runs", 2, "--seed", 5, "--result-dir", tmp_path, "--json"]
-    result = invoke(*arguments)
+    lines, runs = tmp_path / "lines.jsonl", tmp_path / "runs"
+    arguments = ["run", *TINY, "--num-runs", 2, "--seed", 5, "--result-dir", runs, "--json"]
+    result = invoke(*arguments, "--output-file", lines)
     assert result.exit_code == 0, result.output
     combined = json.loads(result.stdout)
     assert combined["seeds"] == [5, 6]
-    parent = only(tmp_path)
+    assert [json.loads(line)["seed"] for line in lines.read_text().splitlines()] == [5, 6]
+    parent = only(runs)
     assert parent.name.endswith("-seed5-x2")
     stored = sorted(path.name for path in parent.iterdir())
     assert [name.rsplit("-", 1)[-1] for name in stored] == ["seed5", "seed6", "intervals.json"]
@@ -260,3 +272,6 @@ def test_several_seeds_are_run_and_combined(tmp_path):
     two = json.loads((parent / stored[1] / "summary.json").read_text())
     rates = [one["service_rate_tok_s"], two["service_rate_tok_s"]]
     assert combined["service_rate_tok_s"]["mean"] == pytest.approx(sum(rates) / 2)
+    shown = invoke("show", parent)
+    assert shown.exit_code == 2
+    assert shown.stderr.startswith(f"fairbench: {parent}: holds several runs: show one of them")

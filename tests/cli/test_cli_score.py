@@ -131,7 +131,7 @@ def test_score_adds_such_a_line_too(records, tmp_path):
         (["--window-start", "3", "--window-end", "2"], "--window-end 2: must be above"),
         (["--window-start", "nan"], "--window-start nan: must be greater"),
         (["--misbehaving", "b"], "unknown client in --misbehaving 'b': choose from a"),
-        (["--clients", "a,,b"], "--clients a,,b: must be different names"),
+        (["--clients", "a,,b"], "--clients a,,b: must be different words"),
         (["--output-details"], "--output-details: only with --output-file"),
         (["--output-file", "/nowhere/x"], "--output-file /nowhere/x: cannot be written"),
     ],

@@ -111,6 +111,17 @@ def test_a_sweep_that_goes_on_elsewhere_is_left_alone(swept):
     assert contents(path) == before
 
 
+@pytest.mark.parametrize(
+    ("flags", "count"), [([], 3), (["--num-runs", 1], 1), (["--num-programs", 1], 3)]
+)
+def test_flags_count_more_than_quick(flags, count):
+    quick = ("--schedulers", "vtc", "--workloads", "chat", "--quick", "--dry-run", "--json")
+    listed = json.loads(invoke(*quick, *flags).stdout)["points"]
+    assert len(listed) == count
+    few = [point["requests"] < 100 for point in listed]  # 40 programs are hundreds of requests
+    assert all(few) is ("--num-programs" in flags)
+
+
 def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
     result = invoke("fig7", "--dp", "1,2", "--dry-run", "--result-dir", tmp_path / "runs")
     assert result.exit_code == 0
@@ -198,7 +209,7 @@ def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
         (["fig8x"], "unknown sweep 'fig8x'"),
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--dp", "1,two"], "--dp 1,two: must be whole numbers"),
-        (["--schedulers", "vtc,,lpm"], "--schedulers vtc,,lpm: nothing between two commas"),
+        (["--schedulers", "vtc,,lpm"], "--schedulers vtc,,lpm: must be different words"),
         (["--schedulers", "vtc,lmp"], "unknown scheduler 'lmp'"),
         (["--dp", "1", "--set", "dlpm.quantum"], "--set dlpm.quantum: write NAME.PARAM=VALUE"),
         (["--dp", "1", "--num-runs", "0"], "num_runs = 0: must be greater than or equal to 1"),

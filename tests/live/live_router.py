@@ -38,7 +38,7 @@ class Worker:
     aborted: int = 0
     sent_bytes: int = 0
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    healthy: bool | None = True  # None: it never answers
+    healthy: bool | None = True  # None: it does not answer before it is ``released``
     runner: web.AppRunner | None = None
 
     @property
@@ -69,7 +69,7 @@ class Worker:
 
     async def health(self, _):
         if self.healthy is None:
-            await asyncio.Event().wait()
+            await self.released.wait()
         return web.Response(status=200 if self.healthy else 503)
 
     async def server_info(self, _):

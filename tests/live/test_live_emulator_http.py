@@ -149,6 +149,19 @@ def test_what_cannot_be_served_is_a_bad_request(path, body):
     assert "\n" not in message
 
 
+def test_of_a_text_that_can_never_fit_only_the_first_tokens_are_found():
+    """To find millions takes so long that the emulator would look dead to a router."""
+
+    async def test(emulator, session):
+        text = "a," * 400_000
+        async with session.post("/v1/completions", json={"prompt": text}) as answer:
+            return len(emulator.text.encode(text)), answer.status, await answer.json()
+
+    found, status, answer = run(test, settings={"engine.max_total_tokens": 100})
+    assert (found, status) == (101, 400)
+    assert "do not fit the KV pool of 100 tokens" in answer["message"]
+
+
 def test_what_can_never_fit_is_refused_at_once():
     async def test(_, session):
         body = {"input_ids": [1] * 80, "sampling_params": {"max_new_tokens": 30}}
@@ -157,7 +170,7 @@ def test_what_can_never_fit_is_refused_at_once():
 
     status, message = run(test, settings={"engine.max_total_tokens": 100})
     assert status == 400
-    assert message == "80 input and 30 new tokens do not fit the KV pool of 100 tokens"
+    assert message == "at least 80 input and 30 new tokens do not fit the KV pool of 100 tokens"
 
 
 def test_over_the_rate_limit_is_429():

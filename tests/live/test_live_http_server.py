@@ -1,6 +1,8 @@
 """What router and emulator have in common as HTTP servers."""
 
 import asyncio
+import os
+import signal
 
 import pytest
 from aiohttp import web
@@ -45,6 +47,35 @@ async def broken(_):
 def test_malformed_requests_are_refused_and_leave_nothing_in_the_log(text, caplog):
     assert " 400 " in answered(text, fine)
     assert caplog.text == ""
+
+
+async def left(request):
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"some")
+    raise ConnectionResetError("as writing does once the client has left")
+
+
+def test_clients_that_leave_are_not_in_the_log(caplog):
+    assert " 200 " in answered("GET / HTTP/1.1\r\nHost: a\r\n\r\n", left)
+    assert caplog.text == ""
+
+
+def test_to_be_told_to_stop_while_it_starts_is_not_forgotten():
+    async def starting(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def run():
+        app = web.Application()
+        app.on_startup.append(starting)
+        async with listening(app, "127.0.0.1", 0) as server, asyncio.timeout(5):
+            await server.stop.wait()
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        asyncio.run(run())
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_bug_of_ours_is_in_the_log(caplog):

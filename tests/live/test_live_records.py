@@ -1,5 +1,6 @@
 """Records of live runs: read back, turned into tables, summarised."""
 
+import re
 from dataclasses import replace
 from math import inf, nan
 
@@ -12,7 +13,7 @@ from fairbench.errors import DataError
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms, token_gaps_s
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.driver.journal import Journal
-from fairbench.live.outcome import recovered
+from fairbench.live.outcome import SERVED_FILE, recover, recovered
 from fairbench.live.records import (
     LiveRecords,
     ProgramRecord,
@@ -105,7 +106,9 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path):
     assert read_records(tmp_path).requests == [DONE]
 
 
-@pytest.mark.parametrize("line", [b"{}", b"{junk", b'{"request_id": "one"}', b""])
+@pytest.mark.parametrize(
+    "line", [b"{}", b"{junk", b'{"request_id": "one"}', b'{"client": "\xff"}', b""]
+)
 def test_a_wrong_line_is_named(tmp_path, line):
     write(tmp_path, records_of(DONE))
     path = tmp_path / "requests.jsonl"
@@ -295,6 +298,24 @@ def test_a_killed_run_ends_with_its_last_record():
     records = records_of(DONE, WAITING, programs=(PROGRAM, other))
     assert recovered(records) == DriveResult(False, 5.0, 5.0)
     assert recovered(records_of(programs=())) == DriveResult(False, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "missing required field `backend`"),
+        (b'{"backend": "sglang", "pool_tokens": "9"}', "Expected `int | null`, got `str`"),
+        (b'{"backend": "\xff"}', "utf-8"),
+        (b"", "truncated"),
+    ],
+)
+def test_what_served_a_killed_run_is_damaged(tmp_path, content, complaint):
+    (tmp_path / SERVED_FILE).write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(f"{SERVED_FILE}: ")) as caught:
+        recover(small_spec("chat"), tmp_path)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_driven_run_can_be_summarised_for_every_workload():

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import threading
+from array import array
 
 import pytest
+from aiohttp import ClientError
 from live_null_server import Fault, null_server
 from live_router import (
     GENERATE,
@@ -19,8 +22,11 @@ from live_router import (
 )
 
 from fairbench.live import headers
+from fairbench.live.http_server import LONG_BODY_BYTES
+from fairbench.live.router import exchange, service
 
 ROUTERS = ["round-robin", "client-round-robin", "least-loaded", "d2lpm", "preble-e2"]
+PADDING = [b": padding\n\n" * 6_000] * 900  # 59 MB, far beyond any socket's buffers
 NEVER = {"health_interval_s": 1000.0}  # but for the check at the start
 
 
@@ -150,6 +156,37 @@ def test_workers_that_are_not_there_yet_do_not_keep_the_router_from_starting():
     asyncio.run(run())
 
 
+def test_a_worker_that_hangs_does_not_keep_the_router_from_starting(monkeypatch):
+    monkeypatch.setattr(service, "FIRST_CHECK_S", 0.1)
+
+    async def run():
+        workers = [Worker(healthy=None), Worker()]
+        for worker in workers:
+            await worker.start()
+        async with asyncio.timeout(20), router_before(workers, health_timeout_s=1e6) as under_test:
+            assert under_test.up == {1}
+            assert await served_by(under_test, 4) == {"1"}
+            workers[0].healthy = True
+            workers[0].released.set()  # it answers the very first question
+            await until(lambda: under_test.up == {0, 1})
+        for worker in workers:
+            await worker.stop()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_hangs_does_not_keep_others_from_being_checked():
+    async def run():
+        async with cluster(2, router={"health_timeout_s": 1e6}) as (under_test, workers):
+            workers[0].healthy = None
+            workers[1].healthy = False
+            await until(lambda: under_test.up == {0})
+            workers[1].healthy = True
+            await until(lambda: under_test.up == {0, 1})
+
+    asyncio.run(run())
+
+
 def test_a_worker_that_hangs_is_found_and_its_requests_go_elsewhere():
     async def run():
         setting = {"health_timeout_s": 0.2}
@@ -161,6 +198,24 @@ def test_a_worker_that_hangs_is_found_and_its_requests_go_elsewhere():
             workers[hanging].healthy = None  # never answers
             assert json.loads(await asked) == whole(GENERATE)
             assert under_test.up == {1 - hanging}
+
+    asyncio.run(run())
+
+
+def test_requests_at_a_worker_known_to_hang_go_elsewhere_at_once():
+    """Nobody waits for it to say once more that it is there."""
+
+    async def run():
+        setting = {**NEVER, "health_timeout_s": 1e6}
+        async with cluster(2, router=setting, held_at=0) as (under_test, workers):
+            asked = asyncio.create_task(fetch(under_test, PATHS[GENERATE]))
+            await until(lambda: any(worker.seen for worker in workers))
+            hanging = 0 if workers[0].seen else 1
+            workers[hanging].healthy = None
+            workers[1 - hanging].released.set()
+            under_test.proxy.dispatcher.leave(hanging)
+            async with asyncio.timeout(10):
+                assert json.loads(await asked) == whole(GENERATE)
 
     asyncio.run(run())
 
@@ -193,24 +248,67 @@ def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
     asyncio.run(run())
 
 
-def test_a_slow_reader_makes_the_worker_wait_and_still_gets_everything():
-    piece, pieces = b": padding\n\n" * 6_000, 900  # 59 MB, far beyond any socket's buffers
+async def stalled(worker):
+    """What the worker has sent by the time that nothing moves any more."""
+    before = -1
+    while before < worker.sent_bytes:
+        before = worker.sent_bytes
+        await asyncio.sleep(0.3)
+    return before
 
+
+def test_a_slow_reader_makes_the_worker_wait_and_still_gets_everything():
     async def run():
         async with (
-            cluster(1, padding=[piece] * pieces) as (under_test, (worker,)),
+            cluster(1, padding=PADDING) as (under_test, (worker,)),
             under_test.post(GENERATE, streamed(GENERATE)) as answer,
         ):
-            stalled = -1
-            while stalled < worker.sent_bytes:  # until nothing moves any more
-                stalled = worker.sent_bytes
-                await asyncio.sleep(0.3)
-            assert 0 < stalled < pieces * len(piece) / 2
+            assert 0 < await stalled(worker) < sum(map(len, PADDING)) / 2
             total, end = 0, b""
             async for data in answer.content.iter_any():
                 total, end = total + len(data), (end + data)[-100:]
-            assert total > pieces * len(piece)
+            assert total > sum(map(len, PADDING))
             assert end.endswith(b"data: [DONE]\n\n")
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_stalls_gives_up_its_place(monkeypatch):
+    monkeypatch.setattr(exchange, "STALLED_S", 0.1)
+
+    async def run():
+        async with (
+            cluster(1, padding=PADDING) as (under_test, (worker,)),
+            under_test.post(GENERATE, streamed(GENERATE)) as answer,
+        ):
+            await until(lambda: worker.aborted)
+            await until(lambda: not under_test.proxy.under_way)
+            with pytest.raises(ClientError):
+                await answer.read()
+            left = 'fairbench_requests_total{client="default",outcome="left"}'
+            assert await under_test.metric(left) == 1
+
+    asyncio.run(run())
+
+
+def test_a_long_text_does_not_keep_others_waiting():
+    """Tokenising megabytes takes seconds."""
+    begun, tokenised = threading.Event(), threading.Event()
+
+    class SlowText:
+        def ids(self, text):
+            begun.set()
+            assert tokenised.wait(5), "the router does nothing else meanwhile"
+            return array("I", [1, 2, 3])
+
+    async def run():
+        async with cluster(1) as (under_test, _):
+            under_test.proxy._text = SlowText()
+            long = asyncio.create_task(fetch(under_test, {"text": "a" * LONG_BODY_BYTES}))
+            await until(begun.is_set)
+            assert await under_test.status("/health") == 200
+            tokenised.set()
+            assert json.loads(await long) == whole(GENERATE)
 
     asyncio.run(run())
 

@@ -135,6 +135,11 @@ def test_unknown_keys_are_turned_away(path, sent):
     assert not seen
 
 
+def test_unknown_keys_are_turned_away_before_the_body_is_read():
+    body = {"text": "a" * 5000}
+    assert ask(GENERATE, body, router={"keys": KEYS, "max_body_bytes": 4000})[0] == 401
+
+
 def test_models_come_from_a_worker_and_need_a_key_too():
     async def run(**settings):
         async with (

@@ -1,10 +1,11 @@
 """``fairbench serve`` as a process: its URL, its end, its complaints, and OpenAI's own client."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import live_null_server
 import pytest
@@ -13,7 +14,10 @@ from live_router import CHAT, GENERATE, WORDS, Worker, events, payloads, streame
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.cli.serve_workers import started_workers
 from fairbench.live import headers
+from fairbench.live.options import LiveOptions
+from fairbench.live.servers import cluster
 
 SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
 
@@ -117,6 +121,23 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
             _, log = await process.communicate()
             assert b"approximated" in log
             assert b"secret" not in log
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_while_it_is_written_to_leaves_no_trace_in_the_log():
+    padding = [b": padding\n\n" * 6_000] * 100
+
+    async def run():
+        async with serving(padding=padding) as (url, process, worker), ClientSession() as session:
+            for _ in range(10):
+                async with session.post(url + GENERATE, json=streamed(GENERATE)) as answer:
+                    await answer.content.readany()
+                    answer.close()
+            await until(lambda: worker.aborted == 10)
+            process.terminate()
+            _, log = await process.communicate()
+            assert b"Traceback" not in log
 
     asyncio.run(run())
 
@@ -230,16 +251,34 @@ def test_workers_that_it_starts_end_with_it(tmp_path):
     asyncio.run(run())
 
 
+def test_to_be_told_to_stop_once_workers_are_ready_is_not_forgotten(tmp_path, monkeypatch):
+    @contextmanager
+    def told_to_stop(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield
+
+    monkeypatch.setattr(cluster, "running_cluster", told_to_stop)
+    flags = {"dp": 1, "backend": {"kind": "emulator"}}
+    with pytest.raises(KeyboardInterrupt), started_workers(flags, {}, LiveOptions(), tmp_path):
+        pytest.fail("nobody is to be served any more")
+
+
 WORKER = ("--worker-url", "http://127.0.0.1:9")
 WRONG = [
     ((), "--worker-url"),
     ((*WORKER, "--dp", "2"), "one of the two"),
     ((*WORKER, "--model", "m"), "--model: only with --dp"),
     ((*WORKER, "--server-arg", "--x"), "--server-arg: only with --dp"),
-    ((*WORKER, "--set", "dlpm.quantum=1"), "only parameters of the router, such as d2lpm.PARAM"),
+    ((*WORKER, "--backend", "emulator"), "--backend: only with --dp"),
+    ((*WORKER, "--server-python", "python"), "--server-python: only with --dp"),
+    ((*WORKER, "--ready-check-timeout-sec", "9"), "--ready-check-timeout-sec: only with --dp"),
+    ((*WORKER, "--log-dir", "logs"), "--log-dir: only with --dp"),
+    ((*WORKER, "--set", "dlpm.quantum=1"), "only d2lpm.PARAM can be set here"),
     (("--dp", "2", "--backend", "sim"), "choose from emulator, sglang"),
     (("--dp", "2", "--backend", "emulatr"), "Did you mean 'emulator'?"),
     (("--dp", "2", "--backend", "emulator", "--set", "d2lmp.charge=input"), "d2lmp"),
+    (("--dp", "1", "--backend", "emulator", "--set", "tot.branches=2"), "--set tot.branches: only"),
+    (("--dp", "1", "--backend", "emulator", "--set", "vtc.lift=none"), "--set vtc.lift: only"),
     (("--worker-url", "127.0.0.1:9"), "is not an http://HOST[:PORT] address"),
     (("--worker-url", "http://127.0.0.1:9,kv=9"), "neither kv=tcp://HOST:PORT nor"),
     (("--worker-url", "http://127.0.0.1:9,ky=tcp://127.0.0.1:9"), "neither kv=tcp://HOST:PORT nor"),

@@ -126,7 +126,7 @@ def test_free_ports_differ():
 def test_a_server_that_ignores_sigterm_is_killed(tmp_path):
     pids = tmp_path / "pids"
     command = [sys.executable, str(FAKE), str(free_ports(1)[0]), "--stubborn", "--pids", str(pids)]
-    process = ServerProcess("stubborn", command, tmp_path / "log", grace_s=0.2)
+    process = ServerProcess(command, tmp_path / "log", grace_s=0.2)
     wait_until(lambda: pids.exists() and len(pids_in(pids)) == 2)
     process.stop()
     assert process.exit_code == 128 + signal.SIGKILL

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from fairbench.errors import DataError, UsageError
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
-from fairbench.report.foreign import read_scored
-from fairbench.report.foreign_summary import scored_summary, scored_window
+from fairbench.report.foreign.records import read_scored
+from fairbench.report.foreign.summary import scored_summary, scored_window
 
 EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
 

@@ -59,6 +59,13 @@ def test_an_unknown_metric_gets_the_nearest_name():
         parse_clause("clients.a.b:d.p99_s:+1", KNOWN)
 
 
+def test_the_choices_for_an_unknown_metric_have_a_worse_side():
+    known = ["dp", "bound_source", "jain_index", "victim_p99_s", "clients.a.demand_tok_s"]
+    with pytest.raises(UsageError, match="choose from jain_index, victim_p99_s") as raised:
+        parse_clause("dpp:-1", known)
+    assert "'dp'" not in str(raised.value)
+
+
 def test_what_is_neither_better_nor_worse_has_no_clause():
     with pytest.raises(UsageError, match="neither more nor less of it is worse"):
         parse_clause("dp:+1", KNOWN)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.report.chart_lines import Series, line_chart
-from fairbench.report.html import as_html
-from fairbench.report.markdown import as_markdown, escaped, table
-from fairbench.report.page import (
+from fairbench.report.pages.chart_lines import Series, line_chart
+from fairbench.report.pages.html import as_html
+from fairbench.report.pages.markdown import as_markdown, escaped, table
+from fairbench.report.pages.page import (
     Bullets,
     Cell,
     Code,

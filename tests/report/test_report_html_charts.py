@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.latency import Sample
-from fairbench.report.chart import LEFT, RIGHT, WIDTH, Scale, log_range
-from fairbench.report.chart_dots import Dot, Row, dot_chart
-from fairbench.report.chart_lines import Series, line_chart
-from fairbench.report.run_figures import _distribution
+from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, log_range
+from fairbench.report.pages.chart_dots import Dot, Row, dot_chart
+from fairbench.report.pages.chart_lines import Series, line_chart
+from fairbench.report.pages.run_figures import _distribution
 
 
 def points(svg):
@@ -34,6 +34,7 @@ def test_ticks_by_hand():
     assert Scale(0, 10, 0, 1).ticks() == [0, 2, 4, 6, 8, 10]
     assert Scale(0, 1, 0, 1).ticks() == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert Scale(0.5, 30, 0, 1, log=True).ticks() == [0.5, 1, 2, 5, 10, 20]
+    assert Scale(250, 1050, 0, 1, log=True).ticks() == [300, 500, 700, 1000]
     assert Scale(0.001, 90, 0, 1, log=True).ticks() == [0.001, 0.01, 0.1, 1, 10]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.report.run_warnings import run_warnings
+from fairbench.report.pages.run_warnings import run_warnings
 
 FINE = {
     "complete": True,

@@ -10,12 +10,12 @@ from rich.cells import cell_len
 
 from fairbench.errors import UsageError
 from fairbench.metrics.trace import Trace
-from fairbench.report import validation_files
 from fairbench.report.table import MAX_WIDTH
-from fairbench.report.validation import TTFT, Pair, RunComparison, compare_run, groups
-from fairbench.report.validation_files import as_json_object, check_output, write_files
-from fairbench.report.validation_order import scheduler_orders
-from fairbench.report.validation_table import as_text
+from fairbench.report.validation import files as validation_files
+from fairbench.report.validation.compare import TTFT, Pair, RunComparison, compare_run, groups
+from fairbench.report.validation.files import as_json_object, check_output, write_files
+from fairbench.report.validation.order import scheduler_orders
+from fairbench.report.validation.table import as_text
 
 SETTINGS = {"timing_profile": "some/profile", "fitted": {"c_T_ms": 0.2}}
 

@@ -14,15 +14,9 @@ from workload_fakes import calls_of
 from fairbench.errors import UsageError
 from fairbench.workloads.arrivals import Rate
 from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.plan import expected_programs, plan_clients, program_stream
 from fairbench.workloads.programs import Item
-from fairbench.workloads.spec import (
-    expected_programs,
-    load_workload,
-    plan_clients,
-    program_stream,
-    with_settings,
-    workload_names,
-)
+from fairbench.workloads.spec import load_workload, with_settings, workload_names
 
 
 def plans(workload="tot", scenario="s1", **arguments):
@@ -228,7 +222,8 @@ class TestStreams:
 
     def test_no_hash_seed_changes_anything(self):
         script = (
-            "from fairbench.workloads.spec import *\n"
+            "from fairbench.workloads.plan import plan_clients, program_stream\n"
+            "from fairbench.workloads.spec import load_workload, workload_names\n"
             "for name in workload_names():\n"
             "    spec = load_workload(name)\n"
             "    for plan in plan_clients(spec, 's1', num_programs=3):\n"

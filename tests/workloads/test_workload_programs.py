@@ -13,8 +13,9 @@ from workload_fakes import calls_of, demand_of
 from fairbench.core import Demand, prompt_tokens
 from fairbench.errors import UsageError
 from fairbench.workloads.model import make_params
+from fairbench.workloads.plan import plan_clients, program_stream
 from fairbench.workloads.programs import KINDS, Item, program_class
-from fairbench.workloads.spec import load_workload, plan_clients, program_stream, workload_names
+from fairbench.workloads.spec import load_workload, workload_names
 
 
 def build(workload, item=None, program_id=7, seed=0, **overrides):

@@ -6,7 +6,8 @@ import tomllib
 import pytest
 
 from fairbench.errors import DataError, UsageError
-from fairbench.workloads.spec import WorkloadSpec, load_workload, settable_params, workload_names
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.spec import load_workload, settable_params, workload_names
 
 MINIMAL = """\
 name = "mine"

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from fairbench.report.store import StoredRun
 
 baseline = typer.Typer(
-    help="Rerun the experiments of a baseline: check that nothing changed, or accept what did.",
+    help="Rerun stored experiments: check them, or store what changed.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Holds NAME/experiment.toml for each experiment.")
+    Path,
+    typer.Argument(
+        metavar="DIR", help="Holds a directory with an experiment.toml for each experiment."
+    ),
 ]
 Quiet = Annotated[bool, Option("--disable-tqdm", help="No live progress.")]
 DEFAULT_FOLDER = Path("results/baseline")
@@ -41,7 +44,9 @@ def check(
     folder: Folder = DEFAULT_FOLDER,
     fail_if: Annotated[
         list[str] | None,
-        Option(metavar="METRIC:LOSS", help="As in `fairbench check`; without any, no difference."),
+        Option(
+            metavar="METRIC:LOSS", help="As in `fairbench check`; without any, nothing may differ."
+        ),
     ] = None,
     output: FormatOption = Format.TABLE,
     disable_tqdm: Quiet = False,
@@ -86,7 +91,7 @@ def _rerun(
     from fairbench.cli.interrupt import interruptible
     from fairbench.cli.repeat import run_all
     from fairbench.config import identity
-    from fairbench.report.store import read_run
+    from fairbench.report.store import runs_in
 
     with TemporaryDirectory(prefix="fairbench-") as temporary:
         path = Path(temporary)
@@ -95,5 +100,5 @@ def _rerun(
         if interrupted():
             typer.echo("fairbench: interrupted; the baseline is as it was", err=True)
             raise typer.Exit(interrupted.exit_code)
-        runs = {run.manifest["spec_identity"]: run for run in map(read_run, path.iterdir())}
+        runs = {run.manifest["spec_identity"]: run for run in runs_in(path)}
         yield {name: runs[identity(spec)] for name, spec in specs.items()}, path

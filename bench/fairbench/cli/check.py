@@ -36,7 +36,7 @@ FormatOption = Annotated[
     Format,
     Option(
         "--format",
-        help="`github` prints annotations and adds the table to the summary of the job.",
+        help="How to print it. `github`: annotations, and the table in the job's summary.",
     ),
 ]
 
@@ -58,16 +58,17 @@ def check(
     ] = None,
     output: FormatOption = Format.TABLE,
     alpha: Annotated[
-        float, Option(min=1e-6, max=0.5, help="Level of the test on repeated measured runs.")
+        float, Option(min=1e-6, max=0.5, help="Level of the test on repeated runs on servers.")
     ] = 0.05,
     cannot_tell: Annotated[
         CannotTell, Option(help="What becomes of a check that cannot be decided.")
     ] = CannotTell.FAIL,
 ) -> None:
-    """Compare runs with a baseline of the same experiments; exit 1 if one got worse by too much.
+    """Compare runs with a baseline; exit 1 if one got worse.
 
-    Simulated runs are compared number by number. Measured runs, several of each experiment, are
-    compared by a rank test, where there are enough of them for it.
+    Both are of the same experiments. Simulated runs are compared number by number. Measured and
+    emulated runs, several of each experiment, are compared by a rank test, where there are enough
+    of them for it.
     """
     strict = cannot_tell is CannotTell.FAIL
     outcome = judged(baseline, current, fail_if or [], alpha=alpha)

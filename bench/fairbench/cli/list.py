@@ -23,10 +23,13 @@ class Kind(StrEnum):
 
 def list_names(
     kind: Annotated[
-        Kind | None, typer.Argument(help="What to list; everything if left out.")
+        Kind | None, typer.Argument(metavar="KIND", help="What to list. [default: everything]")
     ] = None,
 ) -> None:
-    """List schedulers and their parameters, routers, workloads or timing profiles."""
+    """List schedulers, routers, workloads or timing profiles.
+
+    Each with the parameters that `--set` takes.
+    """
     sections = {
         Kind.SCHEDULERS: _schedulers,
         Kind.ROUTERS: _routers,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fairbench.cli.bench_file import OnSaved
     from fairbench.config import ExperimentSpec
     from fairbench.live.options import LiveOptions
 
@@ -15,6 +16,7 @@ def run_live_repeatedly(
     options: LiveOptions,
     num_runs: int,
     result_dir: Path,
+    on_saved: OnSaved,
     *,
     as_json: bool,
     show: bool,
@@ -27,8 +29,9 @@ def run_live_repeatedly(
     from fairbench.cli.interrupt import interruptible
     from fairbench.cli.live_run import as_progress_line, run_and_save, shared_cluster
     from fairbench.cli.progress import live_progress
-    from fairbench.cli.repeat import report
-    from fairbench.report.store import check_writable, fresh_directory, run_name
+    from fairbench.cli.repeat import conclude
+    from fairbench.report.directories import check_writable, fresh_directory
+    from fairbench.report.store import run_name
 
     check_writable(result_dir)
     parent = fresh_directory(result_dir, f"{run_name(spec)}-x{num_runs}")
@@ -44,4 +47,4 @@ def run_live_repeatedly(
             one = spec.model_copy(update={"seed": seed})
             result, _ = run_and_save(one, options, parent, on_progress, interrupted, cluster)
             summaries.append(result.summary)
-    report(summaries, parent, interrupted, as_json=as_json)
+    conclude(summaries, parent, on_saved, interrupted, as_json=as_json)

@@ -6,14 +6,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
-
-if TYPE_CHECKING:
-    from fairbench.metrics.records import Requests
 
 MIN_WIDTH = 60
 
@@ -39,24 +36,3 @@ def look() -> tuple[bool, int]:
 def print_json(summary: Mapping[str, Any]) -> None:
     """The summary for programs: one JSON object on stdout, in which undefined is null."""
     typer.echo(json.dumps(summary, allow_nan=False))
-
-
-def add_bench_line(
-    path: Path | None,
-    summary: Mapping[str, Any],
-    requests: Callable[[], Requests],
-    *,
-    details: bool,
-) -> None:
-    """Add the summary as a line of sglang.bench_serving's to a file, if there is a path.
-
-    With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
-    details are asked for without one.
-    """
-    from fairbench.errors import UsageError
-    from fairbench.report.bench_line import append_line, bench_details, bench_line
-
-    if path is not None:
-        append_line(path, bench_line(summary) | (bench_details(requests()) if details else {}))
-    elif details:
-        raise UsageError("--output-details: only with --output-file")

@@ -15,19 +15,23 @@ QUICK = "-quick"  # ends the name of a store that holds one seed of each point
 
 
 def plot(
-    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="A figure, or all.")],
+    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="Such as fig7, or all.")],
     source: Annotated[
         Path | None,
         Option(
-            "--from", metavar="DIR", help="Its store. [default: results/runs/FIGURE, or its -quick]"
+            "--from",
+            metavar="DIR",
+            help="Where its runs are. [default: results/runs/FIGURE, or FIGURE-quick]",
         ),
     ] = None,
-    formats: Annotated[str, Option("--format", metavar="A,B", help="Of svg, png and pdf.")] = "svg",
+    formats: Annotated[
+        str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
+    ] = "svg",
     output_dir: Annotated[Path, Option(help="Where the pictures go.")] = DEFAULT_PLOT_DIR,
 ) -> None:
-    """Draw a figure of the DLPM paper from a run store, and save the numbers in it as CSV.
+    """Draw a figure of the DLPM paper from stored runs.
 
-    Runs nothing; `fairbench reproduce FIGURE` does.
+    The numbers in it are saved as CSV. Runs nothing; `fairbench reproduce FIGURE` does.
     """
     from fairbench.errors import UsageError
     from fairbench.figures.catalogue import FIGURES, figure_named
@@ -49,10 +53,11 @@ def plot(
 
 def read_formats(text: str) -> list[str]:
     """The formats between the commas. Raises UsageError for an unknown one."""
+    from fairbench.cli.commas import split_commas
     from fairbench.errors import unknown_name
     from fairbench.figures.catalogue import FORMATS
 
-    found = [part.strip() for part in text.split(",")]
+    found = split_commas("--format", text)
     for one in found:
         if one not in FORMATS:
             raise unknown_name("--format", one, FORMATS)

@@ -20,18 +20,19 @@ def recover(
         bool, typer.Option("--json", help="Print the summary as one JSON object, nothing else.")
     ] = False,
 ) -> None:
-    """Save what had finished of a run that was killed, and print its summary.
+    """Save what had finished of a run that was killed.
 
-    The run is marked incomplete. What was under way when it was killed is not in it.
+    Prints its summary. The run is marked incomplete. What was under way when it was killed is not
+    in it.
     """
     import shutil
 
     from fairbench.cli.output import print_json, print_summary
-    from fairbench.config.resolve import read_experiment, resolve
+    from fairbench.config.resolve import read_spec
     from fairbench.errors import UsageError
     from fairbench.live.run_folder import FOLDER, run_folder
     from fairbench.report.manifest import Stopwatch, build_manifest
-    from fairbench.report.store import MANIFEST, write_run
+    from fairbench.report.store import EXPERIMENT, MANIFEST, write_run
     from fairbench.sim.spool import FOLDER as SIMULATED
 
     if (run_dir / MANIFEST).exists():
@@ -39,8 +40,7 @@ def recover(
     name = next((name for name in (FOLDER, SIMULATED) if (run_dir / name).is_dir()), None)
     if name is None:
         raise UsageError(f"{run_dir}: is not the directory of a run that was killed")
-    experiment = run_dir / "experiment.toml"
-    spec = resolve({}, {}, read_experiment(experiment), path=experiment)
+    spec = read_spec(run_dir / EXPERIMENT)
     watch = Stopwatch.start()
     with run_folder(run_dir, name) as folder:
         result = _recovered(spec, folder)

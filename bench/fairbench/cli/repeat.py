@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -14,41 +13,57 @@ import typer
 from fairbench.cli.main import FAILED
 
 if TYPE_CHECKING:
+    from fairbench.cli.bench_file import OnSaved
     from fairbench.cli.interrupt import Interruption
     from fairbench.config import ExperimentSpec
 
 
 def run_repeatedly(
-    spec: ExperimentSpec, num_runs: int, result_dir: Path, *, as_json: bool, show: bool
+    spec: ExperimentSpec,
+    num_runs: int,
+    result_dir: Path,
+    on_saved: OnSaved,
+    *,
+    as_json: bool,
+    show: bool,
 ) -> None:
     """Run seeds ``spec.seed`` and up; each run is saved as usual, inside one fresh directory.
 
     That directory also gets ``intervals.json``. On Ctrl-C, what was begun is kept as it stands.
     """
     from fairbench.cli.interrupt import interruptible
-    from fairbench.report.store import check_writable, fresh_directory, run_name
+    from fairbench.report.directories import check_writable, fresh_directory
+    from fairbench.report.store import run_name
 
     check_writable(result_dir)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
     parent = fresh_directory(result_dir, f"{run_name(spec)}-x{num_runs}")
     with interruptible() as interrupted:
         summaries = run_all(specs, parent, interrupted, show=show)
-    report(summaries, parent, interrupted, as_json=as_json)
+    conclude(summaries, parent, on_saved, interrupted, as_json=as_json)
 
 
-def report(
-    summaries: Sequence[dict[str, Any]], parent: Path, interrupted: Interruption, *, as_json: bool
+def conclude(
+    summaries: Sequence[dict[str, Any]],
+    parent: Path,
+    on_saved: OnSaved,
+    interrupted: Interruption,
+    *,
+    as_json: bool,
 ) -> None:
     """Write and print what runs that differ in the seed give together; exit if interrupted."""
-    from fairbench.report.intervals import as_lines, combine
+    from fairbench.cli.output import print_json
+    from fairbench.report.intervals import INTERVALS_FILE, as_lines, combine
+    from fairbench.report.store import runs_in, write_json
 
     if not summaries:
         raise typer.Exit(interrupted.exit_code)
     combined = combine(summaries)
-    text = json.dumps(combined, indent=2, allow_nan=False) + "\n"
-    (parent / "intervals.json").write_text(text, encoding="utf-8")
+    write_json(parent / INTERVALS_FILE, combined)
+    for run in sorted(runs_in(parent), key=lambda run: int(run.summary["seed"])):
+        on_saved(run)
     if as_json:
-        typer.echo(json.dumps(combined, allow_nan=False))
+        print_json(combined)
         typer.echo(f"fairbench: saved to {parent}", err=True)
     else:
         typer.echo("\n".join([*as_lines(combined), f"files  {parent}"]))

@@ -1,4 +1,4 @@
-"""``fairbench report``: a stored run or sweep as one page."""
+"""``fairbench report``: a stored run, its repeats, or a sweep as one page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fairbench.report.page import Page
+    from fairbench.report.pages.page import Page
 
 
 def report(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory of a run, or of a sweep.")
+        Path, typer.Argument(metavar="DIR", help="What `run` or `sweep` has made.")
     ],
     output: Annotated[
         Path | None,
@@ -22,9 +22,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a page on a run or sweep: who got what, figures, bounds, warnings, how to repeat it.
+    """Write a page on a run, its repeats, or a sweep.
 
-    The page is one file that needs no network and no script.
+    It has who got what, figures, bounds, warnings and how to run it again, in one file that needs
+    no network and no script.
     """
     from fairbench.errors import UsageError
 
@@ -42,15 +43,21 @@ def report(
 def _page(directory: Path) -> Page:
     """The page of whatever the directory is of. Raises DataError if that is nothing of ours."""
     from fairbench.errors import DataError
+    from fairbench.report.intervals import INTERVALS_FILE
     from fairbench.report.store import MANIFEST
+    from fairbench.report.sweep_store import SWEEP_FILE
 
     if (directory / MANIFEST).exists():
-        from fairbench.report.run_page import run_page
+        from fairbench.report.pages.run_page import run_page
         from fairbench.report.store import read_run
 
         return run_page(read_run(directory))
-    if (directory / "sweep.toml").exists():
-        from fairbench.report.sweep_page import sweep_page
+    if (directory / INTERVALS_FILE).exists():
+        from fairbench.report.pages.repeat_page import repeat_page
+
+        return repeat_page(directory)
+    if (directory / SWEEP_FILE).exists():
+        from fairbench.report.pages.sweep_page import sweep_page
 
         return sweep_page(directory)
     raise DataError(f"{directory}: is neither the directory of a run nor that of a sweep")
@@ -58,9 +65,9 @@ def _page(directory: Path) -> Page:
 
 def _rendered(page: Page, suffix: str) -> str:
     if suffix == ".md":
-        from fairbench.report.markdown import as_markdown
+        from fairbench.report.pages.markdown import as_markdown
 
         return as_markdown(page)
-    from fairbench.report.html import as_html
+    from fairbench.report.pages.html import as_html
 
     return as_html(page)

@@ -21,12 +21,14 @@ CLAIMS_DIR = Path("results")
 def reproduce(
     figure: Annotated[
         str,
-        typer.Argument(metavar="FIGURE", help="A figure, claims (the table of them), or all."),
+        typer.Argument(metavar="FIGURE", help="Such as fig7, claims (the table of them), or all."),
     ],
     quick: Annotated[
         bool, Option("--quick/--full", help="One seed of each point, or as many as its sweep has.")
     ] = False,
-    formats: Annotated[str, Option("--format", metavar="A,B", help="Of svg, png and pdf.")] = "svg",
+    formats: Annotated[
+        str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
+    ] = "svg",
     output_dir: Annotated[Path, Option(help="Where the pictures go.")] = DEFAULT_PLOT_DIR,
     claims_dir: Annotated[Path, Option(help="Where claims.md and claims.csv go.")] = CLAIMS_DIR,
     result_dir: Annotated[
@@ -34,9 +36,10 @@ def reproduce(
     ] = DEFAULT_RESULT_DIR,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
-    """Run what a figure of the DLPM paper still lacks, then draw it; or judge all its claims.
+    """Run what a figure of the DLPM paper lacks, then draw it.
 
-    Runs that are finished are never run again, also after a crash or Ctrl-C.
+    Or judge all claims of the paper. Runs that are finished are never run again, also after a
+    crash or Ctrl-C.
     """
     from fairbench.cli.reproduce_runs import fill
     from fairbench.errors import unknown_name

@@ -17,7 +17,8 @@ from fairbench.config.sweep import overridden, read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import RunFailed, UsageError
 from fairbench.figures.fig4 import FILE, read_timings
-from fairbench.report.store import check_writable, write_json
+from fairbench.report.directories import check_writable
+from fairbench.report.store import write_json
 from fairbench.report.sweep_store import SweepStore
 from fairbench.sim.centralised import time_rounds
 from fairbench.sim.timing import resolve_profile

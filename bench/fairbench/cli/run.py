@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from fairbench.cli.bench_file import OutputDetails, OutputFile, run_lines
+
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
 
@@ -148,7 +150,7 @@ def run(
     ] = None,
     server_arg: Annotated[
         list[str] | None,
-        Option(help="Any other flag of each server, as '--flag value'; may be repeated."),
+        Option(metavar="'--FLAG VALUE'", help="Any other flag of each server; may be repeated."),
     ] = None,
     server_python: Annotated[
         str | None,
@@ -164,14 +166,17 @@ def run(
         Path, Option(help="Each run makes one fresh directory in here.")
     ] = DEFAULT_RESULT_DIR,
     tag: Annotated[str | None, Option(help="A word of yours, kept with the result.")] = None,
+    output_file: OutputFile = None,
+    output_details: OutputDetails = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
-    """Run one experiment, on the simulated cluster or on real servers, and say who got what.
+    """Run one experiment and say who got what.
 
-    Everything has a default: `fairbench run` alone works.
+    On the simulated cluster, or on real servers. Everything has a default: `fairbench run` alone
+    works.
     """
     from fairbench.cli.live_flags import check_live, given, parse_headers, split_args
     from fairbench.live.options import LiveOptions
@@ -221,19 +226,22 @@ def run(
     spec = _resolve(experiment, given(flags), given(engine), settings or [])
     options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header or []))
     check_live(spec, options)
+    on_saved = run_lines(output_file, details=output_details)
     show = not disable_tqdm
     if num_runs > 1 and spec.backend is not None:
         from fairbench.cli.live_repeat import run_live_repeatedly
 
-        run_live_repeatedly(spec, options, num_runs, result_dir, as_json=as_json, show=show)
+        run_live_repeatedly(
+            spec, options, num_runs, result_dir, on_saved, as_json=as_json, show=show
+        )
     elif num_runs > 1:
         from fairbench.cli.repeat import run_repeatedly
 
-        run_repeatedly(spec, num_runs, result_dir, as_json=as_json, show=show)
+        run_repeatedly(spec, num_runs, result_dir, on_saved, as_json=as_json, show=show)
     else:
         from fairbench.cli.run_once import run_once
 
-        run_once(spec, options, result_dir, as_json=as_json, show=show)
+        run_once(spec, options, result_dir, on_saved, as_json=as_json, show=show)
 
 
 def _resolve(

@@ -13,6 +13,7 @@ from fairbench.errors import RunFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairbench.cli.bench_file import OnSaved
     from fairbench.cli.interrupt import Interruption
     from fairbench.config import ExperimentSpec
     from fairbench.live.options import LiveOptions
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 
 
 def run_once(
-    spec: ExperimentSpec, options: LiveOptions, result_dir: Path, *, as_json: bool, show: bool
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    result_dir: Path,
+    on_saved: OnSaved,
+    *,
+    as_json: bool,
+    show: bool,
 ) -> None:
     """Run an experiment on its backend, save it and print its summary; ``show`` progress or not.
 
@@ -30,7 +37,8 @@ def run_once(
     from fairbench.cli.interrupt import interruptible
     from fairbench.cli.live_run import as_progress_line, run_and_save
     from fairbench.cli.progress import live_progress, progress_line
-    from fairbench.report.store import check_writable
+    from fairbench.report.directories import check_writable
+    from fairbench.report.store import read_run
 
     check_writable(result_dir)
     line = progress_line if spec.backend is None else as_progress_line
@@ -40,6 +48,7 @@ def run_once(
                 result, path = _simulate(spec, result_dir, on_progress, interrupted)
             else:
                 result, path = run_and_save(spec, options, result_dir, on_progress, interrupted)
+        on_saved(read_run(path))
         _print(result, path, interrupted, as_json=as_json)
 
 

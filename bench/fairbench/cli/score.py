@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
+
 if TYPE_CHECKING:
-    from fairbench.report.foreign import Scored
+    from fairbench.report.foreign.records import Scored
 
 
 class Unit(StrEnum):
@@ -54,48 +56,50 @@ def score(
             "output_tokens; optional program, worker, cached_tokens, admitted, status, error.",
         ),
     ] = None,
-    time_unit: Annotated[Unit | None, Option(help="Of all times in the file. [default: s]")] = None,
+    time_unit: Annotated[
+        Unit | None, Option(help="Unit of all times in the file. [default: s]")
+    ] = None,
     line: Annotated[
         int | None, Option(min=1, help="Which run of a file with one run a line.")
     ] = None,
     clients: Annotated[
         str | None,
-        Option(metavar="A,B", help="Clients that count even if they have no record: service 0."),
+        Option(metavar="A,B", help="Clients that count even if they have no record."),
     ] = None,
     misbehaving: Annotated[
         str | None, Option(metavar="A,B", help="Clients that are not well-behaved.")
     ] = None,
     latency: Annotated[
         Latency | None,
-        Option(help="A request without program is one. [default: program]"),
+        Option(
+            help="Of programs (a request of none is one), or of first tokens. [default: program]"
+        ),
     ] = None,
     window_start: Annotated[
-        float | None, Option(min=0.0, help="Seconds after the first request. [default: 0]")
+        float | None,
+        Option(min=0.0, help="Count from so many seconds after the first request. [default: 0]"),
     ] = None,
     window_end: Annotated[
-        float | None, Option(min=0.0, help="The same. [default: when the last program came]")
+        float | None,
+        Option(min=0.0, help="Count until then, seconds. [default: when the last program came]"),
     ] = None,
-    output_file: Annotated[
-        Path | None,
-        Option(help="Also add a JSON line in sglang.bench_serving's shape to this file."),
-    ] = None,
-    output_details: Annotated[
-        bool, Option("--output-details", help="With lists of all requests in that line.")
-    ] = False,
+    output_file: OutputFile = None,
+    output_details: OutputDetails = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the summary as one JSON object, nothing else.")
     ] = False,
 ) -> None:
-    """Compute every fairness metric from records of requests, whoever made them.
+    """Compute every fairness metric from anyone's records of requests.
 
     Times may be by any clock. A request without an end failed. Several files are one run; where a
     layout names no client (vllm, sglang), each file is a client.
     """
-    from fairbench.cli.output import add_bench_line, print_json
+    from fairbench.cli.commas import split_commas
+    from fairbench.cli.output import print_json
     from fairbench.cli.score_run import score_run
     from fairbench.errors import UsageError
-    from fairbench.report.foreign import read_scored
-    from fairbench.report.foreign_layout import parse_map
+    from fairbench.report.foreign.layout import parse_map
+    from fairbench.report.foreign.records import read_scored
 
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
@@ -111,9 +115,9 @@ def score(
             names=parse_map(names or []),
             line=line,
             unit_s=UNITS_S[time_unit or Unit.S],
-            registered=_listed("--clients", clients),
+            registered=split_commas("--clients", clients) if clients else [],
         )
-        unruly = _listed("--misbehaving", misbehaving)
+        unruly = split_commas("--misbehaving", misbehaving) if misbehaving else []
         summary, requests = _summary(scored, window, unruly, latency), scored.requests
         summary = {"records": [str(path) for path in files], **summary}
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
@@ -130,7 +134,7 @@ def _summary(
     latency: Latency | None,
 ) -> dict[str, Any]:
     from fairbench.live.service_rows import service_of
-    from fairbench.report.foreign_summary import scored_summary, scored_window
+    from fairbench.report.foreign.summary import scored_summary, scored_window
 
     return scored_summary(
         scored,
@@ -139,16 +143,6 @@ def _summary(
         misbehaving=misbehaving,
         latency="ttft" if latency is Latency.TTFT else "program",
     )
-
-
-def _listed(flag: str, text: str | None) -> list[str]:
-    """The names between the commas. Raises UsageError for an empty or repeated one."""
-    from fairbench.errors import UsageError
-
-    names = [] if text is None else [name.strip() for name in text.split(",")]
-    if "" in names or len(set(names)) < len(names):
-        raise UsageError(f"{flag} {text}: must be different names with commas between")
-    return names
 
 
 def _print_table(summary: dict[str, Any], files: list[Path]) -> None:

@@ -23,11 +23,11 @@ def score_run(
     from fairbench.metrics.records import Window
     from fairbench.metrics.summary import summarize
     from fairbench.report.run_tables import read_tables, stored_facts
-    from fairbench.report.shape import check_whole
-    from fairbench.report.store import read_run
+    from fairbench.report.store import SUMMARY, read_run
+    from fairbench.report.summary_schema import check_whole
 
     run = read_run(path)
-    check_whole(run.summary, path / "summary.json")
+    check_whole(run.summary, path / SUMMARY)
     tables, stored = read_tables(run), run.summary
     window = Window(
         stored["window_start_s"] if start_s is None else start_s,
@@ -44,14 +44,14 @@ def score_run(
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
     """The theorem that the run was judged by, or None and why."""
-    from fairbench.config.resolve import read_experiment, resolve
+    from fairbench.config.resolve import read_spec
+    from fairbench.report.store import EXPERIMENT
     from fairbench.schedulers.registry import build_local, build_router
     from fairbench.sim.results import cluster_bound
 
     if stored["bound_source"] is None:
         return None, stored["notes"]["bound_source"]
-    file = path / "experiment.toml"
-    spec = resolve({}, {}, read_experiment(file), path=file)
+    spec = read_spec(path / EXPERIMENT)
     router = build_router(spec.router, spec.settings, spec.dp)
     return cluster_bound(router, build_local(spec.local, spec.settings), spec.dp)
 

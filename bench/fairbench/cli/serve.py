@@ -9,9 +9,15 @@ import typer
 from typer import Option
 
 DEFAULT_LOG_DIR = Path("results/serve")
+# What only workers that are started here obey.
+ONLY_WITH_DP = (
+    *("local", "backend", "model", "gpu", "tp", "load_format", "server_arg", "time_scale"),
+    *("server_python", "ready_check_timeout_sec", "log_dir"),
+)
 
 
 def serve(
+    context: typer.Context,
     worker_url: Annotated[
         list[str] | None,
         Option(
@@ -58,7 +64,9 @@ def serve(
     grace: Annotated[
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
     ] = 30.0,
-    backend: Annotated[str, Option(metavar="sglang|emulator", help="What --dp starts.")] = "sglang",
+    backend: Annotated[
+        str, Option(metavar="sglang|emulator", help="With --dp: what is started.")
+    ] = "sglang",
     model: Annotated[str | None, Option(help="With --dp: the model served.")] = None,
     gpu: Annotated[
         str | None, Option(help="With --dp and the emulator: its timing profile. [default: a100]")
@@ -67,14 +75,19 @@ def serve(
     load_format: Annotated[str | None, Option(help="With --dp: as in SGLang.")] = None,
     server_arg: Annotated[
         list[str] | None,
-        Option(help="With --dp: any other flag of each server, as '--flag value'; repeat it."),
+        Option(
+            metavar="'--FLAG VALUE'", help="With --dp: any other flag of each server; repeat it."
+        ),
     ] = None,
     time_scale: Annotated[
         float | None, Option(help="With --dp: seconds of an emulator's time in a second.")
     ] = None,
     server_python: Annotated[
         str | None,
-        Option(help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+        Option(
+            help="With --dp: Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this "
+            "one]"
+        ),
     ] = None,
     ready_check_timeout_sec: Annotated[
         float, Option(min=1, help="With --dp: seconds within which workers have to be ready.")
@@ -107,6 +120,8 @@ def serve(
 
     if bool(worker_url) == bool(dp):
         raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
+    if worker_url and (misplaced := _given(context, ONLY_WITH_DP)):
+        raise UsageError(f"--{misplaced[0].replace('_', '-')}: only with --dp")
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     clients = read_keys(keys) if keys else None
     check_address(host, port)
@@ -117,12 +132,10 @@ def serve(
         "time_scale": time_scale,
         "server_args": split_args(server_arg) if server_arg else None,
     }
-    started = given({"local": local, "model": model, "gpu": gpu})
-    if worker_url and (misplaced := [*started, *given(server)]):
-        raise UsageError(f"--{misplaced[0].removesuffix('s').replace('_', '-')}: only with --dp")
+    started = {"router": router, "local": local, "dp": dp, "model": model, "gpu": gpu}
     flags = {
-        **started,
-        **given({"scheduler": scheduler, "router": router, "dp": dp}),
+        "scheduler": scheduler,
+        **given(started),
         "backend": {"kind": backend, **given(server)},
     }
     with (
@@ -141,3 +154,9 @@ def serve(
             max_queue=max_queue,
         )
         asyncio.run(serve_router(config, host, port, grace_s=grace, on_ready=typer.echo))
+
+
+def _given(context: typer.Context, names: tuple[str, ...]) -> list[str]:
+    """Those of the parameters that are on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]

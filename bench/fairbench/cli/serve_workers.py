@@ -39,9 +39,7 @@ def named_workers(
     from fairbench.schedulers.registry import split_pair
 
     name = router or split_pair(scheduler)[0]
-    for key in settings:
-        if not key.startswith(f"{name}."):
-            raise UsageError(f"--set {key}: only parameters of the router, such as {name}.PARAM")
+    _check_settings(settings, name)
     workers = [parse_worker(url) for url in urls]
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
@@ -61,11 +59,13 @@ def started_workers(
     from fairbench.cli.interrupt import interruptible
     from fairbench.cli.live_flags import check_live
     from fairbench.config.resolve import resolve
+    from fairbench.config.settings import ENGINE
     from fairbench.live.servers.cluster import running_cluster
 
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
     spec = resolve(flags, settings)
+    _check_settings(settings, spec.router, spec.local, ENGINE)
     check_live(spec, options)
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -82,4 +82,14 @@ def started_workers(
             interrupted=interrupted,
         ) as cluster,
     ):
+        if interrupted():  # since the last look of those who started them
+            raise KeyboardInterrupt
         yield Routed(spec.router, spec.settings, cluster.addresses)
+
+
+def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:
+    """Raise UsageError for a setting that none of the parts that are used obeys."""
+    for key in settings:
+        if key.partition(".")[0] not in owners:
+            parameters = " and ".join(f"{owner}.PARAM" for owner in owners)
+            raise UsageError(f"--set {key}: only {parameters} can be set here")

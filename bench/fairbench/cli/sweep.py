@@ -21,7 +21,9 @@ def sweep(
         str | None,
         typer.Argument(metavar="NAME|FILE.toml", help="Bundled sweep, such as fig7, or a file."),
     ] = None,
-    schedulers: Annotated[str | None, Option(metavar="A,B", help="Pairs to compare.")] = None,
+    schedulers: Annotated[
+        str | None, Option(metavar="A,B", help="Pairs to compare, see `list schedulers`.")
+    ] = None,
     workloads: Annotated[
         str | None, Option(metavar="A,B", help="Workloads, by name or path.")
     ] = None,
@@ -55,7 +57,11 @@ def sweep(
         int | None, Option(help="Seeds of each point; metrics get 95% bootstrap intervals.")
     ] = None,
     quick: Annotated[
-        bool, Option("--quick", help="40 well-behaved programs a point, over three seeds.")
+        bool,
+        Option(
+            "--quick",
+            help="40 well-behaved programs a point and three seeds, unless other flags say.",
+        ),
     ] = False,
     name: Annotated[
         str | None, Option(help="What to call the sweep and its directory. [default: the file's]")
@@ -87,10 +93,12 @@ def sweep(
     ] = False,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
-    """Run every combination of schedulers, workloads and settings, and compare them.
+    """Run a grid of experiments and compare them.
 
-    The grid comes from a file, from flags, or from both: flags replace what the file says.
+    The grid is every combination of schedulers, workloads and settings. It comes from a file, from
+    flags, or from both: flags replace what the file says.
     """
+    from fairbench.cli.live_flags import given
     from fairbench.cli.sweep_live import check_live_points
     from fairbench.cli.sweep_run import list_points, run_sweep
     from fairbench.config import identity
@@ -105,6 +113,7 @@ def sweep(
         "model": model,
         "backend": backend,
         "num_programs": num_programs,
+        "duration_s": duration,
         "seed": seed,
     }
     axes = {
@@ -113,18 +122,17 @@ def sweep(
         **_axis("--scenarios", "scenario", scenarios, str),
         **_axis("--dp", "dp", dp, int),
         **_settings(settings or []),
-        **{key: value for key, value in single.items() if value is not None},
-        **({} if duration is None else {"duration_s": duration}),
+        **given(single),
     }
     if resume is not None:
         if file or axes or num_runs or quick or name:
             raise UsageError(f"--resume {resume}: goes on with that sweep as it is, so no other")
         store = SweepStore(resume)
-        specs = points(store.sweep())
+        specs = points(store.sweep(), file=str(store.file))
         finished = set(store.finished())
     else:
         swept = _sweep(file, axes, num_runs, name, quick=quick)
-        specs = points(swept)
+        specs = points(swept, file=file)
         finished = set()
     if dry_run:
         list_points([one for one in specs if identity(one) not in finished], as_json=as_json)
@@ -141,35 +149,29 @@ def _sweep(
     file: str | None, axes: dict[str, Any], num_runs: int | None, name: str | None, *, quick: bool
 ) -> Sweep:
     """The sweep of a file, of flags, or of both. Raises UsageError if there is neither."""
+    from fairbench.cli.live_flags import given
     from fairbench.config.sweep import make_sweep, overridden, quickened, read_sweep, sweep_names
     from fairbench.errors import UsageError
 
     if not file and not axes:
         names = ", ".join(sweep_names())
         raise UsageError(f"nothing to sweep: name a FILE.toml, one of {names}, or --schedulers A,B")
-    fields = {"num_runs": num_runs, "name": name}
-    swept = overridden(
-        read_sweep(file) if file else make_sweep({"name": "sweep", "grid": {}}),
-        axes,
-        **{key: value for key, value in fields.items() if value is not None},
-    )
-    return quickened(swept) if quick else swept
+    swept = read_sweep(file) if file else make_sweep({"name": "sweep", "grid": {}})
+    fields = given({"num_runs": num_runs, "name": name})
+    return overridden(quickened(swept) if quick else swept, axes, **fields)
 
 
 def _axis(flag: str, key: str, text: str | None, read: Callable[[str], Any]) -> dict[str, Any]:
     """The values between the commas, under the key of the grid; nothing if there is no text."""
+    from fairbench.cli.commas import split_commas
     from fairbench.errors import UsageError
 
     if text is None:
         return {}
-    parts = [part.strip() for part in text.split(",")]
     try:
-        values = [read(part) for part in parts]
+        return {key: [read(word) for word in split_commas(flag, text)]}
     except ValueError:
         raise UsageError(f"{flag} {text}: must be whole numbers with commas between") from None
-    if "" in parts:
-        raise UsageError(f"{flag} {text}: nothing between two commas")
-    return {key: values}
 
 
 def _settings(texts: list[str]) -> dict[str, Any]:

@@ -10,21 +10,23 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairbench.report.validation import RunComparison
+    from fairbench.report.validation.compare import RunComparison
     from fairbench.sim.measured import MeasuredRun
 
 
 def validate(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="Measured runs, JSON lines (.gz or not).")
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Measured runs, JSON lines (.gz or not).")
     ],
     crosschecks: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON file of published numbers, for a second table."),
+        typer.Option(
+            metavar="FILE", help="Published numbers to compare with the simulator's as well, JSON."
+        ),
     ] = None,
     output_dir: Annotated[
         Path | None,
-        typer.Option(help="Write validation.{json,csv,svg,png} there (needs matplotlib)."),
+        typer.Option(help="Where validation.{json,csv,svg,png} go; without it, none."),
     ] = None,
     fit: Annotated[
         bool, typer.Option("--fit", help="Only redo the calibration and print it (30 s).")
@@ -33,19 +35,19 @@ def validate(
         bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Replay measured runs in the simulator and print simulated against measured.
+    """Replay measured runs in the simulator, and compare.
 
     Same arrivals, lengths and scheduler; S-LoRA's engine on an A10G with Llama-2-7b. Two constants
     of prefill are fitted to the overload and proportional runs; all other runs are the test.
     """
     from fairbench.sim.measured import load_measured
 
-    runs = load_measured(path)
+    runs = load_measured(file)
     if fit:
         _print_fit(runs, as_json=as_json)
         return
     if output_dir is not None:
-        from fairbench.report.validation_files import check_output
+        from fairbench.report.validation.files import check_output
 
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
@@ -53,7 +55,7 @@ def validate(
 
 
 def _compared(runs: list[MeasuredRun]) -> list[RunComparison]:
-    from fairbench.report.validation import compare_run
+    from fairbench.report.validation.compare import compare_run
     from fairbench.sim.replay import FITTED_SCENARIOS, replay_run
 
     return [
@@ -76,9 +78,9 @@ def _report(
     as_json: bool,
 ) -> None:
     from fairbench.cli.output import print_json
-    from fairbench.report.validation_files import as_json_object, write_files
-    from fairbench.report.validation_order import scheduler_orders
-    from fairbench.report.validation_table import as_text
+    from fairbench.report.validation.files import as_json_object, write_files
+    from fairbench.report.validation.order import scheduler_orders
+    from fairbench.report.validation.table import as_text
 
     orders = scheduler_orders(runs)
     whole = as_json_object(runs, orders, _settings(), checks)

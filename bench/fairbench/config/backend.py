@@ -32,6 +32,8 @@ MANAGED_ARGS = frozenset(
 SIMULATOR_ONLY = ("eviction_delay_s", "timing_error_pct")
 ENGINE_ONLY = ("full_reservation", "step_by_step")
 
+# Emulated seconds in a real one: with more or fewer, times are no longer numbers that make sense.
+MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -54,6 +56,8 @@ class _Servers(_Backend):
     def _not_managed(self) -> Self:
         for arg in self.server_args:
             flag = arg.partition("=")[0]
+            if flag.startswith("--") and len(words := flag.split()) > 1:
+                raise ValueError(f"server_args: {flag!r} is {len(words)} words, write one an item")
             if flag in MANAGED_ARGS:
                 raise ValueError(f"server_args: {flag} is set by fairbench itself")
         return self
@@ -79,7 +83,7 @@ class Emulator(_Servers):
     """
 
     kind: Literal["emulator"] = "emulator"
-    time_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    time_scale: Annotated[float, Field(ge=MIN_TIME_SCALE, le=MAX_TIME_SCALE)] = 1.0
     has_profile: ClassVar[bool] = True
 
 

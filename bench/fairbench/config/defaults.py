@@ -16,7 +16,8 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
 from fairbench.sim.timing import resolve_profile
 from fairbench.validation import explain
-from fairbench.workloads.spec import WorkloadSpec, load_workload
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.spec import load_workload
 
 DEFAULTS: Mapping[str, Any] = {
     "scheduler": "d2lpm",

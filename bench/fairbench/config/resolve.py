@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import check_engine, resolve_backend
 from fairbench.config.defaults import choices, read_workload, text_of, times_of, used_parts
-from fairbench.config.serving import defaults_of, fitting, served
+from fairbench.config.serving import check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec, flat_settings
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.validation import explain, read_toml
-from fairbench.workloads.spec import expected_programs
+from fairbench.workloads.plan import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
 
@@ -36,6 +36,11 @@ def read_experiment(path: Path) -> dict[str, Any]:
     if not isinstance(data.get("settings", {}), dict):
         raise DataError(f"{path}: settings: must be a table, such as [settings.dlpm]")
     return data
+
+
+def read_spec(path: Path) -> ExperimentSpec:
+    """The full spec of an experiment file. Raises DataError naming the file."""
+    return resolve({}, {}, read_experiment(path), path=path)
 
 
 def resolve(
@@ -83,6 +88,7 @@ def _resolve(
         read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
     )
     check_engine(backend, settings | resolved)
+    check_scheduling(backend, assignments)
     draft |= {"settings": resolved, "backend": backend, "workload": workload}
     try:
         spec = ExperimentSpec.model_validate(times_of(draft, workload) | draft)

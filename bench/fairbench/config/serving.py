@@ -15,7 +15,7 @@ from fairbench.config.backend import (
 )
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError
-from fairbench.schedulers.registry import pair_name
+from fairbench.schedulers.registry import pair_name, params_classes
 from fairbench.sim.timing import resolve_profile
 
 Chosen = SGLang | Emulator | Endpoint | None
@@ -49,6 +49,20 @@ def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
     return _hardware(backend, draft) | _scheduling(backend, draft)
 
 
+def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
+    """Raise UsageError for a scheduler's parameter where no scheduler is ours."""
+    if not isinstance(backend, Endpoint):
+        return
+    known = params_classes()
+    for key, value in assignments.items():
+        if key.partition(".")[0] in known:
+            raise _as_it_is(key, value)
+
+
+def _as_it_is(key: str, value: Any) -> UsageError:
+    return UsageError(f"{key} = {value!r}: an endpoint is benchmarked as it is served")
+
+
 def _has_profile(backend: Chosen) -> bool:
     return backend is None or backend.has_profile
 
@@ -74,7 +88,7 @@ def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
         return {"scheduler": pair_name(router, local), "router": router, "local": local}
     for key in SCHEDULING:
         if draft[key] != AS_SERVED:
-            raise UsageError(f"{key} = {draft[key]!r}: an endpoint is benchmarked as it is served")
+            raise _as_it_is(key, draft[key])
     return {}
 
 

@@ -9,7 +9,8 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.sim.engine_params import EngineParams
-from fairbench.workloads.spec import WorkloadSpec, load_workload, with_settings, workload_names
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.spec import load_workload, with_settings, workload_names
 
 ENGINE = "engine"
 

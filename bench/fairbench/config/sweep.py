@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fairbench.config.spec import ExperimentSpec
+from fairbench.config.spec import ExperimentSpec, flat_settings
 from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.validation import explain, read_toml
@@ -18,13 +18,27 @@ from fairbench.workloads.model import MAX_NAME
 
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
+KEYS = frozenset(ExperimentSpec.model_fields) - {"settings"}
+SIZES = frozenset({"num_programs", "duration_s"})  # what ``quick`` decides unless flags do
+
+
+def _flat(table: Any) -> Any:
+    """The table with settings as ``"NAME.PARAM"``: TOML nests them where nobody quotes the key."""
+    if not isinstance(table, Mapping):
+        return table
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = value if key == "settings" and isinstance(value, Mapping) else {key: value}
+        flat |= {key: value} if key in KEYS else flat_settings(nested)
+    return flat
 
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, Mapping) else value
 
 
-Tables = Annotated[list[dict[str, Any]], BeforeValidator(_as_list)]
+Table = Annotated[dict[str, Any], BeforeValidator(_flat)]
+Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 
 
 class Sweep(BaseModel):
@@ -41,7 +55,7 @@ class Sweep(BaseModel):
     description: str = ""
     num_runs: Annotated[int, Field(ge=1, le=MAX_POINTS)] = 1
     quick: bool = False
-    base: dict[str, Any] = {}
+    base: Table = {}
     grid: Annotated[Tables, Field(min_length=1)]
     exclude: Tables = []
 
@@ -80,9 +94,8 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
         raise UsageError(explain(error, known=Sweep.model_fields)) from None
     for where, tables in (("base", [sweep.base]), ("grid", sweep.grid), ("exclude", sweep.exclude)):
         for key in (key for table in tables for key in table):
-            if "." not in key and (key not in ExperimentSpec.model_fields or key == "settings"):
-                known = set(ExperimentSpec.model_fields) - {"settings"}
-                raise unknown_name(f"key in {where}", key, known)
+            if "." not in key and key not in KEYS:
+                raise unknown_name(f"key in {where}", key, KEYS)
     return sweep
 
 
@@ -104,10 +117,11 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """The sweep with ``axes`` in place of the same keys of every grid, and other ``fields``.
 
-    Raises UsageError as ``make_sweep`` does.
+    Axes that say how much work there is end ``quick``. Raises UsageError as ``make_sweep`` does.
     """
     grid = [{**one, **axes} for one in sweep.grid]
-    return make_sweep({**sweep.model_dump(), "grid": grid, **fields})
+    quick = sweep.quick and SIZES.isdisjoint(axes)
+    return make_sweep({**sweep.model_dump(), "grid": grid, "quick": quick, **fields})
 
 
 def quickened(sweep: Sweep) -> Sweep:

@@ -10,17 +10,36 @@ from typing import Any
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import ExperimentSpec, identity
-from fairbench.config.sweep import MAX_POINTS, Sweep
-from fairbench.errors import UsageError
+from fairbench.config.sweep import MAX_POINTS, Sweep, read_sweep
+from fairbench.errors import DataError, UsageError
 
 QUICK_PROGRAMS = 40  # of the well-behaved clients of a point, all together
 
 
-def points(sweep: Sweep) -> list[ExperimentSpec]:
+def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
     """Every experiment of a sweep, each once, over all of its seeds, in the order of the grids.
 
-    Raises UsageError if there is none, if there are too many, or if one of them is impossible.
+    ``file`` is where the sweep was read, before flags changed it. Raises UsageError if there is no
+    point, if there are too many, or if one is impossible; it names the file if that is at fault.
     """
+    try:
+        return _points(sweep)
+    except UsageError as error:
+        if file is not None and str(error) == _complaint(read_sweep(file)):
+            raise DataError(f"{file}: {error}") from None
+        raise
+
+
+def _complaint(sweep: Sweep) -> str:
+    """What is wrong with the points of a sweep, "" if nothing is."""
+    try:
+        _points(sweep)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _points(sweep: Sweep) -> list[ExperimentSpec]:
     count = sum(prod(len(_values(values)) for values in grid.values()) for grid in sweep.grid)
     if count * sweep.num_runs > MAX_POINTS:
         raise UsageError(f"grid: {count * sweep.num_runs:,} points, at most {MAX_POINTS:,}")

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -17,8 +18,15 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from fairbench.errors import UsageError
 from fairbench.live.connections import allow_many_connections
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
 BACKLOG = 1024
+MAX_BODY_BYTES = 64 * 2**20
 SHUTDOWN_S = 0.5  # for what is under way at the end: by then it had its time, or has none
+
+# To find the tokens of a longer text may take a tenth of a second, in which nothing else happens.
+LONG_BODY_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,9 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
 
     Raises UsageError if the address cannot be had.
     """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):  # at once, since to start may take seconds
+        loop.add_signal_handler(signum, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(_is_our_fault)
     runner = web.AppRunner(
@@ -45,9 +56,6 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
     try:
         site = web.TCPSite(runner, host, port, backlog=BACKLOG)
         await _bind(site, host, port)
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(signum, stop.set)
         yield Listening(f"http://{host}:{runner.addresses[0][1]}", site, stop)
     finally:
         await runner.cleanup()
@@ -64,9 +72,9 @@ def check_address(host: str, port: int) -> None:
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """False for malformed HTTP: anyone can send it, its answer is 400, and keys may be in it."""
+    """False for clients that leave and for malformed HTTP, in which keys may be."""
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError)
+    return not isinstance(error, HttpProcessingError | ConnectionError)
 
 
 async def _bind(site: web.TCPSite, host: str, port: int) -> None:
@@ -75,6 +83,13 @@ async def _bind(site: web.TCPSite, host: str, port: int) -> None:
     except OSError as error:
         reason = str(error.strerror).rpartition("): ")[2]  # asyncio puts the address in front
         raise UsageError(f"--host {host} --port {port}: {reason}") from None
+
+
+async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
+    """``parse(raw, *args)``, in a thread if the body is long. Raises as that does."""
+    if len(raw) < LONG_BODY_BYTES:
+        return parse(raw, *args)
+    return await asyncio.to_thread(parse, raw, *args)
 
 
 def metrics_page(registry: CollectorRegistry) -> web.Response:

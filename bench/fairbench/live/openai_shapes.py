@@ -1,8 +1,10 @@
-"""What more than one of driver, router and emulator reads of the OpenAI APIs' bodies."""
+"""What more than one of driver, router and emulator reads of requests' and answers' bodies."""
 
 from __future__ import annotations
 
 import msgspec
+
+DEFAULT_NEW_TOKENS = 128  # SGLang's, where a request does not say
 
 
 class Part(msgspec.Struct):

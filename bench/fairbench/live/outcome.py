@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import AS_SERVED, Emulator, Endpoint, SGLang
@@ -54,7 +54,7 @@ def _own_policy(backend: SGLang | Emulator) -> str:
 
 def write_served(folder: Path, served: Served) -> None:
     """Keep what served a run beside its records."""
-    (folder / SERVED_FILE).write_text(json.dumps(asdict(served)) + "\n", encoding="utf-8")
+    (folder / SERVED_FILE).write_bytes(msgspec.json.encode(served) + b"\n")
 
 
 def outcome(
@@ -89,11 +89,13 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """The result of a run that was killed. Raises DataError if its records cannot be read."""
     path = folder / SERVED_FILE
     try:
-        served = Served(**json.loads(path.read_text(encoding="utf-8")))
+        served = msgspec.json.decode(path.read_bytes(), type=Served)
     except FileNotFoundError:
         raise DataError(f"{folder}: its servers were never ready, so nothing was run") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {error}") from None
     return outcome(spec, folder, recovered(read_records(folder)), served)
 
 

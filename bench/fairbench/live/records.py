@@ -150,6 +150,6 @@ def _read(path: Path, kind: type[_Record]) -> list[_Record]:
     for number, line in enumerate(lines[:-1], start=1):  # after the last newline: cut off
         try:
             records.append(decode(line))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     return records

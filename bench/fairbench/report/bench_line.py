@@ -14,11 +14,10 @@ import numpy as np
 
 from fairbench.errors import UsageError
 from fairbench.metrics.records import FINISHED, Requests
+from fairbench.report.store import Summary
 
 LATENCIES = ("e2e_latency", "ttft", "tpot", "itl")
 STATISTICS = ("mean", "median", "std", "p99")
-
-Summary = Mapping[str, Any]
 
 
 def bench_line(summary: Summary) -> dict[str, Any]:
@@ -72,6 +71,17 @@ def bench_details(requests: Requests) -> dict[str, list[Any]]:
     }
 
 
+def check_appendable(path: Path) -> None:
+    """Raise UsageError unless lines can be added to a file. Makes none."""
+    is_new = not path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    if is_new:
+        path.unlink()
+
+
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Add the line to a file, as SGLang does. Raises UsageError if that cannot be written."""
     text = json.dumps(line, allow_nan=False) + "\n"
@@ -79,7 +89,11 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(f"--output-file {path}: cannot be written: {error.strerror}") from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"--output-file {path}: cannot be written: {error.strerror}")
 
 
 def _per_second(amount: float, duration_s: float) -> float | None:

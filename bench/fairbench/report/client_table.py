@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fairbench.report.numbers import more_than, number, percent
+from fairbench.report.store import Summary
 
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
 
-Summary = Mapping[str, Any]
 
 NUMBERS: Mapping[str, Callable[[Summary, set[str]], str]] = {
     "programs": lambda row, _: number(row["programs"]),

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairbench.report.comparison_summary import Summary, compared_summary
+from fairbench.report.comparison_summary import compared_summary
 from fairbench.report.intervals import combine
 from fairbench.report.places import Experiment, key_of, labels, place_of
-from fairbench.report.store import StoredRun
+from fairbench.report.store import EXPERIMENT, StoredRun, Summary
 from fairbench.report.sweep_store import AloneRows, SweepStore
 from fairbench.validation import read_toml
 
@@ -78,7 +78,7 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[C
 
 def experiment_of(run: StoredRun) -> Experiment:
     """The tables of a run's experiment file. Raises DataError if it cannot be read."""
-    path = run.path / "experiment.toml"
+    path = run.path / EXPERIMENT
     return read_toml(path, str(path))
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from fairbench.metrics.fairness import max_min
 from fairbench.report.sharing import LIVE, PERCENTS, Bound, Incentive, incentive, worst
+from fairbench.report.store import Summary
 from fairbench.report.sweep_store import AloneRows
-
-Summary = Mapping[str, Any]
 
 
 def compared_summary(summary: Summary, best: float, alone: AloneRows) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbench.report.store import Summary
 from fairbench.report.table import basis
 
+INTERVALS_FILE = "intervals.json"  # what has one is a directory of such runs
 LEVEL = 0.95
 RESAMPLES = 10_000
 NOT_METRICS = frozenset(
     {"dp", "pool_tokens", "mem_fraction_static", "chunked_prefill_size", "timing_error_pct"}
 )
-
-Summary = Mapping[str, Any]
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
@@ -112,15 +112,21 @@ def as_lines(combined: Summary) -> Iterator[str]:
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: mean [95% bootstrap interval]"
     )
-    for key, label, digits in SHOWN:
-        interval = combined[key]
-        some = interval is not None and interval["runs"] < combined["num_runs"]
-        of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""
-        yield f"  {label:36}{show(interval, digits)}{of_runs}"
+    for label, text in results_of(combined):
+        yield f"  {label:36}{text}"
     for client in combined["clients"]:
         behaviour = "misbehaves" if client["misbehaving"] else "well-behaved"
         rate = show(client["service_rate_tok_s"], 0)
         yield f"  {client['client'] + ', ' + behaviour + ', tok/s':36.36}{rate}"
+
+
+def results_of(combined: Summary) -> Iterator[tuple[str, str]]:
+    """The numbers over all clients: what each line is about, and what it says."""
+    for key, label, digits in SHOWN:
+        interval = combined[key]
+        some = interval is not None and interval["runs"] < combined["num_runs"]
+        of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""
+        yield label, f"{show(interval, digits)}{of_runs}"
 
 
 def show(interval: Summary | None, digits: int) -> str:

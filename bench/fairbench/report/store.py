@@ -6,11 +6,9 @@ import json
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ import numpy as np
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.errors import DataError, RunFailed, UsageError
 from fairbench.metrics.arrow import to_arrow
+from fairbench.report.directories import fresh_directory, made, renamed_to_fresh
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +27,14 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
+EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
 MANIFEST = "manifest.json"  # what has one is a run
 ROWS_PER_GROUP = 65_536
 MAX_RUN_NAME = 200  # file systems stop at 255, and a number may follow
+
+
+Summary = Mapping[str, Any]
+"""A run's ``summary.json``, or several combined by ``intervals``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,62 +47,7 @@ class StoredRun:
 
     def table(self, name: str) -> pa.Table:
         """One of ``TABLES``. Raises DataError if its file cannot be read."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = self.path / f"{name}.parquet"
-        try:
-            with path.open("rb") as file:
-                return pq.read_table(file)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
-
-
-def check_writable(parent: Path) -> None:
-    """Raise UsageError unless run directories can be made in ``parent``. Leaves nothing behind."""
-    try:
-        existing = next(path for path in (parent, *parent.parents) if _exists(path))
-        for part in parent.parts:
-            _exists(existing / part)  # fails if the name is longer than file systems allow
-        with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
-            pass
-    except OSError as error:
-        raise _unwritable(parent, error) from None
-
-
-def _exists(path: Path) -> bool:
-    """Whether it exists. Raises OSError if it cannot."""
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _unwritable(parent: Path, error: OSError) -> UsageError:
-    return UsageError(f"result_dir {parent}: cannot be written: {error.strerror}")
-
-
-@contextmanager
-def _made(parent: Path) -> Iterator[None]:
-    """With ``parent`` and what is above it made, and removed again if the rest then fails.
-
-    Raises UsageError for an OSError.
-    """
-    made: list[Path] = []
-    try:
-        for path in (*reversed(parent.parents), parent):
-            if not _exists(path):
-                path.mkdir(exist_ok=True)
-                made.append(path)
-        yield
-    except BaseException as error:
-        for path in reversed(made):
-            with suppress(OSError):  # another run has put something in it
-                path.rmdir()
-        if isinstance(error, OSError):
-            raise _unwritable(parent, error) from None
-        raise
+        return read_parquet(self.path / f"{name}.parquet")
 
 
 def save_run(
@@ -113,12 +62,12 @@ def save_run(
     It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
     written, and leaves nothing behind then.
     """
-    with _made(parent):
+    with made(parent):
         hidden = parent / f".writing-{secrets.token_hex(8)}"
         hidden.mkdir()
         try:
             write_run(hidden, spec, tables, summary, manifest)
-            return _rename_to_fresh(hidden, parent / run_name(spec))
+            return renamed_to_fresh(hidden, parent / run_name(spec))
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
@@ -140,7 +89,7 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 
     Nor is of one that ends with a UsageError, which says that it cannot be run.
     """
-    with _made(parent):
+    with made(parent):
         path = begin_run(parent, spec)
         try:
             yield path
@@ -150,44 +99,11 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
             raise
 
 
-def fresh_directory(parent: Path, name: str) -> Path:
-    """A new, empty directory in ``parent``, called ``name`` or ``name.2`` and so on.
-
-    Raises UsageError if it cannot be made, and leaves nothing behind then.
-    """
-    with _made(parent):
-        for target in _names(parent / name):
-            with suppress(FileExistsError):
-                target.mkdir()
-                return target
-    raise AssertionError("names never end")
-
-
 def run_name(spec: ExperimentSpec) -> str:
     """What a run's directory is called, but for the number of a repeat."""
     parts = [spec.tag] if spec.tag else []
     parts += [spec.scheduler, spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
     return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")[:MAX_RUN_NAME]
-
-
-def _names(wanted: Path) -> Iterator[Path]:
-    """``wanted``, then ``wanted.2`` and so on, without end."""
-    yield wanted
-    for number in count(2):
-        yield wanted.with_name(f"{wanted.name}.{number}")
-
-
-def _rename_to_fresh(hidden: Path, wanted: Path) -> Path:
-    """Rename to the wanted name or, where that is taken, to the first free ``name.2``, ..."""
-    for target in _names(wanted):
-        if not target.exists():
-            try:
-                return hidden.rename(target)
-            except OSError:
-                # Another run may have taken the name meanwhile; its directory is not empty.
-                if not target.exists():
-                    raise
-    raise AssertionError("names never end")
 
 
 def write_run(
@@ -204,7 +120,7 @@ def write_run(
     try:
         _write_tables(path, tables)
         _write_spec(path, spec)
-        for name, content in (("summary.json", summary), (MANIFEST, manifest)):
+        for name, content in ((SUMMARY, summary), (MANIFEST, manifest)):
             write_json(path / name, content)
     except OSError as error:
         raise RunFailed(f"{path}: cannot be written: {error.strerror}") from None
@@ -230,7 +146,7 @@ def _arrow(column: Any) -> Any:
 
 
 def _write_spec(path: Path, spec: ExperimentSpec) -> None:
-    (path / "experiment.toml").write_text(to_toml(spec), encoding="utf-8")
+    (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
 
 
 def read_run(path: Path) -> StoredRun:
@@ -242,7 +158,29 @@ def read_run(path: Path) -> StoredRun:
             f"{path / MANIFEST}: schema_version = {version!r}: this fairbench reads "
             f"{SCHEMA_VERSION}"
         )
-    return StoredRun(path, read_json(path / "summary.json"), manifest)
+    return StoredRun(path, read_json(path / SUMMARY), manifest)
+
+
+def runs_in(folder: Path) -> list[StoredRun]:
+    """The runs that were saved in a directory, by name. Raises as ``read_run`` does."""
+    return [read_run(path) for path in sorted(folder.iterdir()) if is_run(path)]
+
+
+def is_run(path: Path) -> bool:
+    """Whether it was saved, complete or not: neither still being written nor killed meanwhile."""
+    return not path.name.startswith(".") and (path / MANIFEST).exists()
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """The table in a file. Raises DataError if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file:  # pyarrow itself takes no path that is not UTF-8
+            return pq.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

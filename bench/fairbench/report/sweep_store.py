@@ -10,26 +10,25 @@ failed/          per failed point, its error
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.sweep import Sweep, make_sweep, to_toml
-from fairbench.errors import DataError, UsageError
+from fairbench.config.sweep import Sweep, read_sweep, to_toml
+from fairbench.report.directories import check_writable, fresh_directory
 from fairbench.report.places import point_names
 from fairbench.report.store import (
-    MANIFEST,
     StoredRun,
-    check_writable,
-    fresh_directory,
+    is_run,
     read_json,
-    read_run,
+    runs_in,
     write_json,
 )
-from fairbench.validation import read_toml
+
+SWEEP_FILE = "sweep.toml"  # what has one is a sweep
 
 AloneRows = Sequence[Mapping[str, Any]]
 """One row per client, as ``fairbench.sim.alone`` makes them."""
@@ -50,7 +49,7 @@ class SweepStore:
         store = cls(fresh_directory(parent, sweep.name))
         for folder in (store.runs, store.path / "alone", store.path / "failed"):
             folder.mkdir()
-        (store.path / "sweep.toml").write_text(to_toml(sweep), encoding="utf-8")
+        store.file.write_text(to_toml(sweep), encoding="utf-8")
         write_json(store.path / "index.json", {"points": index})
         return store
 
@@ -59,14 +58,14 @@ class SweepStore:
         """Where the run directories are."""
         return self.path / "runs"
 
+    @property
+    def file(self) -> Path:
+        """Where it is written what is swept."""
+        return self.path / SWEEP_FILE
+
     def sweep(self) -> Sweep:
         """What is swept. Raises DataError if this is no sweep's directory."""
-        file = self.path / "sweep.toml"
-        data = read_toml(file, str(file))
-        try:
-            return make_sweep(data)
-        except UsageError as error:
-            raise DataError(f"{file}: {error}") from None
+        return read_sweep(str(self.file))
 
     def finished(self) -> dict[str, StoredRun]:
         """The runs that came to their end, by identity, in the order of the points.
@@ -74,23 +73,18 @@ class SweepStore:
         Raises DataError if the index or a run cannot be read.
         """
         index = read_json(self.path / "index.json")
-        runs = {run.manifest["spec_identity"]: run for run in self._read_runs() if _is_whole(run)}
+        runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
         order = [point["identity"] for point in index["points"]]
         return {one: runs[one] for one in order if one in runs}
 
     def discard_partial(self) -> None:
         """Remove what interrupted or killed points left behind, since they begin anew."""
         for path in self.runs.iterdir():
-            if not _is_run(path):
+            if not is_run(path):
                 shutil.rmtree(path)
-        for run in self._read_runs():
+        for run in runs_in(self.runs):
             if not _is_whole(run):
                 shutil.rmtree(run.path)
-
-    def _read_runs(self) -> Iterator[StoredRun]:
-        for path in sorted(self.runs.iterdir()):
-            if _is_run(path):
-                yield read_run(path)
 
     def alone(self) -> dict[str, AloneRows]:
         """What was simulated of clients alone, by the key it was saved under."""
@@ -110,11 +104,6 @@ class SweepStore:
         """Forget that a point failed, now that it did not."""
         with suppress(FileNotFoundError):
             (self.path / "failed" / f"{key}.json").unlink()
-
-
-def _is_run(path: Path) -> bool:
-    """Whether it was saved, complete or not: neither still being written nor killed meanwhile."""
-    return not path.name.startswith(".") and (path / MANIFEST).exists()
 
 
 def _is_whole(run: StoredRun) -> bool:

@@ -9,8 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.client_table import Summary, client_table, latency
+from fairbench.report.client_table import client_table, latency
 from fairbench.report.numbers import index, more_than, number, percent, whole, with_unit
+from fairbench.report.store import Summary
 
 MAX_WIDTH = 100
 ENOUGH_FOR_P99 = 300

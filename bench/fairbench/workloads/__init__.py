@@ -1,4 +1,5 @@
 """What clients run: program kinds, arrival processes, workload files and real input.
 
-``spec`` is the door: ``load_workload``, ``plan_clients``, ``program_stream``.
+A file is read by ``spec.load_workload``; ``plan.plan_clients`` makes clients of it, and
+``plan.program_stream`` the programs of each.
 """

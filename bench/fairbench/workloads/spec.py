@@ -14,20 +14,7 @@ from pydantic import BaseModel, ValidationError
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.validation import explain, read_toml
 from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec, make_params
-from fairbench.workloads.plan import ClientPlan, expected_programs, plan_clients, program_stream
 from fairbench.workloads.programs import program_class
-
-__all__ = [
-    "ClientPlan",
-    "WorkloadSpec",
-    "expected_programs",
-    "load_workload",
-    "plan_clients",
-    "program_stream",
-    "settable_params",
-    "with_settings",
-    "workload_names",
-]
 
 _MISBEHAVING = "misbehaving."
 

@@ -17,9 +17,8 @@ from fairbench.live.emulator.generation import Generation
 from fairbench.live.emulator.info import models, server_info
 from fairbench.live.emulator.metrics import registry_of
 from fairbench.live.emulator.openai_api import ChatApi, CompletionsApi
-from fairbench.live.http_server import metrics_page
+from fairbench.live.http_server import MAX_BODY_BYTES, metrics_page, parsed
 
-MAX_BODY_BYTES = 64 * 2**20
 RETRY_AFTER_S = 60  # a rate limit counts by the minute
 
 Api = GenerateApi | CompletionsApi | ChatApi
@@ -71,7 +70,7 @@ def _serve(emulator: Emulator, api: Api) -> Handler:
     async def serve(request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         try:
-            call = api.call(raw, request.headers, emulator.text)
+            call = await parsed(raw, api.call, request.headers, emulator.text)
             generation = emulator.engine.submit(call)
         except BadRequest as error:
             return _json(api.error(str(error), HTTPStatus.BAD_REQUEST), HTTPStatus.BAD_REQUEST)

@@ -43,7 +43,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> Emulator:
     """
     profile = load_profile(config.gpu)
     limits = engine_limits(config.engine_params(), profile)
-    text = ApproximateText() if config.tokenizer is None else TokenizerText(config.tokenizer)
+    text = _text(config.tokenizer, limits.pool_tokens)
     new_scheduler = partial(build_local, config.local, config.settings)
     publisher = None
     if config.kv_events_port is not None:
@@ -58,3 +58,9 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> Emulator:
         worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler
     )
     return Emulator(config, profile, engine, totals, text, publisher)
+
+
+def _text(tokenizer: str | None, pool_tokens: int) -> Text:
+    if tokenizer is not None:
+        return TokenizerText(tokenizer)
+    return ApproximateText(most_tokens=pool_tokens + 1)  # one too many: it is refused

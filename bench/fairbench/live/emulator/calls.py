@@ -20,8 +20,8 @@ from fairbench.live.headers import (
     PROGRAM,
     ROUTING_KEY,
 )
+from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 
-MAX_NEW_TOKENS = 128  # where the request does not say
 MAX_ID = 2**31 - 1
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
@@ -73,7 +73,7 @@ def make_call(
     """The call of a decoded body and its headers. Raises BadRequest."""
     if not ids:
         raise BadRequest("the prompt is empty")
-    most = max_new_tokens or MAX_NEW_TOKENS
+    most = max_new_tokens or DEFAULT_NEW_TOKENS
     return Call(
         rid=rid or uuid4().hex,
         client=client or _client(headers),

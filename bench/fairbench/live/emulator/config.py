@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
-from fairbench.config.settings import ENGINE, parts
+from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
+from fairbench.config.settings import ENGINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.params import make_params
+from fairbench.schedulers.registry import local_class
 from fairbench.sim.engine_params import EngineParams
 
 
@@ -40,21 +41,25 @@ class EmulatorConfig:
         """Raises UsageError for a value that is not allowed."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
-            if not 0 < value < inf:
-                raise UsageError(f"{name} = {value}: must be a number above 0")
-        _check_settings(self.settings)
+            if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:
+                raise UsageError(
+                    f"{name} = {value}: must be from {MIN_TIME_SCALE:g} to {MAX_TIME_SCALE:g}"
+                )
+        _check_settings(self.local, self.settings)
 
     def engine_params(self) -> EngineParams:
         """The engine's part of the settings."""
         return make_params(ENGINE, EngineParams, self.settings)
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
+def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
     """Raise UsageError unless all are known, of the right type, and mean something here."""
-    known = parts()
-    for owner in dict.fromkeys(key.split(".", 1)[0] for key in settings):
-        if owner not in known:
-            raise unknown_name("part in a setting", owner, known)
-        make_params(owner, known[owner], settings)
+    used: dict[str, type] = {local: local_class(local).Params, ENGINE: EngineParams}
+    for key in settings:
+        owner = key.partition(".")[0]
+        if owner not in used:
+            raise unknown_name("part in a setting", owner, used)
+    for owner, params in used.items():
+        make_params(owner, params, settings)
     if settings.get("engine.timing_error_pct"):
         raise UsageError("engine.timing_error_pct: an emulator has no seed to draw the error from")

@@ -72,8 +72,8 @@ class LiveEngine:
         )
         if not self.worker.fits(request):
             raise BadRequest(
-                f"{request.input_tokens} input and {request.max_new_tokens} new tokens do not fit "
-                f"the KV pool of {self.worker.limits.pool_tokens} tokens"
+                f"at least {request.input_tokens} input and {request.max_new_tokens} new tokens "
+                f"do not fit the KV pool of {self.worker.limits.pool_tokens} tokens"
             )
         output, ids = self._streams.output_at(end, lambda: self._draw(call.output_tokens))
         self._wall.catch_up()

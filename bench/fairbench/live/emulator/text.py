@@ -39,16 +39,20 @@ class Text(Protocol):
 
 
 class ApproximateText:
-    """A token is a word, or a piece of it, by a hash. Outputs are words of four letters."""
+    """A token is a word, or a piece of it, by a hash. Outputs are words of four letters.
+
+    Of a text with more than ``most_tokens`` only the first are found: to find millions takes long.
+    """
 
     method = "approximated: a word of up to 10 letters is a token"
 
-    def __init__(self) -> None:
+    def __init__(self, most_tokens: int) -> None:
+        self._most_tokens = most_tokens
         self._words = _made_up_words()
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
-        return [_hashed(piece) for piece in PIECE.findall(text)]
+        return [_hashed(found[0]) for found in islice(PIECE.finditer(text), self._most_tokens)]
 
     def decode(self, output_ids: list[int]) -> str:
         return "".join(map(self._words.__getitem__, output_ids))
@@ -83,7 +87,8 @@ class TokenizerText:
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        # Unlike ``encode``, a batch lets other threads run meanwhile.
+        ids: list[int] = self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids
 
     def decode(self, output_ids: list[int]) -> str:

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from itertools import count
 
 from fairbench.core import Request
+from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugin.config import PluginConfig
 from fairbench.live.plugin.ledger import Ledger
 from fairbench.live.plugin.live_view import ArmedQueue, LiveView, Req
 from fairbench.schedulers.base import Selection
 from fairbench.schedulers.token_pages import segments_of
-
-DEFAULT_CLIENT = "default"
 
 
 @dataclass(slots=True)

@@ -10,11 +10,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from fairbench.live.openai_shapes import Message
+from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS, Message
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.text_tokens import TextTokens
-
-DEFAULT_NEW_TOKENS = 128  # SGLang's
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 B = TypeVar("B")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.servers.address import WorkerAddress
 
 
@@ -25,6 +26,6 @@ class RouterConfig:
     keys: Mapping[str, str] | None = None
     tokenizer: str | None = None
     max_queue: int = 10_000
-    max_body_bytes: int = 64 * 2**20
+    max_body_bytes: int = MAX_BODY_BYTES
     health_interval_s: float = 5.0
     health_timeout_s: float = 20.0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 
@@ -20,10 +19,16 @@ from fairbench.live.router.usage import StreamReader, Usage, usage_of
 # begun or not.
 OK, ERROR, LEFT, LOST, RETRIED = "ok", "error", "left", "lost", "retried"
 RETURNED = ("Content-Type", "Retry-After", "x-request-id")
+STALLED_S = 60.0  # without reading anything, after which a client is taken to have left
+NO_WAIT_BYTES = 2**14  # with no more unread a write returns at once, and needs no costly timer
 
 
 class WorkerLost(Exception):
     """The connection to the worker failed before its answer began, so another may be asked."""
+
+
+class ClientLeft(ConnectionError):
+    """The connection to the client failed, and not that to the worker."""
 
 
 class Exchange:
@@ -44,16 +49,16 @@ class Exchange:
         """Send the call with the headers ``sent``; returns what the client was answered.
 
         Cancelled or with a client that reads no more, it closes the connection to the worker,
-        which is how workers learn that a request is not wanted any longer. Raises WorkerLost, and
-        ConnectionError if the client has left.
+        which is how workers learn that a request is not wanted any longer. Raises WorkerLost and
+        ClientLeft.
         """
         try:
             async with asyncio.timeout(None) as scope:
                 self._flight.on_lost = partial(scope.reschedule, 0.0)
                 async with session.post(url, data=self._call.body(), headers=sent) as answer:
                     return await self._pass_on(answer)
-        except _ClientLeft as error:
-            raise ConnectionResetError from error
+        except ClientLeft:
+            raise
         except (ClientError, OSError) as error:
             if self._stream is None:
                 self.outcome = RETRIED
@@ -74,35 +79,36 @@ class Exchange:
             return web.Response(body=body, status=answer.status, headers=returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
-            with _client_may_leave():
-                if self._stream is None:  # not before: until now another worker could be asked
-                    await stream.prepare(self._request)
-                    self._stream = stream
-                if wanted := self._reader.feed(chunk):
-                    # Waits while the client is slow, and so stops reading from the worker.
-                    await stream.write(wanted)
+            # Waits while the client is slow, and so stops reading from the worker.
+            await self._write(stream, self._reader.feed(chunk))
         if self._stream is None:
             raise ClientPayloadError("an empty stream")
-        with _client_may_leave():
-            await stream.write(self._reader.rest())
+        await self._write(stream, self._reader.rest())
         self.outcome = ERROR if self._reader.usage().failed else OK
         return stream
+
+    async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
+        """Pass on, the head first. Raises ClientLeft, also if nothing is read for long."""
+        transport = self._request.transport
+        try:
+            if self._stream is None:  # not before: until now another worker could be asked
+                await stream.prepare(self._request)
+                self._stream = stream
+            if transport is None or transport.get_write_buffer_size() + len(data) <= NO_WAIT_BYTES:
+                await stream.write(data)
+                return
+            async with asyncio.timeout(STALLED_S):
+                await stream.write(data)
+        except TimeoutError:
+            assert transport is not None
+            transport.abort()  # to close it would wait until all is read
+            raise ClientLeft from None
+        except ConnectionError as error:
+            raise ClientLeft from error
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
         """End a stream whose worker is gone, in the stream's own way."""
         self._flight.on_lost = lambda: None  # it is known, and ``scope`` has ended
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
-        await stream.write(problem.event())
+        await self._write(stream, problem.event())
         return stream
-
-
-class _ClientLeft(Exception):
-    """What goes wrong with the client's connection, since aiohttp's errors do not say whose."""
-
-
-@contextmanager
-def _client_may_leave() -> Iterator[None]:
-    try:
-        yield
-    except ConnectionError as error:
-        raise _ClientLeft from error

@@ -31,15 +31,17 @@ class Health:
         self._on_return = on_return
         self._asked: dict[int, asyncio.Task[None]] = {}
 
-    async def watch(self, interval_s: float) -> None:
-        """Check all workers every ``interval_s``, until cancelled."""
-        while True:
-            await self.check_all()
-            await asyncio.sleep(interval_s)
+    async def begin(self, patience_s: float) -> None:
+        """Ask every worker; who has not answered by then is down until it does."""
+        await asyncio.wait(self._ask_all(), timeout=patience_s)
+        for worker in self._asked:
+            self._dispatcher.leave(worker)
 
-    async def check_all(self) -> None:
-        """Ask every worker once."""
-        await asyncio.gather(*map(self.check, range(len(self._urls))))
+    async def watch(self, interval_s: float) -> None:
+        """Ask every worker every ``interval_s``, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            self._ask_all()
 
     async def check(self, worker: int) -> None:
         """Ask one worker, and join or leave it as it answers."""
@@ -50,6 +52,9 @@ class Health:
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check(worker))
         return self._asked[worker]
+
+    def _ask_all(self) -> list[asyncio.Task[None]]:
+        return [self.suspect(worker) for worker in range(len(self._urls))]
 
     async def aclose(self) -> None:
         """Give up what is being asked."""

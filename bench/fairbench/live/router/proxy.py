@@ -9,6 +9,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from fairbench.core import Request
 from fairbench.live import headers
+from fairbench.live.http_server import parsed
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import RETRY_AFTER_S, Dispatcher
@@ -70,12 +71,13 @@ class Proxy:
                         content_type="application/json",
                     )
             except (ClientError, OSError):
-                await self._health.check(worker)
+                self._health.suspect(worker)
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up")
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         """One request of an API that generates."""
-        call = api.read(await self._read(http), self._text)
+        client_of(http.headers, None, self._config.keys)  # a stranger's body is not even read
+        call = await parsed(await self._read(http), api.read, self._text)
         client = client_of(http.headers, call.user, self._config.keys)
         api.sign(call, client)
         if self.under_way >= self._config.max_queue:
@@ -123,7 +125,7 @@ class Proxy:
         finally:
             self.dispatcher.finish(flight, exchange.usage.output_tokens or 0)
             self._metrics.finished(request.client, exchange.outcome, exchange.usage)
-            if exchange.outcome == RETRIED:
+            if exchange.outcome == RETRIED and flight.worker in self.dispatcher.up:
                 await self._health.check(flight.worker)
             elif exchange.outcome == LOST:
                 self._health.suspect(flight.worker)

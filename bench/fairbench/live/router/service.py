@@ -26,6 +26,7 @@ from fairbench.schedulers.base import Router
 # Uvicorn, which serves SGLang, closes a connection that is idle for 5 s.
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
+FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start
 # Of workers that do not say: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
 
@@ -47,7 +48,7 @@ async def running(
             aclosing(health),
             _background(subscriber.run() for subscriber in subscribers.values()),
         ):
-            await health.check_all()
+            await health.begin(FIRST_CHECK_S)
             async with _background([health.watch(config.health_interval_s)]):
                 yield Proxy(config, session, dispatcher, health, metrics, text)
 

@@ -39,7 +39,8 @@ class TokenizerTokens:
         self.method = f"tokenizer file {name}"
 
     def ids(self, text: str) -> array[int]:
-        return array("I", self._tokenizer.encode(text).ids)
+        # Unlike ``encode``, a batch lets other threads run meanwhile.
+        return array("I", self._tokenizer.encode_batch([text])[0].ids)
 
 
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:

@@ -21,15 +21,13 @@ class ServerProcess:
 
     def __init__(
         self,
-        name: str,
         command: Sequence[str],
         log_path: Path,
         *,
         environment: Mapping[str, str] | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
-        self.name = name
-        self.log_path = log_path
+        self._log_path = log_path
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
@@ -50,7 +48,7 @@ class ServerProcess:
 
     def log_tail(self) -> str:
         """The last lines that this process has written."""
-        with self.log_path.open("rb") as log:
+        with self._log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - TAIL_BYTES))
             text = log.read().decode("utf-8", "replace")

@@ -45,7 +45,6 @@ class Server:
         self.starts += 1
         self.ports = free_ports(self.recipe.ports)
         self.process = ServerProcess(
-            self.recipe.name,
             self.recipe.command(self.ports),
             self._log_path,
             environment=self.recipe.environment,

@@ -12,18 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.resolve import read_experiment, resolve
+from fairbench.config.resolve import read_spec
 from fairbench.errors import DataError, UsageError
 from fairbench.report.comparison import experiment_of
 from fairbench.report.gate.changes import changes
 from fairbench.report.gate.points import differences
 from fairbench.report.gate.table import changes_table
 from fairbench.report.places import tables_of
-from fairbench.report.store import MANIFEST, StoredRun, read_json, write_json
+from fairbench.report.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.validation import read_toml
 
-EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
 # What tells runs apart, but not what they show: a rerun elsewhere is to leave no trace.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
@@ -36,7 +35,7 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
         raise UsageError(f"{folder}: holds no baseline, that is, no NAME/{EXPERIMENT}")
-    specs = {file.parent.name: resolve({}, {}, read_experiment(file), path=file) for file in files}
+    specs = {file.parent.name: read_spec(file) for file in files}
     for name, spec in specs.items():
         if spec.backend is not None:
             raise UsageError(f"{folder / name}: backend {spec.backend.kind}: must be the simulator")

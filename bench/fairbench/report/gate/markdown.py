@@ -6,7 +6,7 @@ import html
 
 from fairbench.report.gate.judge import Verdict
 from fairbench.report.gate.outcome import Outcome, counted
-from fairbench.report.markdown import escaped, table
+from fairbench.report.pages.markdown import escaped, table
 
 MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL: "❔ cannot tell"}
 

@@ -81,10 +81,19 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
 
     ``known`` are the keys of the summaries that are compared.
     """
-    key = metric.rpartition(".")[2] if metric.startswith(CLIENTS) else metric
-    if metric in known and key in MORE_IS_BETTER | LESS_IS_BETTER:
-        return key in MORE_IS_BETTER
-    if metric in known:
+    if metric not in known:
+        ours = metric.startswith(CLIENTS)
+        alike = (one for one in known if one.startswith(CLIENTS) == ours)
+        raise unknown_name("metric", metric, filter(_has_a_worse_side, alike))
+    if not _has_a_worse_side(metric):
         raise UsageError(f"metric {metric!r}: neither more nor less of it is worse")
-    ours = metric.startswith(CLIENTS)
-    raise unknown_name("metric", metric, [one for one in known if one.startswith(CLIENTS) == ours])
+    return _name(metric) in MORE_IS_BETTER
+
+
+def _has_a_worse_side(metric: str) -> bool:
+    return _name(metric) in MORE_IS_BETTER | LESS_IS_BETTER
+
+
+def _name(metric: str) -> str:
+    """The metric, without the client that it is of."""
+    return metric.rpartition(".")[2] if metric.startswith(CLIENTS) else metric

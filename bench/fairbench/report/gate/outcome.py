@@ -62,14 +62,14 @@ def counted(number: int, noun: str) -> str:
 
 
 def judge(pairs: Sequence[Pair], texts: Sequence[str], *, alpha: float) -> Outcome:
-    """Judge clauses at every point, measured ones at level ``alpha``.
+    """Judge clauses at every point, those of repeated runs at level ``alpha``.
 
     Without clauses, simulated points must not differ at all. Raises UsageError for a wrong clause,
-    and for none over measured runs, which always differ.
+    and for none over other runs, which always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
-            "measured runs always differ a little: say how much is too much, --fail-if"
+            "only simulated runs come out the same every time: say how much is too much, --fail-if"
         )
     summaries = [summary for pair in pairs for summary in (*pair.before, *pair.after)]
     known = {key for summary in summaries for key in values_of(summary)}

@@ -10,10 +10,10 @@ from typing import Any
 from fairbench.config.toml import toml_value
 from fairbench.errors import DataError
 from fairbench.report.comparison import ComparedRun, compare_sweep, experiment_of
-from fairbench.report.comparison_summary import Summary
 from fairbench.report.places import DEFAULT, Experiment, flat, key_of, labels
-from fairbench.report.shape import check_summary
-from fairbench.report.store import MANIFEST, read_run
+from fairbench.report.store import EXPERIMENT, MANIFEST, SUMMARY, Summary, read_run
+from fairbench.report.summary_schema import check_summary
+from fairbench.report.sweep_store import SWEEP_FILE
 
 MAX_SHOWN = 4  # keys in which unlike experiments differ
 
@@ -96,7 +96,7 @@ def _is_simulated(run: ComparedRun) -> bool:
 
 
 def _runs(path: Path) -> Iterator[ComparedRun]:
-    if (path / "sweep.toml").exists():
+    if (path / SWEEP_FILE).exists():
         found = [run for cell in compare_sweep(path) for run in cell.runs]
     else:
         folders = sorted(file.parent for file in path.rglob(MANIFEST) if not _hidden(file, path))
@@ -105,7 +105,7 @@ def _runs(path: Path) -> Iterator[ComparedRun]:
     if not found:
         raise DataError(f"{path}: " + ("holds no run" if path.is_dir() else "no such directory"))
     for run in found:
-        check_summary(run.summary, run.run.path / "summary.json")
+        check_summary(run.summary, run.run.path / SUMMARY)
         _check_experiment(run)
         if run.run.manifest.get("complete") is not True:
             raise DataError(f"{run.run.path}: incomplete, so it cannot be compared")
@@ -118,7 +118,7 @@ def _check_experiment(run: ComparedRun) -> None:
     present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
     for key in ("name", "scenario", "dp", "scheduler", "seed"):
         if key not in present:
-            raise DataError(f"{run.run.path / 'experiment.toml'}: {key}: missing")
+            raise DataError(f"{run.run.path / EXPERIMENT}: {key}: missing")
 
 
 def _hidden(file: Path, below: Path) -> bool:

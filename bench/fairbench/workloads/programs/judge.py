@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Demand, Prompt, Segment
+from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
 from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
 from fairbench.workloads.sampling import sample_input
@@ -65,7 +65,7 @@ class Judge(Program):
 
     def _demand(self) -> Demand:
         p = self._params
-        prompt = sum(segment.length for segment in self._root)
+        prompt = prompt_tokens(self._root)
         judgements = p.dimensions * p.judgement_tokens
         merge = prompt + judgements + p.merge_tokens
         score = merge + p.merge_output_tokens + p.score_tokens

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Demand, Prompt, Segment
+from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
 from fairbench.workloads.programs.limits import (
     MeanGap,
@@ -68,7 +68,7 @@ class LongQA(Program):
         self._root = root
         self._questions = questions
         self._max_new_tokens = max_new_tokens
-        prompt = sum(segment.length for segment in root)
+        prompt = prompt_tokens(root)
         demand = Demand(
             requests=len(questions),
             input_tokens=sum(prompt + question.question_tokens for question in questions),

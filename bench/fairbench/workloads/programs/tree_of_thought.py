@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Demand, Prompt, Segment
+from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
 from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Scale, Sigma
 from fairbench.workloads.sampling import sample_input
@@ -60,7 +60,7 @@ class TreeOfThought(Program):
 
     def _demand(self) -> Demand:
         b, output = self._params.branches, self._params.output_tokens
-        prompt = sum(segment.length for segment in self._root)
+        prompt = prompt_tokens(self._root)
         counts = [b ** (level + 1) for level in range(len(LEVELS))]
         inputs = [
             prompt + level * (output + self._params.turn_tokens) for level in range(len(LEVELS))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.report.validation import RunComparison
-from fairbench.report.validation_order import ScenarioOrder
+from fairbench.report.validation.compare import RunComparison
+from fairbench.report.validation.order import ScenarioOrder
 
 NAME = "validation"
 
@@ -47,7 +47,7 @@ def write_files(
     directory: Path, whole: Mapping[str, Any], runs: list[RunComparison], basis: str
 ) -> None:
     """Write ``validation.{json,csv,svg,png}``. Raises UsageError if they cannot be written."""
-    from fairbench.report.validation_figure import draw
+    from fairbench.report.validation.figure import draw
 
     path = directory / NAME
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fairbench.report.chart import (
+from fairbench.report.pages.chart import (
     RIGHT,
     WIDTH,
     Scale,

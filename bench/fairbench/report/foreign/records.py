@@ -19,9 +19,9 @@ from fairbench.metrics.records import (
     Programs,
     Requests,
 )
-from fairbench.report.foreign_arrays import arrays_of
-from fairbench.report.foreign_file import read_objects
-from fairbench.report.foreign_layout import Layout, choose_layout, columns_of
+from fairbench.report.foreign.arrays import arrays_of
+from fairbench.report.foreign.files import read_objects
+from fairbench.report.foreign.layout import Layout, choose_layout, columns_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +58,11 @@ def read_scored(
 ) -> Scored:
     """The records of files, all of one run and by one clock, as tables.
 
-    ``layout`` and ``names`` as in ``foreign_layout``; times are in units of ``unit_s`` seconds.
-    Time 0 is the first start, unless the layout keeps the clock of its run. Clients are those
-    ``registered``, served or not, then the others in the order in which they come. Raises DataError
-    naming file, request and field, UsageError for a wrong layout.
+    ``layout`` is one of ``LAYOUTS``, or found out; ``names`` is what fields are called instead;
+    times are in units of ``unit_s`` seconds. Time 0 is the first start, unless the layout keeps the
+    clock of its run. Clients are those ``registered``, served or not, then the others in the order
+    in which they come. Raises DataError naming file, request and field, UsageError for a wrong
+    layout.
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []

@@ -9,12 +9,12 @@ import numpy as np
 from fairbench.metrics.latency import Sample, client_sample
 from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.service import View, cumulative
-from fairbench.report.chart import COLOURS, LEFT, RIGHT, WIDTH, Scale, drawing, line, text
-from fairbench.report.chart_lines import Series, line_chart
-from fairbench.report.client_table import Summary
 from fairbench.report.numbers import with_unit
-from fairbench.report.page import Figure
+from fairbench.report.pages.chart import COLOURS, LEFT, RIGHT, WIDTH, Scale, drawing, line, text
+from fairbench.report.pages.chart_lines import Series, line_chart
+from fairbench.report.pages.page import Figure
 from fairbench.report.run_tables import RunTables
+from fairbench.report.store import Summary
 
 BINS = 60
 POINTS = 150  # of a distribution, at most

@@ -45,7 +45,8 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-    factors = (1, 2, 5) if log10(high / low) < 3 else (1,)
+    width = log10(high / low)  # in decades
+    factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
     ticks = [factor * 10.0**power for power in decades for factor in factors]
     return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.report.validation import (
+from fairbench.report.validation.compare import (
     LONG_TTFT_S,
     P50_TARGET_PCT,
     P99_TARGET_PCT,

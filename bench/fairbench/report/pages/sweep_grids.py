@@ -9,7 +9,7 @@ from fairbench.report.comparison import Cell as Compared
 from fairbench.report.comparison_table import COLUMNS, LIMITED, Column, bounded
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
 from fairbench.report.numbers import UNDEFINED, number, percent
-from fairbench.report.page import Cell, Grid, Section
+from fairbench.report.pages.page import Cell, Grid, Section
 
 INDENT = "\u2003"
 MARKS = {BEST: "best", WORST: "worst"}
@@ -62,6 +62,11 @@ def _cell(interval: Interval | None, column: Column, mark: str) -> Cell:
     return Cell(bounded(interval, column), MARKS.get(mark, ""), detail)
 
 
+def plain_row(name: str, values: Interval, columns: Sequence[Column]) -> list[Cell]:
+    """A row in which nothing is marked."""
+    return [Cell(name), *(_cell(values.get(one.key), one, "") for one in columns)]
+
+
 def place_sections(cells: Sequence[Compared]) -> Iterator[Section]:
     """Per place a table of all clients under each scheduler, folded away."""
     for place, group in groupby(cells, lambda cell: cell.place):
@@ -70,7 +75,6 @@ def place_sections(cells: Sequence[Compared]) -> Iterator[Section]:
             rows.append([Cell(cell.scheduler)])
             for client in cell.combined["clients"]:
                 behaviour = " (misbehaves)" if client["misbehaving"] else ""
-                values = [_cell(client.get(one.key), one, "") for one in OF_CLIENTS]
-                rows.append([Cell(f"{INDENT}{client['client']}{behaviour}"), *values])
+                rows.append(plain_row(f"{INDENT}{client['client']}{behaviour}", client, OF_CLIENTS))
         headings = ["", *(column.heading for column in OF_CLIENTS)]
         yield Section(place, [Grid(headings, rows)], folded=True)

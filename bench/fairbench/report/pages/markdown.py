@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import TypeVar
 
-from fairbench.report.page import (
+from fairbench.report.pages.page import (
     Block,
     Bullets,
     Cell,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from fairbench.report.validation import Pair, RunComparison
+from fairbench.report.validation.compare import Pair, RunComparison
 
 # Two measurements that differ by less say nothing about the schedulers: the runs of December 2023
 # are 2 to 3% slower than those of 2024 on the same trace, whatever the scheduler.

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isnan
 from typing import Any, TypeAlias
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
-from fairbench.report.table import MAX_WIDTH
-from fairbench.report.validation import (
+from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.validation.compare import (
     LONG_TTFT_S,
     P50_TARGET_PCT,
     P99_TARGET_PCT,
@@ -22,7 +22,7 @@ from fairbench.report.validation import (
     gap_within,
     mean_size,
 )
-from fairbench.report.validation_order import RUN_NOISE_PCT, ScenarioOrder
+from fairbench.report.validation.order import RUN_NOISE_PCT, ScenarioOrder
 
 FITTED, MISSED = "*", "!"
 
@@ -38,10 +38,7 @@ def as_text(
     checks: list[CrossCheck] | None = None,
 ) -> str:
     """Tables and missed targets. ``basis`` says what was fitted to what."""
-    console = Console(width=MAX_WIDTH, color_system=None)
-    with console.capture() as capture:
-        console.print(_render(runs, orders, basis, checks))
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 
 def _render(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fairbench.report.comparison import Cell
 from fairbench.report.comparison_table import LIMITED
-from fairbench.report.store import read_json
+from fairbench.report.store import Summary, read_json
 from fairbench.report.sweep_store import SweepStore
 
 
@@ -19,7 +19,7 @@ def sweep_warnings(store: SweepStore, cells: Sequence[Cell]) -> Iterator[str]:
     for file in sorted((store.path / "failed").glob("*.json")):
         failure = read_json(file)
         yield f"Failed: {failure.get('point')}: {failure.get('error')}"
-    yield from _counted(cells)
+    yield from counted_warnings([one.summary for cell in cells for one in cell.runs])
     limited = {cell.place for cell in cells if cell.demand_limited}
     if limited:
         places = len({cell.place for cell in cells})
@@ -29,9 +29,10 @@ def sweep_warnings(store: SweepStore, cells: Sequence[Cell]) -> Iterator[str]:
         )
 
 
-def _counted(cells: Sequence[Cell]) -> Iterator[str]:
-    runs = [one.summary for cell in cells for one in cell.runs]
+def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
+    """In how many runs, by their summaries, there is something to know."""
     counts = {
+        "ended before their time": sum(not run["complete"] for run in runs),
         "had requests that failed or were refused": sum(run["refused"] > 0 for run in runs),
         "had requests unfinished at the end; percentiles among them are lower bounds (> x)": sum(
             run["failed"] > 0 for run in runs

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.report.client_table import Summary, latency
+from fairbench.report.client_table import latency
 from fairbench.report.numbers import number, percent, whole
+from fairbench.report.store import Summary
 from fairbench.report.table import ENOUGH_FOR_P99
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself

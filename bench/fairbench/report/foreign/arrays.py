@@ -9,7 +9,7 @@ import numpy as np
 
 from fairbench.errors import DataError, unknown_name
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
-from fairbench.report.foreign_layout import Columns
+from fairbench.report.foreign.layout import Columns
 from fairbench.report.run_tables import STATES
 from fairbench.validation import shortened
 

@@ -1,6 +1,6 @@
 """Files of other people's records: JSON lines, JSON, or parquet, ``.gz`` or not.
 
-A file is read as a list of objects, whatever is in them; ``foreign_layout`` says what they mean.
+A file is read as a list of objects, whatever is in them; ``layout`` says what they mean.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError
+from fairbench.report.store import read_parquet
 
 Object = dict[str, Any]
 
@@ -38,14 +39,7 @@ def read_objects(path: Path) -> list[tuple[str, Object]]:
 
 
 def _parquet_rows(path: Path) -> list[Object]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as file:
-            rows: list[Object] = pq.read_table(file).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    rows: list[Object] = read_parquet(path).to_pylist()
     if not rows:
         raise DataError(f"{path}: no records")
     return rows

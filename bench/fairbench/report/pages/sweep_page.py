@@ -8,18 +8,18 @@ from pathlib import Path
 
 from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
-from fairbench.report.chart_dots import Dot, Row, dot_chart
 from fairbench.report.comparison import Cell as Compared
 from fairbench.report.comparison import compare_sweep
 from fairbench.report.comparison_table import LIMITED, provenance
 from fairbench.report.marks import Interval
 from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
-from fairbench.report.page import Code, Facts, Figure, Headline, Page, Paragraph, Section
-from fairbench.report.run_page import rerun, versions
+from fairbench.report.pages.chart_dots import Dot, Row, dot_chart
+from fairbench.report.pages.page import Code, Facts, Figure, Headline, Page, Paragraph, Section
+from fairbench.report.pages.run_page import rerun, versions
+from fairbench.report.pages.sweep_grids import comparison_grid, place_sections
+from fairbench.report.pages.sweep_warnings import sweep_warnings
 from fairbench.report.sharing import Bound, Incentive, worst
-from fairbench.report.sweep_grids import comparison_grid, place_sections
-from fairbench.report.sweep_store import SweepStore
-from fairbench.report.sweep_warnings import sweep_warnings
+from fairbench.report.sweep_store import SWEEP_FILE, SweepStore
 
 SHARING = "sharing_incentive_p99"
 MEANING = (
@@ -50,9 +50,9 @@ def sweep_page(path: Path) -> Page:
             Section("Comparison", [comparison_grid(cells), Paragraph(LEGEND)]),
             Section("Clients, place by place", []),
             *place_sections(cells),
-            Section("Run it again", rerun("fairbench sweep sweep.toml", "sweep.toml")),
+            Section("Run it again", rerun(f"fairbench sweep {SWEEP_FILE}", SWEEP_FILE)),
             Section("Versions, of the first point", [Facts(list(versions(first)))]),
-            Section("sweep.toml", [Code(to_toml(swept))], folded=True),
+            Section(SWEEP_FILE, [Code(to_toml(swept))], folded=True),
         ],
     )
 

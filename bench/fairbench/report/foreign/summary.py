@@ -10,7 +10,7 @@ from fairbench.errors import unknown_name
 from fairbench.metrics.records import Client, Facts, ServiceLog, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
-from fairbench.report.foreign import Scored
+from fairbench.report.foreign.records import Scored
 
 NO_BOUND = "the scheduler of these records is not known"
 NO_ADMISSION = "the records do not say when requests were admitted"

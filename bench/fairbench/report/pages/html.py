@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
-from fairbench.report.page import (
+from fairbench.report.pages.page import (
     Block,
     Bullets,
     Cell,
@@ -23,7 +23,7 @@ from fairbench.report.page import (
 
 def as_html(page: Page) -> str:
     """The page, readable from a file, on a narrow screen, in light and dark, and in print."""
-    style = files("fairbench.report").joinpath("html.css").read_text(encoding="utf-8")
+    style = files("fairbench.report.pages").joinpath("html.css").read_text(encoding="utf-8")
     return "\n".join(
         [
             "<!doctype html>",

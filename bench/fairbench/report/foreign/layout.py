@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.report.foreign_file import Object
+from fairbench.report.foreign.files import Object
 
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
 OPTIONAL = ("program", "worker", "cached_tokens", "admitted", "status", "error")

@@ -6,23 +6,31 @@ from collections.abc import Iterator
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Window
-from fairbench.report.client_table import NUMBERS, Summary, latency
+from fairbench.report.client_table import NUMBERS, latency
 from fairbench.report.numbers import UNDEFINED, index, number, percent, whole
-from fairbench.report.page import Block, Cell, Code, Facts, Grid, Headline, Page, Paragraph, Section
-from fairbench.report.run_figures import run_figures
+from fairbench.report.pages.page import (
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+)
+from fairbench.report.pages.run_figures import run_figures
+from fairbench.report.pages.run_warnings import run_warnings
 from fairbench.report.run_tables import read_tables, stored_facts
-from fairbench.report.run_warnings import run_warnings
-from fairbench.report.shape import check_whole
-from fairbench.report.store import StoredRun
+from fairbench.report.store import EXPERIMENT, SUMMARY, StoredRun, Summary
+from fairbench.report.summary_schema import check_whole
 from fairbench.report.table import basis, details_line, notes_of, results_of
-
-EXPERIMENT = "experiment.toml"
 
 
 def run_page(run: StoredRun) -> Page:
     """The report of a run. Raises DataError if its files are not as they were written."""
     summary = run.summary
-    check_whole(summary, run.path / "summary.json")
+    check_whole(summary, run.path / SUMMARY)
     sections = [Section("Results", [Facts(list(results_of(summary)))])]
     if summary["num_programs"]:
         window = Window(summary["window_start_s"], summary["window_end_s"])
@@ -31,8 +39,7 @@ def run_page(run: StoredRun) -> Page:
         clients = Section("Clients", [client_grid(summary)])
         sections = [clients, *sections, Section("Figures", figures)]
     return Page(
-        title=f"{summary['scheduler']} on {summary['workload']}, scenario {summary['scenario']}, "
-        f"dp {summary['dp']}",
+        title=title(summary),
         provenance=f"{basis(summary)}, seed {summary['seed']}. {details_line(summary)}.",
         headlines=list(_headlines(summary)),
         warnings=list(run_warnings(summary)),
@@ -42,8 +49,16 @@ def run_page(run: StoredRun) -> Page:
             *_undefined(summary),
             Section("Run it again", rerun(f"fairbench run {EXPERIMENT}", EXPERIMENT)),
             Section("Versions", [Facts(list(versions(run)))]),
-            Section(EXPERIMENT, [Code(_experiment(run))], folded=True),
+            Section(EXPERIMENT, [Code(experiment_text(run))], folded=True),
         ],
+    )
+
+
+def title(summary: Summary) -> str:
+    """What was run, in a few words."""
+    return (
+        f"{summary['scheduler']} on {summary['workload']}, scenario {summary['scenario']}, "
+        f"dp {summary['dp']}"
     )
 
 
@@ -128,7 +143,8 @@ def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
     yield "identity of the spec", str(manifest.get("spec_identity", "?"))
 
 
-def _experiment(run: StoredRun) -> str:
+def experiment_text(run: StoredRun) -> str:
+    """Its experiment file. Raises DataError if it cannot be read."""
     path = run.path / EXPERIMENT
     try:
         return path.read_text(encoding="utf-8")

@@ -1,0 +1,70 @@
+"""``--output-file``: summaries as lines in the shape of sglang.bench_serving's, in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+if TYPE_CHECKING:
+    from fairbench.metrics.records import Requests
+    from fairbench.report.store import StoredRun
+
+OutputFile = Annotated[
+    Path | None,
+    Option(help="Also add the summary to this file, as a JSON line like sglang.bench_serving's."),
+]
+OutputDetails = Annotated[
+    bool, Option("--output-details", help="With lists of all requests in that line.")
+]
+
+OnSaved = Callable[["StoredRun"], None]
+"""Called with each run that was saved."""
+
+
+def run_lines(path: Path | None, *, details: bool) -> OnSaved:
+    """What adds a run's line to the file, if there is a path.
+
+    Raises UsageError, before anything is run, as ``add_bench_line`` would.
+    """
+    from fairbench.report.bench_line import check_appendable
+
+    _check_details(path, details)
+    if path is not None:
+        check_appendable(path)
+    return lambda run: add_run_line(path, run, details=details)
+
+
+def add_run_line(path: Path | None, run: StoredRun, *, details: bool) -> None:
+    """``add_bench_line`` of a stored run. Raises DataError if its requests cannot be read."""
+    from fairbench.report.run_tables import read_tables
+
+    add_bench_line(path, run.summary, lambda: read_tables(run).requests, details=details)
+
+
+def add_bench_line(
+    path: Path | None,
+    summary: Mapping[str, Any],
+    requests: Callable[[], Requests],
+    *,
+    details: bool,
+) -> None:
+    """Add the summary as a line of sglang.bench_serving's to a file, if there is a path.
+
+    With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
+    details are asked for without one.
+    """
+    from fairbench.report.bench_line import append_line, bench_details, bench_line
+
+    _check_details(path, details)
+    if path is not None:
+        append_line(path, bench_line(summary) | (bench_details(requests()) if details else {}))
+
+
+def _check_details(path: Path | None, details: bool) -> None:
+    from fairbench.errors import UsageError
+
+    if details and path is None:
+        raise UsageError("--output-details: only with --output-file")

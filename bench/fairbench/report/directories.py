@@ -1,0 +1,91 @@
+"""Fresh directories: made with whatever is above them, or nothing is left behind."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from fairbench.errors import UsageError
+
+
+def check_writable(parent: Path) -> None:
+    """Raise UsageError unless run directories can be made in ``parent``. Leaves nothing behind."""
+    try:
+        existing = next(path for path in (parent, *parent.parents) if _exists(path))
+        for part in parent.parts:
+            _exists(existing / part)  # fails if the name is longer than file systems allow
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
+            pass
+    except OSError as error:
+        raise _unwritable(parent, error) from None
+
+
+def _exists(path: Path) -> bool:
+    """Whether it exists. Raises OSError if it cannot."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _unwritable(parent: Path, error: OSError) -> UsageError:
+    return UsageError(f"result_dir {parent}: cannot be written: {error.strerror}")
+
+
+@contextmanager
+def made(parent: Path) -> Iterator[None]:
+    """With ``parent`` and what is above it made, and removed again if the rest then fails.
+
+    Raises UsageError for an OSError.
+    """
+    new: list[Path] = []
+    try:
+        for path in (*reversed(parent.parents), parent):
+            if not _exists(path):
+                path.mkdir(exist_ok=True)
+                new.append(path)
+        yield
+    except BaseException as error:
+        for path in reversed(new):
+            with suppress(OSError):  # another run has put something in it
+                path.rmdir()
+        if isinstance(error, OSError):
+            raise _unwritable(parent, error) from None
+        raise
+
+
+def fresh_directory(parent: Path, name: str) -> Path:
+    """A new, empty directory in ``parent``, called ``name`` or ``name.2`` and so on.
+
+    Raises UsageError if it cannot be made, and leaves nothing behind then.
+    """
+    with made(parent):
+        for target in _names(parent / name):
+            with suppress(FileExistsError):
+                target.mkdir()
+                return target
+    raise AssertionError("names never end")
+
+
+def _names(wanted: Path) -> Iterator[Path]:
+    """``wanted``, then ``wanted.2`` and so on, without end."""
+    yield wanted
+    for number in count(2):
+        yield wanted.with_name(f"{wanted.name}.{number}")
+
+
+def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
+    """Rename to the wanted name or, where that is taken, to the first free ``name.2``, ..."""
+    for target in _names(wanted):
+        if not target.exists():
+            try:
+                return hidden.rename(target)
+            except OSError:
+                # Another run may have taken the name meanwhile; its directory is not empty.
+                if not target.exists():
+                    raise
+    raise AssertionError("names never end")

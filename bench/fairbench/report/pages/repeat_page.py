@@ -1,0 +1,84 @@
+"""The report of one experiment over several seeds: every number with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fairbench.errors import DataError
+from fairbench.report.comparison_table import Column, bounded
+from fairbench.report.intervals import combine, results_of
+from fairbench.report.numbers import UNDEFINED, index, number, percent, whole
+from fairbench.report.pages.page import Code, Facts, Grid, Headline, Page, Section
+from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
+from fairbench.report.pages.sweep_grids import plain_row
+from fairbench.report.pages.sweep_warnings import counted_warnings
+from fairbench.report.store import EXPERIMENT, SUMMARY, Summary, runs_in
+from fairbench.report.summary_schema import check_whole
+from fairbench.report.table import basis, details_line
+
+OF_RUNS = (
+    Column("min_entitlement_ratio", "worst client, of fair share", percent, True),
+    Column("victim_p99_s", "well-behaved P99, s", number, False),
+    Column("jain_index_actual", "Jain index, actual service", index, True),
+    Column("service_rate_tok_s", "service, tok/s", whole, True),
+)
+OF_CLIENTS = (
+    Column("service_rate_tok_s", "service tok/s", number, True),
+    Column("actual_service_tok_s", "actual tok/s", number, True),
+    Column("entitlement_ratio", "of fair share", percent, True),
+    Column("p50_s", "P50 s", number, False),
+    Column("p99_s", "P99 s", number, False),
+    Column("cache_hit_rate", "cache hit", percent, True),
+)
+
+
+def repeat_page(path: Path) -> Page:
+    """The report of a directory of ``run --num-runs``. Raises DataError if it cannot be read."""
+    runs = runs_in(path)
+    if not runs:
+        raise DataError(f"{path}: holds no run")
+    for run in runs:
+        check_whole(run.summary, run.path / SUMMARY)
+    runs.sort(key=lambda run: int(run.summary["seed"]))
+    summaries = [run.summary for run in runs]
+    combined, seeds = combine(summaries), [summary["seed"] for summary in summaries]
+    of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
+    return Page(
+        title=f"{title(combined)}, {len(runs)} seeds",
+        provenance=f"{basis(combined)}, seeds {seeds[0]} to {seeds[-1]}: mean and 95% bootstrap "
+        f"interval. {details_line(combined)}.",
+        headlines=list(_headlines(combined)),
+        warnings=list(counted_warnings(summaries)),
+        sections=[
+            Section("Clients", [_grid("client", _clients(combined), OF_CLIENTS)]),
+            Section("Results", [Facts(list(results_of(combined)))]),
+            Section("Seed by seed", [_grid("", of_seeds, OF_RUNS)]),
+            Section(
+                "Run it again",
+                rerun(f"fairbench run {EXPERIMENT} --num-runs {len(runs)}", EXPERIMENT),
+            ),
+            Section("Versions, of the first run", [Facts(list(versions(runs[0])))]),
+            Section(EXPERIMENT, [Code(experiment_text(runs[0]))], folded=True),
+        ],
+    )
+
+
+def _headlines(combined: Summary) -> Iterator[Headline]:
+    for column in OF_RUNS:
+        interval = combined[column.key]
+        if interval is None:
+            yield Headline(column.heading, UNDEFINED)
+        else:
+            low, high = (column.write(interval[end]) for end in ("low", "high"))
+            yield Headline(column.heading, bounded(interval, column), f"{low} to {high}")
+
+
+def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
+    for client in combined["clients"]:
+        yield f"{client['client']}{' (misbehaves)' if client['misbehaving'] else ''}", client
+
+
+def _grid(first: str, rows: Iterator[tuple[str, Summary]], columns: Sequence[Column]) -> Grid:
+    headings = [first, *(column.heading for column in columns)]
+    return Grid(headings, [plain_row(name, values, columns) for name, values in rows])

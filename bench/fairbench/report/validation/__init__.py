@@ -1,0 +1,1 @@
+"""The simulator beside runs measured on a real server."""
