@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from statistics import median
+from statistics import quantiles
 from time import perf_counter, process_time
 
 from fairbench.core import Request
@@ -34,9 +34,9 @@ class RoundCost:
     """A round in which each of ``workers`` is served once, with ``waiting`` requests queued.
 
     ``synchronisation_ms`` is wall time: all workers tell their news at once, and each is sent its
-    requests. It is the least of many rounds, since whatever else the machine does adds to it. The
-    others are medians of the scheduler's CPU time: ``update_ms`` of its copies of the trees,
-    ``match_ms`` of every request in every tree, ``dispatch_ms`` of sorting and of DLPM.
+    requests. The others are the scheduler's CPU time: ``update_ms`` of its copies of the trees,
+    ``match_ms`` of every request in every tree, ``dispatch_ms`` of sorting and of DLPM. Each is the
+    lowest decile of many rounds, since whatever else the machine does only adds to it.
     """
 
     workers: int
@@ -75,13 +75,14 @@ def time_rounds(
             if not warming:
                 timed.append(times_s)
             _finish(dispatched, central, arrivals)
-    messages_s, *computing_s = zip(*timed, strict=True)
-    update_ms, match_ms, dispatch_ms = (1000 * median(part) for part in computing_s)
+    messages_ms, update_ms, match_ms, dispatch_ms = (
+        1000 * quantiles(part, n=10)[0] for part in zip(*timed, strict=True)
+    )
     decode_ps = profile.decode_ps(BATCH_SIZE, BATCH_SIZE * CONTEXT_TOKENS)
     return RoundCost(
         workers=workers,
         waiting=waiting,
-        synchronisation_ms=1000 * min(messages_s),
+        synchronisation_ms=messages_ms,
         update_ms=update_ms,
         match_ms=match_ms,
         dispatch_ms=dispatch_ms,
