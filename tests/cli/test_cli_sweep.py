@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -223,3 +224,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, complaint)
     assert result.stderr.startswith(f"fairbench: {complaint}")
     assert result.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_the_example_for_real_servers_lists_its_points():
+    example = Path(__file__).parents[2] / "examples" / "sglang-cpu.toml"
+    points = invoke(example, "--model", "DIR/model", "--dry-run").stdout.splitlines()
+    assert [line.split(",")[1].strip() for line in points[:-1]] == ["lpm", "vtc", "d2lpm"]
