@@ -5,7 +5,6 @@ from fairbench.metrics.bounds import (
     dlpm_unit,
     largest_input,
     largest_remaining_output,
-    observed_u,
     theorem_bound,
     vtc_unit,
 )
@@ -65,10 +64,6 @@ def test_remaining_outputs_are_counted_per_client_and_worker_after_each_admissio
     assert largest_remaining_output(requests(*ADMITTED[2:]), MADE, facts(workers=2)) == 13
 
 
-def test_the_observed_unit_replaces_the_pool_by_what_remained():
-    assert observed_u(requests(*ADMITTED), MADE, facts(workers=2)) == 7 + 2 * 14
-
-
 def test_overcommitted_memory_lets_a_client_decode_more_than_the_pool():
     # M = 1000: four requests in lockstep with 250, 333, 500 and 1000
     # outputs hold at most 1000 tokens at any time, and produce 2,083 without a new admission
@@ -79,4 +74,4 @@ def test_overcommitted_memory_lets_a_client_decode_more_than_the_pool():
 
 
 def test_nothing_admitted_leaves_nothing_to_come():
-    assert observed_u(requests(), log(), facts()) == 0
+    assert largest_remaining_output(requests(), log(), facts()) == 0

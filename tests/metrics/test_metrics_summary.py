@@ -258,6 +258,14 @@ def test_service_bounds_in_the_client_view_use_its_rate():
     assert summary.fairness.service_gap_bound_s == pytest.approx(4000 / 15.2)
 
 
+def test_a_bound_counts_what_an_overcommitted_pool_let_a_client_decode():
+    # of 001 eq. 8: in lockstep these hold 1,000 tokens at most, and make 2,083 without an admission
+    table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
+    bound = ServiceBound("client", 0, "001 Theorem 4.4")
+    summary = summarize(table, programs(), log(), facts(bound=bound, pool_tokens=1000))
+    assert summary.fairness.service_gap_bound == 2 * 2 * 2083
+
+
 def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
     table = programs(*({"arrival_s": i, "finish_s": 20 - i} for i in range(10)))
     # arrivals 0..4 count, finishing at 16, 17, 18, 19, 20; 50% of 5 needs 3

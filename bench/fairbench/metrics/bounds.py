@@ -12,7 +12,7 @@ from fairbench.metrics.service import View, cumulative
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     """U = w_e * L_input + w_q * M, weighted tokens (000:L118): one client's possible overdraft.
 
-    ``tokens`` is M, the KV pool, or ``largest_remaining_output`` where that may be exceeded.
+    ``tokens`` is M, the KV pool, or ``largest_remaining_output`` where that is more.
     """
     return weights.extend * largest_input + weights.output * tokens
 
@@ -43,8 +43,8 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) -> int:
     """The most output tokens that a client's admitted requests on one worker still had to make.
 
-    Taken just after every admission, from what the requests really produced in this run. It
-    replaces M where memory is over-committed: there a client can decode more than M tokens without
+    Taken just after every admission, from what the requests really produced in this run. Where
+    memory is over-committed it can be more than M: then a client decodes more than the pool without
     a new admission. A retracted request counts as if it were still running.
     """
     largest = 0.0
@@ -60,9 +60,3 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
         remaining = np.cumsum(promised, axis=1) - made
         largest = max(largest, float(remaining.max(initial=0.0)))
     return int(largest)
-
-
-def observed_u(requests: Requests, log: ServiceLog, facts: Facts) -> int:
-    """U of ``dlpm_unit`` with ``largest_remaining_output`` in the place of M, weighted tokens."""
-    remaining = largest_remaining_output(requests, log, facts)
-    return dlpm_unit(largest_input(requests), remaining, facts.weights)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.metrics.bounds import largest_input, theorem_bound
+from fairbench.metrics.bounds import (
+    largest_input,
+    largest_remaining_output,
+    theorem_bound,
+)
 from fairbench.metrics.fairness import Shares, all_active_window, jain
 from fairbench.metrics.gap import NO_PAIR, max_service_gap
 from fairbench.metrics.notes import EMPTY_WINDOW, Notes
@@ -112,8 +116,9 @@ def _bound(
         undefined, why = float("nan"), facts.bound_unavailable
         notes.value("service_gap_bound", undefined, why)
         return undefined, notes.value("service_gap_bound_s", undefined, why)
-    longest, pool = largest_input(requests), facts.pool_tokens
-    bound = theorem_bound(facts.bound, longest, pool, facts.weights, facts.bound_workers)
+    tokens = max(facts.pool_tokens, largest_remaining_output(requests, log, facts))
+    longest = largest_input(requests)
+    bound = theorem_bound(facts.bound, longest, tokens, facts.weights, facts.bound_workers)
     view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
     service = _service(view, log, facts, got.window)
     seconds = ratio(bound * got.window.length_s, float(service.sum()))
