@@ -149,7 +149,9 @@ import signal
 import sys
 from pathlib import Path
 from fairbench.live.servers.start import Recipe, start_all, stop_all
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
+# Whoever started us may ignore these (nohup does).
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 fake, folder, ending = sys.argv[1:]
 def command(ports):
     return [sys.executable, fake, str(ports[0]), "--pids", folder + "/pids"]
@@ -177,7 +179,10 @@ def test_no_server_outlives_the_harness(tmp_path, ending):
         assert len(started) == 4
         if ending.startswith("SIG"):
             harness.send_signal(signal.Signals[ending])
-        harness.wait(WAIT_S)
+        try:
+            harness.wait(WAIT_S)
+        finally:
+            harness.kill()
     wait_until_gone(started)
 
 

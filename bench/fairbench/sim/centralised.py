@@ -76,7 +76,7 @@ def time_rounds(
                 timed.append(times_s)
             _finish(dispatched, central, arrivals)
     messages_ms, update_ms, match_ms, dispatch_ms = (
-        1000 * quantiles(part, n=10)[0] for part in zip(*timed, strict=True)
+        1000 * quantiles(part, n=10, method="inclusive")[0] for part in zip(*timed, strict=True)
     )
     decode_ps = profile.decode_ps(BATCH_SIZE, BATCH_SIZE * CONTEXT_TOKENS)
     return RoundCost(
