@@ -8,10 +8,14 @@ The same object schedules emulated and real servers, with ``--backend emulator``
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Gt
 
 from fairbench.core import Request
+from fairbench.errors import unknown_name
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
@@ -24,11 +28,16 @@ class FewestRunning(LocalScheduler):
     class Params:
         """``weights``: a client of weight 2 is entitled to twice the places."""
 
-        weights: dict[str, float] = field(default_factory=dict)
+        weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
 
     def __init__(self, params: Params) -> None:
         self.params = params
         self.running: defaultdict[str, set[int]] = defaultdict(set)  # request ids of a client
+
+    def check_clients(self, clients: Collection[str]) -> None:
+        for client in self.params.weights:
+            if client not in clients:
+                raise unknown_name(f"client in {self.name}.weights", client, clients)
 
     def select(self, view: WaitingView) -> Selection:
         while waiting := view.clients():

@@ -181,6 +181,7 @@ def test_flags_replace_the_values_of_every_grid():
 def test_values_of_an_axis():
     assert parse_axis("dlpm.quantum=1000, 5_000") == ("dlpm.quantum", [1000, 5000])
     assert parse_axis("vtc.charge=input") == ("vtc.charge", ["input"])
+    assert parse_axis("vtc.weights={a = 2, b = 1}, {}") == ("vtc.weights", [{"a": 2, "b": 1}, {}])
     with pytest.raises(UsageError, match=r"write NAME\.PARAM=VALUE"):
         parse_axis("quantum")
 

@@ -49,6 +49,12 @@ def test_plot_draws_from_a_store_and_changes_nothing_in_it(swept, tmp_path):
     assert "D²LPM" in picture
 
 
+def test_runs_of_something_else_are_not_drawn_as_the_figure(swept, tmp_path):
+    result = invoke("plot", "fig9", "--from", swept, "--output-dir", tmp_path)
+    assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert result.stderr.endswith("on chat s1 dp 2 is no run of fig9\n")
+
+
 def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "runs").mkdir(parents=True)

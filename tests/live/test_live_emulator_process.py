@@ -1,26 +1,43 @@
 """``fairbench emulate`` as a process: how it starts, what it refuses, how it ends."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.schedulers.user_files import VARIABLE
 
 COMMAND = [sys.executable, "-m", "fairbench", "emulate"]
 
 
+FAILING = """
+from fairbench.schedulers.local.fcfs import FCFS
+
+class Failing(FCFS):
+    name = "failing"
+
+    def on_tokens(self, client, tokens):
+        raise ZeroDivisionError("no credit")
+"""
+
+
 @contextmanager
-def emulating(*flags):
+def emulating(*flags, environment=None):
     """``(process, what it printed when it was ready)``; killed at the end."""
     process = subprocess.Popen(
-        [*COMMAND, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "--port", "0", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | (environment or {}),
     )
     try:
         yield process, process.stdout.readline().strip()
@@ -41,6 +58,19 @@ def test_it_prints_its_address_serves_and_ends_when_told_to(signum):
         process.send_signal(signum)
         assert process.wait(10) == 0
         assert process.stderr.read() == ""
+
+
+def test_a_scheduler_that_fails_ends_it(tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING)
+    environment = {VARIABLE: str(tmp_path / "failing.py")}
+    with emulating("--local", "failing", environment=environment) as (process, url):
+        body = json.dumps({"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 4}})
+        with suppress(OSError):  # the connection ends, or the answer is a 500
+            urllib.request.urlopen(f"{url}/generate", data=body.encode(), timeout=30).close()
+        assert process.wait(30) == 1
+        said = process.stderr.read()
+    assert "ZeroDivisionError: no credit" in said
+    assert said.splitlines()[-1].startswith("fairbench: failing failed: ")
 
 
 @pytest.mark.parametrize(

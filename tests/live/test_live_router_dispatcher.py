@@ -221,3 +221,11 @@ def test_no_bundled_router_ever_sends_to_a_worker_that_is_down(name, steps):
     for flight in flights:
         dispatcher.finish(flight, 1)
     assert dispatcher.under_way == 0
+
+
+def test_a_worker_that_is_not_there_is_the_routers_fault():
+    spy = Spy()
+    dispatcher = home(spy)
+    spy.choice = 2
+    with pytest.raises(Problem, match="router spy: there is no worker 2"):
+        dispatcher.dispatch(request(dispatcher))

@@ -46,6 +46,15 @@ def write_plain(path):
     return lines(path / "plain.jsonl", rows())
 
 
+def write_durations(path):
+    """Plain lines that say how long it took, not when it was."""
+    names = {"client": "adapter_dir", "start": "req_time", "ttft": "first_token_latency"}
+    names |= {"latency": "request_latency", "input_tokens": "prompt_len"}
+    names |= {"output_tokens": "output_len"}
+    records = [{name: row[theirs] for name, theirs in names.items()} for row in vtc_rows()]
+    return lines(path / "durations.jsonl", records)
+
+
 def write_vtc(path):
     record = {"config": {"num_adapters": 2}, "result": {"responses": vtc_rows()}}
     return lines(path / "all_results_mine.jsonl", [record])

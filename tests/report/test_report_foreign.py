@@ -9,6 +9,7 @@ from foreign_helpers import (
     bench,
     lines,
     rows,
+    write_durations,
     write_parquet,
     write_plain,
     write_vtc,
@@ -35,6 +36,7 @@ def summary_of(scored, window=EVERYTHING, **options):
     ("write", "layout"),
     [
         (write_plain, "lines"),
+        (write_durations, "lines"),
         (write_vtc, "vtc"),
         (write_vtc_columns, "vtc-columns"),
         (write_parquet, "fairbench"),

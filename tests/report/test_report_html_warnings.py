@@ -3,6 +3,7 @@
 import pytest
 
 from fairbench.report.pages.run_warnings import run_warnings
+from fairbench.report.pages.sweep_warnings import counted_warnings
 
 FINE = {
     "complete": True,
@@ -58,3 +59,20 @@ def test_a_lower_bound_is_written_as_one():
     changes = {"victim_p99_s": 150.0, "censored": ["victim_p99_s"]}
     (warning,) = run_warnings({**FINE, **changes})
     assert "(> 150 s)" in warning
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"complete": False}, "ended before their time"),
+        ({"refused": 7}, "had requests that failed"),
+        ({"notes": {"lateness": "1% were late"}}, "sent requests late"),
+        ({"victim_p99_s": 100.5}, "have a window shorter than the P99"),
+        ({"victim_n": 299}, "have a P99 of fewer than 300 latencies"),
+        ({"max_service_gap": 50.5}, "have a service gap above the bound"),
+    ],
+)
+def test_of_several_runs_it_is_counted(changes, wanted):
+    (warning,) = counted_warnings([FINE, {**FINE, **changes}, {**FINE, **changes}])
+    assert warning.startswith(f"2 of 3 runs {wanted}")
+    assert list(counted_warnings([FINE, FINE])) == []

@@ -22,6 +22,7 @@ def summary(seed, **values):
             "jain_index_entitlement",
             "min_entitlement_ratio",
             "max_service_gap",
+            "service_gap_bound",
             "victim_p50_s",
             "victim_p99_s",
         ),

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.errors import UsageError
+from fairbench.config.resolve import resolve
+from fairbench.errors import RunFailed, UsageError
+from fairbench.report.pages.run_page import versions
+from fairbench.report.store import read_run
 from fairbench.schedulers import registry
 from fairbench.schedulers.user_files import VARIABLE
+from fairbench.sim.run import simulate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fewest_running.py"
 ROUTER = '''
@@ -59,9 +63,13 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
     ("text", "message"),
     [
         (None, "is not a Python file"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        (ROUTER.replace('"first"', '"a.b"'), "class First needs a name of letters, digits and -"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("def", "SyntaxError: invalid syntax"),
-        (ROUTER.replace('    name = "first"', ""), 'class First needs a name, such as name = "mi'),
+        (ROUTER.replace('    name = "first"', ""), "class First needs a name of letters"),
+        (ROUTER.replace("def route", "def rout"), "class First needs a method route"),
+        (ROUTER.replace("class Params", "class Param"), "class First needs a dataclass Params"),
         (ROUTER.replace("first", "vtc"), "two schedulers are called 'vtc'"),
     ],
 )
@@ -92,6 +100,17 @@ def test_the_example_schedules_a_cluster(tmp_path, processes):
     (path,) = tmp_path.rglob("manifest.json")
     manifest = json.loads(path.read_text())
     assert list(manifest["scheduler_files"]) == [str(EXAMPLE)]
+    (digest,) = manifest["scheduler_files"].values()
+    reported = [text for _, text in versions(read_run(path.parent))]
+    assert f"fewest_running.py, SHA-256 {digest}" in reported
     summary = json.loads((path.parent / "summary.json").read_text())
     assert summary["local"] == "fewest-running"
     assert summary["completed"] == summary["num_requests"] > 0
+
+
+def test_a_worker_that_is_not_there_is_an_error(name_files, tmp_path):
+    (tmp_path / "mine.py").write_text(ROUTER.replace("return 0", "return -1"))
+    name_files(tmp_path / "mine.py")
+    spec = resolve({"router": "first", "workload": "chat", "num_programs": 1})
+    with pytest.raises(RunFailed, match="router first: there is no worker -1"):
+        simulate(spec)

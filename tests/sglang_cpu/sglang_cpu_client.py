@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from fairbench.core import ServiceWeights
+from fairbench.live.headers import WORKER
 
 WEIGHTS = ServiceWeights()
 
@@ -22,6 +23,7 @@ class Sent:
     output: int
     tokens: list = field(default_factory=list)  # (time, output tokens so far)
     meta: dict = field(default_factory=dict)  # SGLang's meta_info of the last chunk
+    worker: str | None = None  # which one our router asked
 
     @property
     def received_s(self):
@@ -88,23 +90,28 @@ async def _send(session, url, delay, sent):
     }
     async with session.post(f"{url}/generate", json=body) as answer:
         answer.raise_for_status()
+        sent.worker = answer.headers.get(WORKER)
         async for line in answer.content:
             if line.startswith(b"data: {"):
                 sent.meta = json.loads(line[6:])["meta_info"]
                 sent.tokens.append((time.time(), sent.meta["completion_tokens"]))
 
 
-def services(requests, start_s, end_s):
-    """Service per client between two times."""
-    got = dict.fromkeys((sent.client for sent in requests), 0)
-    for sent in requests:
-        got[sent.client] += sent.service_until(end_s) - sent.service_until(start_s)
-    return got
+def services_while_all_wait(requests):
+    """Service per client at every worker while all clients had requests waiting there.
 
-
-def both_backlogged(requests):
-    """From when the last client had come until one has no request without a first token."""
+    Worker by worker, since one that is faster is done with a client sooner.
+    """
     clients = {sent.client for sent in requests}
-    start_s = max(s.received_s for s in requests)
-    end_s = min(max(s.first_s for s in requests if s.client == c) for c in clients)
-    return start_s, end_s
+    got = dict.fromkeys(clients, 0)
+    for worker in {sent.worker for sent in requests}:
+        here = [sent for sent in requests if sent.worker == worker]
+        if {sent.client for sent in here} != clients:
+            continue
+        # From when the last had come until one client has none without a first token.
+        start_s = max(sent.received_s for sent in here)
+        end_s = min(max(sent.first_s for sent in here if sent.client == c) for c in clients)
+        if start_s < end_s:
+            for sent in here:
+                got[sent.client] += sent.service_until(end_s) - sent.service_until(start_s)
+    return got

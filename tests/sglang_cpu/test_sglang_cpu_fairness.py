@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sglang_cpu_client import both_backlogged, burst, run_bursts, services
+from sglang_cpu_client import burst, run_bursts, services_while_all_wait
 from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live.plugin.config import plugin_environment
@@ -81,8 +81,7 @@ def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
             require_active(fetch_report(server.url), local=local, settings=SETTINGS)
         flooding, modest = flood(router, servers, tmp_path)
         reports = [report for server in servers for report in fetch_report(server.url)]
-    both = flooding + modest
-    got = services(both, *both_backlogged(both))
+    got = services_while_all_wait(flooding + modest)
     assert min(got.values()) > 5 * SETTINGS["dlpm.quantum"], "the window says nothing"
     assert jain(got.values()) >= 0.95
     # B asks for a fifth of all, so that it is done in about 40% of the time.
@@ -101,6 +100,5 @@ def test_stock_sglang_does_not(policy, tmp_path):
     with two_servers(tmp_path, f"--schedule-policy={policy}") as servers:
         assert [fetch_report(server.url) for server in servers] == [[], []]
         flooding, modest = flood("round-robin", servers, tmp_path)
-    both = flooding + modest
-    assert jain(services(both, *both_backlogged(both)).values()) < 0.7
+    assert jain(services_while_all_wait(flooding + modest).values()) < 0.7
     assert last(modest) > last(flooding)

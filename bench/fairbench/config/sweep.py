@@ -111,7 +111,12 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     """
     name, equals, values = text.partition("=")
     pairs = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
-    return pairs[0][0], [value for _, value in pairs]
+    key, listed = parse_assignment(
+        f"{name}=[{values}]"
+    )  # tables and arrays have commas of their own
+    if isinstance(listed, list) and listed:
+        return key, listed
+    return key, [value for _, value in pairs]
 
 
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:

@@ -10,10 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fairbench.config.sweep import overridden, read_sweep
+from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.figures.fig4 import read_timings
 from fairbench.figures.look import paper_style, save
-from fairbench.report.comparison import compare_sweep
+from fairbench.report.comparison import Cell, compare_sweep
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -24,6 +26,21 @@ def read_cells(folder: Path) -> Any:
     if not cells:
         raise DataError(f"{folder}: no run is finished there")
     return cells
+
+
+def check_own(cells: Sequence[Cell], name: str, folder: Path) -> None:
+    """Raise DataError for a cell that the sweep of that figure has not: its title would be wrong.
+
+    Machine, length and settings of the runs may differ.
+    """
+    own = {
+        (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
+        for spec in points(overridden(read_sweep(name), {}, num_runs=1))
+    }
+    for cell in cells:
+        keys = ("scheduler", "workload", "scenario", "dp")
+        if tuple(cell.combined[key] for key in keys) not in own:
+            raise DataError(f"{folder}: {cell.scheduler} on {cell.place} is no run of {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +57,14 @@ class PaperFigure:
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
         """Draw what is stored in ``folder`` into ``output``, and its numbers as CSV; the files.
 
-        Raises DataError if the store cannot be read, UsageError if a file cannot be written.
+        Raises DataError if the store cannot be read or is of something else, UsageError if a file
+        cannot be written.
         """
         check_drawable()
         module = import_module(f"fairbench.figures.{self.name}")
         source = self.read(folder)
+        if self.read is read_cells:
+            check_own(source, self.name, folder)
         table = output / f"{self.name}.csv"
         pictures = [output / f"{self.name}.{suffix}" for suffix in formats]
         with paper_style():

@@ -47,7 +47,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     caption(
         figure,
         "DLPM Fig. 1: throughput against fairness, trees of thought on one A10G",
-        f"{provenance(cells)}. DLPM: the larger the mark, the larger Qᵘ, {_range(table)} tokens.",
+        f"{provenance(cells)}.{_range(table)}",
         axes[0][0],
     )
     return figure
@@ -55,7 +55,10 @@ def draw(cells: Sequence[Cell]) -> Figure:
 
 def _range(table: Sequence[dict[str, Any]]) -> str:
     quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
-    return f"{min(quanta):,} to {max(quanta):,}"
+    if not quanta:  # no point of DLPM is finished
+        return ""
+    least, most = min(quanta), max(quanta)
+    return f" DLPM: the larger the mark, the larger Qᵘ, {least:,} to {most:,} tokens."
 
 
 def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:

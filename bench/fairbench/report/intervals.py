@@ -100,6 +100,7 @@ SHOWN = (
     ("jain_index_entitlement", "Jain index per entitlement", 3),
     ("min_entitlement_ratio", "worst share of entitlement", 3),
     ("max_service_gap", "largest service gap, tokens", 0),
+    ("service_gap_bound", "bound on the gap, tokens", 0),
     ("victim_p50_s", "well-behaved P50, s", 1),
     ("victim_p99_s", "well-behaved P99, s", 1),
 )

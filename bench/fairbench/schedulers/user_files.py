@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import is_dataclass
+from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isabstract
 from pathlib import Path
+from re import fullmatch
 from types import ModuleType
 
 from fairbench.errors import UsageError
@@ -27,24 +30,39 @@ def user_files() -> list[Path]:
 def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
     """The subclasses of ``base`` that a file defines: name -> ``module:class``, ready to import.
 
-    Raises UsageError if the file cannot be run or one of them has no name.
+    A class without a name that lacks a method is there for others to build on.
+    Raises UsageError if the file cannot be run or one of them is not whole.
     """
     module = _run(path)
     found = {}
     for attribute, value in vars(module).items():
         if not (isinstance(value, type) and issubclass(value, base)):
             continue
-        if value.__module__ != module.__name__ or isabstract(value):
+        named = isinstance(getattr(value, "name", None), str)
+        if value.__module__ != module.__name__ or (isabstract(value) and not named):
             continue
-        if not isinstance(getattr(value, "name", None), str):
-            raise UsageError(f'{path}: class {attribute} needs a name, such as name = "mine"')
+        if lacks := _lacks(value):
+            raise UsageError(f"{path}: class {attribute} needs {lacks}")
         found[value.name] = f"{module.__name__}:{attribute}"
     return found
 
 
+def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
+    """What keeps a class from being a scheduler, "" if nothing does."""
+    name = getattr(scheduler, "name", None)
+    if not isinstance(name, str) or not fullmatch(r"[\w-]+", name):
+        return 'a name of letters, digits and -, such as name = "mine"'
+    if isabstract(scheduler):
+        return f"a method {min(scheduler.__abstractmethods__)}"
+    if not is_dataclass(getattr(scheduler, "Params", None)):
+        return "a dataclass Params, empty if it has no parameters"
+    return ""
+
+
 def _run(path: Path) -> ModuleType:
     """The file as a module that ``import_module`` finds by name; run once in a process."""
-    name = "_".join(("fairbench_schedulers", *path.with_suffix("").parts[1:])).replace(".", "_")
+    digest = sha256(bytes(path)).hexdigest()
+    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # of any two files, different
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
@@ -53,7 +71,7 @@ def _run(path: Path) -> ModuleType:
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         del sys.modules[name]
         raise UsageError(f"{VARIABLE}: {path}: {type(error).__name__}: {error}") from error
     return module

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_tokens
-from fairbench.errors import ProgramFailed
+from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.columns import Columns
@@ -107,8 +107,10 @@ class Cluster:
             )
             segment = output_segment(program.program_id, name, min(output, max_new))
             on_done = partial(self._finished, done)
-            worker = self.workers[self.router.route(request, self.now_s)]
-            worker.submit(Sequence(request, segment, self.clock.now_ps, on_done))
+            worker = self.router.route(request, self.now_s)
+            if not 0 <= worker < len(self.workers):
+                raise RunFailed(f"router {self.router.name}: there is no worker {worker}")
+            self.workers[worker].submit(Sequence(request, segment, self.clock.now_ps, on_done))
 
         def ended(_: Any, error: ProgramFailed | None) -> None:
             del self.running[started.program_id]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
@@ -27,6 +28,7 @@ class LiveEngine:
 
     The first token of a request is delivered at once, later ones every ``stream_interval`` steps
     of the batch. Nothing wakes for the steps in between: their times follow from the run's.
+    An error of the scheduler is its end: ``failure``, and ``on_failure`` is called.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class LiveEngine:
     ) -> None:
         self.worker = worker
         self.cache = cache
+        self.failure: Exception | None = None
+        self.on_failure: Callable[[], None] = lambda: None
         self.finished = self.aborted = self.refused = 0
         self.cached_tokens = self.input_tokens = 0  # of finished requests
         self._streams = streams
@@ -76,11 +80,12 @@ class LiveEngine:
                 f"do not fit the KV pool of {self.worker.limits.pool_tokens} tokens"
             )
         output, ids = self._streams.output_at(end, lambda: self._draw(call.output_tokens))
-        self._wall.catch_up()
-        sequence = Sequence(request, output, self._wall.clock.now_ps, self._over)
-        generation = self._live[request] = Generation(call, sequence, ids, self._text)
-        self.worker.submit(sequence)
-        self._advance()
+        with self._working():
+            self._wall.catch_up()
+            sequence = Sequence(request, output, self._wall.clock.now_ps, self._over)
+            generation = self._live[request] = Generation(call, sequence, ids, self._text)
+            self.worker.submit(sequence)
+            self._advance()
         return generation
 
     def abort(self, generation: Generation) -> None:
@@ -88,9 +93,10 @@ class LiveEngine:
         if generation.done:
             return
         generation.aborted = True
-        self._wall.catch_up()
-        self.worker.abort(generation.sequence)
-        self._advance()
+        with self._working():
+            self._wall.catch_up()
+            self.worker.abort(generation.sequence)
+            self._advance()
 
     def flush_cache(self) -> bool:
         """Empty the cache, unless there is work, as SGLang does; whether that was done.
@@ -125,6 +131,20 @@ class LiveEngine:
             self.cached_tokens += sequence.cached_tokens
             self.input_tokens += sequence.request.input_tokens
 
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """What may call the scheduler. A timer's error would otherwise reach nobody."""
+        try:
+            yield
+        except Exception as error:  # whatever the scheduler raises
+            self.failure = error
+            self.on_failure()
+            raise
+
+    def _wake(self) -> None:
+        with self._working():
+            self._advance()
+
     def _advance(self) -> None:
         """Run and deliver what is due, and set the timer for what comes next."""
         self._wall.catch_up()
@@ -135,9 +155,7 @@ class LiveEngine:
             self._timer.cancel()
         next_ps = self._next_ps()
         self._timer = (
-            None
-            if next_ps is None
-            else self._loop.call_at(self._wall.real_s(next_ps), self._advance)
+            None if next_ps is None else self._loop.call_at(self._wall.real_s(next_ps), self._wake)
         )
 
     def _deliver(self) -> None:

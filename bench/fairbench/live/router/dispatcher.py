@@ -96,6 +96,9 @@ class Dispatcher:
                 HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up", retry_after_s=RETRY_AFTER_S
             )
         worker = routed = self.router.route(request, self._now_s())
+        if not 0 <= routed < len(self.flights):
+            text = f"router {self.router.name}: there is no worker {routed}"
+            raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         if routed not in self.up:  # a router that cannot change its workers, see ``leave``
             worker = min(self.up, key=lambda one: len(self.flights[one]))
         flight = Flight(request, worker, routed)

@@ -112,20 +112,30 @@ def choose_layout(name: str | None, item: Object, where: str, names: Mapping[str
 
     Raises UsageError for an unknown name, DataError if none fits.
     """
+    mapped = [layout.mapped(names) for layout in _known_by(item).values()]
     if name is not None:
         if name not in LAYOUTS:
             raise unknown_name("layout", name, LAYOUTS)
-        return LAYOUTS[name].mapped(names)
-    mapped = [layout.mapped(names) for layout in LAYOUTS.values()]
+        return next(layout for layout in mapped if layout.name == name)
     for layout in mapped:
         if layout.fits(item):
             return layout
-    missing = [name for name in mapped[0].columns.values() if name not in item]
+    missing = [
+        name
+        for field, name in mapped[0].columns.items()
+        if field not in OPTIONAL and name not in item
+    ]
     keys = ", ".join(list(item)[:12])
     raise DataError(
-        f"{where}: in no known layout; of the plain one it lacks {', '.join(missing[:6])} "
+        f"{where}: in no known layout; of the plain one it lacks {', '.join(missing)} "
         f"(has {keys}). Name the fields with --map FIELD=NAME"
     )
+
+
+def _known_by(item: Object) -> Mapping[str, Layout]:
+    """The layouts; the plain one with whichever way an object has of telling its times."""
+    ways = [next((field for field in group if field in item), group[0]) for group in (FIRST, LAST)]
+    return LAYOUTS | {"lines": LAYOUTS["lines"].mapped({way: way for way in ways})}
 
 
 def columns_of(layout: Layout, objects: list[tuple[str, Object]], line: int | None) -> Columns:

@@ -49,7 +49,7 @@ def repeat_page(path: Path) -> Page:
         provenance=f"{basis(combined)}, seeds {seeds[0]} to {seeds[-1]}: mean and 95% bootstrap "
         f"interval. {details_line(combined)}.",
         headlines=list(_headlines(combined)),
-        warnings=list(counted_warnings(summaries)),
+        warnings=list(_warnings(summaries)),
         sections=[
             Section("Clients", [_grid("client", _clients(combined), OF_CLIENTS)]),
             Section("Results", [Facts(list(results_of(combined)))]),
@@ -62,6 +62,12 @@ def repeat_page(path: Path) -> Page:
             Section(EXPERIMENT, [Code(experiment_text(runs[0]))], folded=True),
         ],
     )
+
+
+def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
+    yield from counted_warnings(summaries)
+    if limited := sum(bool(summary["demand_limited"]) for summary in summaries):
+        yield f"{limited} of {len(summaries)} runs are limited by demand: rates compare loads."
 
 
 def _headlines(combined: Summary) -> Iterator[Headline]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Window
@@ -132,6 +133,8 @@ def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
     if git:
         commit = f", commit {git['commit']}" + (" with changes" if git["dirty"] else "")
     yield "fairbench", f"{manifest.get('fairbench_version', '?')}{commit}"
+    for path, digest in manifest.get("scheduler_files", {}).items():
+        yield "FAIRBENCH_SCHEDULERS", f"{Path(path).name}, SHA-256 {digest}"
     libraries = manifest.get("libraries", {})
     used = ", ".join(f"{name} {version}" for name, version in libraries.items() if version)
     yield "Python", f"{manifest.get('python', '?')}; {used}"

@@ -33,21 +33,34 @@ def run_warnings(summary: Summary) -> Iterator[str]:
             "unfinished at the end; a percentile that falls among them is a lower bound (> x)."
         )
     yield from _of_the_window(summary)
-    gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
-    if gap is not None and bound is not None and gap > bound:
+    if is_above_bound(summary):
         yield "The largest service gap is above the bound that the theorem promises."
 
 
+def is_above_bound(summary: Summary) -> bool:
+    """Whether the largest service gap is more than the scheduler's theorem allows."""
+    gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
+    return gap is not None and bound is not None and bool(gap > bound)
+
+
+def window_is_short(summary: Summary) -> bool:
+    """Whether the slowest well-behaved latencies are longer than the window of the rates."""
+    slowest_s = summary["victim_p99_s"]
+    return slowest_s is not None and bool(slowest_s > _window_s(summary))
+
+
+def _window_s(summary: Summary) -> float:
+    return float(summary["window_end_s"] - summary["window_start_s"])
+
+
 def _of_the_window(summary: Summary) -> Iterator[str]:
-    length_s = summary["window_end_s"] - summary["window_start_s"]
-    slowest_s, n = summary["victim_p99_s"], summary["victim_n"]
-    if slowest_s is not None and slowest_s > length_s:
+    if window_is_short(summary):
         shown = latency(summary, "victim_p99_s", set(summary["censored"]))
         yield (
-            f"The window ({whole(length_s)} s) is shorter than the P99 latency of the well-behaved "
-            f"({shown} s): most of what the slowest got came after it."
+            f"The window ({whole(_window_s(summary))} s) is shorter than the P99 latency of the "
+            f"well-behaved ({shown} s): most of what the slowest got came after it."
         )
-    if n < ENOUGH_FOR_P99:
+    if (n := summary["victim_n"]) < ENOUGH_FOR_P99:
         yield f"A P99 is of {n} latencies only; it needs about {ENOUGH_FOR_P99}."
     if summary["demand_limited"]:
         empty = percent(summary["queue_empty_share"])

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from fairbench.report.comparison import Cell
 from fairbench.report.comparison_table import LIMITED
+from fairbench.report.pages.run_warnings import is_above_bound, window_is_short
 from fairbench.report.store import Summary, read_json
 from fairbench.report.sweep_store import SweepStore
+from fairbench.report.table import ENOUGH_FOR_P99
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[Cell]) -> Iterator[str]:
@@ -41,5 +43,12 @@ def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
             run["jain_index_actual"] is None for run in runs
         ),
         "sent requests late": sum("lateness" in run["notes"] for run in runs),
+        "have a window shorter than the P99 of the well-behaved": sum(map(window_is_short, runs)),
+        f"have a P99 of fewer than {ENOUGH_FOR_P99} latencies": sum(
+            run["victim_n"] < ENOUGH_FOR_P99 for run in runs
+        ),
+        "have a service gap above the bound that the theorem promises": sum(
+            map(is_above_bound, runs)
+        ),
     }
     yield from (f"{count} of {len(runs)} runs {what}." for what, count in counts.items() if count)
