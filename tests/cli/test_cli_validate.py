@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.report.store import StoredRun
+from fairbench.report.validation.live_run import METRICS, as_lines, compare_live
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"
@@ -123,3 +125,28 @@ def test_what_the_real_runs_are_known_to_miss_and_nothing_else():
         (o["scenario"], i["first"].split("/")[0]) for o in whole["orders"] for i in o["inverted"]
     }
     assert inverted == {("overload", "FCFS"), ("proportional", "FCFS")}
+
+
+def test_a_simulated_run_is_not_compared_with_itself(tmp_path):
+    flags = ["run", "--workload", "chat", "--num-programs", "1", "--result-dir", str(tmp_path)]
+    assert CliRunner().invoke(app, flags).exit_code == 0
+    (path,) = tmp_path.iterdir()
+    result = invoke(path)
+    assert (result.exit_code, result.stderr) == (2, f"fairbench: {path}: is simulated itself\n")
+
+
+def test_metrics_of_a_live_run_are_paired_with_the_simulated():
+    clients = [{"client": "ann", "service_rate_tok_s": 50.0, "p50_s": None, "p99_s": 2.0}]
+    live = dict.fromkeys(METRICS, 10.0) | {"jain_index": None, "clients": clients}
+    live |= {"emulated": False, "served": "sglang 1"}
+    simulated = dict.fromkeys(METRICS, 9.0) | {"timing_profile": "h200", "clients": clients}
+    comparison = compare_live(StoredRun(Path(), live, {}), simulated)
+    assert (comparison.kind, comparison.served) == ("measured", "sglang 1")
+    assert comparison.pairs["victim_p99_s"].error_pct == pytest.approx(-10)
+    undefined = {"simulated": 9.0, "measured": None, "error_pct": None}
+    assert comparison.pairs["jain_index"].as_dict() == undefined
+    assert comparison.pairs["ann.p99_s"].error_pct == 0
+    lines = list(as_lines(comparison))
+    assert lines[0] == "simulated on h200; measured on sglang 1"
+    assert any(line.split() == ["victim_p99_s", "10.0", "9.00", "-10.0%"] for line in lines)
+    assert any(line.split() == ["jain_index", "-", "9.00", "-"] for line in lines)

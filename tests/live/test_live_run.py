@@ -54,6 +54,20 @@ def short(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_a_run_beside_its_simulation(short, tmp_path):
+    _, path = short
+    result = invoke("validate", path, "--output-dir", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "emulated on emulator fairbench" in result.stdout
+    stored = json.loads((tmp_path / f"{path.name}.json").read_text())
+    pair = stored["metrics"]["service_rate_tok_s"]
+    assert pair["measured"] == summary(path)["service_rate_tok_s"]
+    assert pair["simulated"] > 0
+    # The same requests of the same programs on the same two workers, so the same prompts.
+    assert abs(stored["metrics"]["cache_hit_rate"]["error_pct"]) < 10
+
+
+@pytest.mark.slow
 def test_an_emulated_run_is_a_stored_run_that_says_so(short):
     stdout, path = short
     assert stdout.startswith("emulated on a100-80gb/llama-3.1-8b/")

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def validate(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Measured runs, JSON lines (.gz or not).")
+        Path,
+        typer.Argument(
+            metavar="FILE|RUN_DIR",
+            help="Measured runs, JSON lines (.gz or not), or the directory of a live run of ours.",
+        ),
     ],
     crosschecks: Annotated[
         Path | None,
@@ -26,7 +30,17 @@ def validate(
     ] = None,
     output_dir: Annotated[
         Path | None,
-        typer.Option(help="Where validation.{json,csv,svg,png} go; without it, none."),
+        typer.Option(
+            help="Where validation.{json,csv,svg,png} go, or RUN_DIR's name with .json; without "
+            "it, none."
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Of a live run: the timing profile to simulate it with."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Of a live run: the timing profile's model.")
     ] = None,
     fit: Annotated[
         bool, typer.Option("--fit", help="Only redo the calibration and print it (30 s).")
@@ -39,7 +53,12 @@ def validate(
 
     Same arrivals, lengths and scheduler; S-LoRA's engine on an A10G with Llama-2-7b. Two constants
     of prefill are fitted to the overload and proportional runs; all other runs are the test.
+
+    A live run of ours is simulated with its own seed, load, schedulers and KV pool.
     """
+    if file.is_dir():
+        _validate_live(file, gpu, model, output_dir, as_json=as_json)
+        return
     from fairbench.sim.measured import load_measured
 
     runs = load_measured(file)
@@ -52,6 +71,29 @@ def validate(
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
     _report(_compared(runs), checks, output_dir, as_json=as_json)
+
+
+def _validate_live(
+    path: Path, gpu: str | None, model: str | None, output_dir: Path | None, *, as_json: bool
+) -> None:
+    from fairbench.cli.output import print_json
+    from fairbench.report.directories import check_writable
+    from fairbench.report.store import read_run, write_json
+    from fairbench.report.validation.live_run import as_lines, compare_live, simulated_spec
+    from fairbench.sim.run import simulate
+
+    run = read_run(path)
+    spec = simulated_spec(run, gpu, model)
+    if output_dir is not None:
+        check_writable(output_dir)
+    comparison = compare_live(run, simulate(spec).summary)
+    if output_dir is not None:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        write_json(output_dir / f"{path.resolve().name}.json", comparison.as_dict())
+    if as_json:
+        print_json(comparison.as_dict())
+    else:
+        typer.echo("\n".join(as_lines(comparison)))
 
 
 def _compared(runs: list[MeasuredRun]) -> list[RunComparison]:
