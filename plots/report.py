@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.run_page import run_page
-from fairbench.report.store import read_run
+from fairbench.results.store import read_run
 
 SIZE = "1100,1390"  # down to the end of the figures
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fairbench.report.store import read_run
 from fairbench.report.table import MAX_WIDTH, render
+from fairbench.results.store import read_run
 
 run = read_run(Path(sys.argv[1]))
 with Path("/dev/null").open("w") as nowhere:

@@ -10,11 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from fairbench.hardware.timing import TimingProfile, load_profile
+from fairbench.results.run_result import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class
-from fairbench.sim.run import RunResult, Simulation, source_of
+from fairbench.sim.run import Simulation, source_of
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
-from fairbench.sim.timing import TimingProfile, load_profile
 from worker_invariants import check_rest, check_worker, watch
 
 TOLERANCE_S = 1e-9

@@ -1,7 +1,12 @@
-"""Arrows point one way: cli -> report, live, sim -> config -> schedulers, workloads, metrics."""
+"""Arrows point one way: down the floors, and in every folder without a circle.
+
+An import inside a function is an arrow too; one under ``TYPE_CHECKING`` is not.
+"""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -9,92 +14,112 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "bench" / "fairbench"
 MODULES = sorted(SOURCE.rglob("*.py"))
+FOLDERS = sorted({path.parent for path in MODULES})
 
-BASE = ("fairbench.core", "fairbench.errors", "fairbench.validation")
-LEAVES = (*BASE, "fairbench.schedulers", "fairbench.workloads", "fairbench.metrics")
-# Timing profiles and engine parameters are plain data that an experiment is checked against.
-SIM_DATA = ("fairbench.sim.timing", "fairbench.sim.engine_params")
-
-# What each part may import of fairbench, beside itself.
-ALLOWED = {
-    "core": (),
-    "errors": (),
-    "validation": ("fairbench.errors",),
-    "schedulers": BASE,
-    "workloads": BASE,
-    "metrics": BASE,
-    "config": (*LEAVES, *SIM_DATA),
-    "sim": (*LEAVES, "fairbench.config"),
-    "live": (
-        *LEAVES,
-        "fairbench.__version__",
-        "fairbench.config",
-        "fairbench.sim",
-    ),  # the emulator is the simulator's engine
-    "report": (*LEAVES, "fairbench.config", "fairbench"),
-    "figures": (*LEAVES, "fairbench.config", "fairbench.report"),
-    "cli": ("fairbench",),
-    "__main__": ("fairbench.cli",),
-}
+# Every room by the floor on which it stands; it may use the floors below, and no other room on its
+# own, but for ``BESIDE``.
+FLOORS = (
+    ("errors",),
+    ("core",),
+    ("schedulers", "workloads", "metrics", "hardware"),
+    ("config",),
+    ("results",),
+    ("sim",),
+    ("live",),  # the emulator is the simulator's engine
+    ("execute",),
+    ("report",),
+    ("figures", "gate", "score", "validate"),
+    ("cli",),
+    ("__main__",),
+)
+ROOMS = [room for floor in FLOORS for room in floor]
 IMPURE = ("time", "random", "asyncio", "aiohttp", "threading", "datetime", "numpy.random")
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that a file names in an import, wherever in the file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            assert node.module is not None
-            # `from fairbench.sim import timing` names a module too.
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    """Every module that a file names in an import, wherever in the file but for types only."""
+    yield from _imports(ast.parse(path.read_text(encoding="utf-8")), path)
+
+
+def _imports(node: ast.AST, path: Path) -> Iterator[str]:
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{path}: relative import"
+        assert node.module is not None
+        # `from fairbench.sim import timing` names a module too.
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, path)
 
 
 def within(name: str, parents: tuple[str, ...]) -> bool:
     return any(name == parent or name.startswith(f"{parent}.") for parent in parents)
 
 
-def part(path: Path) -> str:
+def target(name: str) -> Path | None:
+    """The file of the package that an imported name is in, None if it is not in the package."""
+    package, *parts = name.split(".")
+    if package != "fairbench":
+        return None
+    for length in range(len(parts), -1, -1):
+        path = SOURCE.joinpath(*parts[:length])
+        if path.with_suffix(".py").is_file() and length:
+            return path.with_suffix(".py")
+        if (path / "__init__.py").is_file():
+            return path / "__init__.py"
+    raise AssertionError(name)
+
+
+def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def modules_of(*parts: str) -> list[Path]:
-    return [path for path in MODULES if part(path) in parts]
+ARROWS = {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
 
 
-def test_every_part_has_a_rule():
-    assert {part(path) for path in MODULES} - {"__init__"} <= set(ALLOWED)
+def test_every_room_has_a_floor():
+    assert {room(path) for path in MODULES} - {"__init__"} == set(ROOMS)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_module_imports_only_what_its_part_may(path):
-    own = part(path)
-    if own == "__init__":
-        assert not [name for name in imports(path) if within(name, ("fairbench",))]
-        return
-    allowed = (*ALLOWED[own], f"fairbench.{own}")
-    if own == "report":  # the package itself, for its version, but not its parts
-        allowed = tuple(name for name in allowed if name != "fairbench")
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_imports_only_from_the_floors_below(name):
+    floor = next(number for number, rooms in enumerate(FLOORS) if name in rooms)
+    below = {"__init__", name, *(one for rooms in FLOORS[:floor] for one in rooms)}
     wrong = [
-        name
-        for name in imports(path)
-        if within(name, ("fairbench",)) and not within(name, allowed) and name != "fairbench"
+        f"{path.relative_to(SOURCE)} -> {used.relative_to(SOURCE)}"
+        for path in MODULES
+        if room(path) == name
+        for used in sorted(ARROWS[path])
+        if room(used) not in below
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize("path", modules_of("schedulers"), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_in_a_folder_goes_round_in_a_circle(folder):
+    graph = defaultdict(set)
+    for path, used in ARROWS.items():
+        if folder not in path.parents or path == folder / "__init__.py":
+            continue
+        child = folder / path.relative_to(folder).parts[0]
+        for one in used:
+            if folder in one.parents and one != folder / "__init__.py":
+                graph[child].add(folder / one.relative_to(folder).parts[0])
+        graph[child].discard(child)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(path.name for path in error.args[1]))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if room(path) == "schedulers"], ids=lambda path: path.name
+)
 def test_schedulers_know_no_clock_no_chance_and_no_input(path):
     assert not [name for name in imports(path) if within(name, IMPURE)]
-
-
-@pytest.mark.parametrize("name", SIM_DATA)
-def test_what_config_takes_from_sim_knows_neither(name):
-    path = SOURCE.parent.joinpath(*name.split(".")).with_suffix(".py")
-    assert not [
-        used for used in imports(path) if within(used, ("fairbench.sim", "fairbench.config"))
-    ]
 
 
 def test_nothing_imports_the_source_root():
@@ -104,6 +129,6 @@ def test_nothing_imports_the_source_root():
 
 def test_only_the_command_line_prints():
     for path in MODULES:
-        if part(path) != "cli":
+        if room(path) != "cli":
             calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
             assert not [n for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]

@@ -50,7 +50,7 @@ def test_the_wheel_holds_one_package_and_the_workloads(built):
     }
     for workload in workload_names():
         assert f"fairbench/workloads/specs/{workload}.toml" in names
-    assert "fairbench/sim/profiles/engine_profiles.json" in names
+    assert "fairbench/hardware/profiles/engine_profiles.json" in names
     assert "fairbench/py.typed" in names
     assert f"fairbench_llm-{__version__}.dist-info/licenses/LICENSE" in names
 

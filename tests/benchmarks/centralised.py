@@ -7,8 +7,8 @@ of 25 sequences. Scheduler and messages are measured, the decode step is simulat
 
 import argparse
 
-from fairbench.sim.centralised import BATCH_SIZE, time_rounds
-from fairbench.sim.timing import resolve_profile
+from fairbench.figures.central.timing import BATCH_SIZE, time_rounds
+from fairbench.hardware.timing import resolve_profile
 
 
 def main():

@@ -21,12 +21,12 @@ from statistics import median
 
 from fairbench.config.resolve import resolve
 from fairbench.core import Request, Segment, prompt_tokens
-from fairbench.report.store import save_run
+from fairbench.results.store import save_run
 from fairbench.schedulers.registry import LOCALS, PAIRS, build_local
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import Sequence
-from fairbench.sim.waiting import WaitingQueue
 from fairbench.workloads.spec import workload_names
 
 WAITING = (100, 1_000, 10_000)

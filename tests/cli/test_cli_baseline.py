@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config import identity
-from fairbench.report.gate.baseline import NOT_KEPT, difference, read_specs
-from fairbench.report.store import read_run
+from fairbench.gate.baseline import NOT_KEPT, difference, read_specs
+from fairbench.results.store import read_run
 from fairbench.schedulers.registry import PAIRS
 
 FILES = ("experiment.toml", "summary.json", "manifest.json")

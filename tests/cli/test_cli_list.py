@@ -5,8 +5,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.toml import parse_assignment
+from fairbench.hardware.timing import profile_ids
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
-from fairbench.sim.timing import profile_ids
 from fairbench.workloads.spec import workload_names
 
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.report.comparison import compare_sweep
 from fairbench.report.numbers import less_than, more_than, number
+from fairbench.results.comparison import compare_sweep
 from html_reading import Reader
 
 TINY = ["--workload", "chat", "--num-programs", "2"]

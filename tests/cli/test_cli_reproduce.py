@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.cli.reproduce_runs import QUICK_ROUNDS, TIMED_QUEUES, TIMED_WORKERS
-from fairbench.report.sweep_store import SweepStore
+from fairbench.results.sweep_store import SweepStore
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 

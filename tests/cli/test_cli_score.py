@@ -12,9 +12,9 @@ from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Window
 from fairbench.metrics.service import View, window_service
 from fairbench.metrics.trace import throughput_tok_s
-from fairbench.report.run_tables import read_tables
-from fairbench.report.store import read_run
-from fairbench.sim.measured import load_measured
+from fairbench.results.run_tables import read_tables
+from fairbench.results.store import read_run
+from fairbench.validate.measured import load_measured
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live.run_folder import LOCK_FILE, run_folder
-from fairbench.report.sweep_store import SweepStore
+from fairbench.results.sweep_store import SweepStore
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
 PATIENCE_S = 60

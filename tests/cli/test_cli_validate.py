@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.report.store import StoredRun
-from fairbench.report.validation.live_run import METRICS, as_lines, compare_live
+from fairbench.results.store import StoredRun
+from fairbench.validate.live_run import METRICS, as_lines, compare_live
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"

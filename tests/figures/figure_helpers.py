@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairbench.report.comparison import Cell, ComparedRun
-from fairbench.report.store import StoredRun
+from fairbench.results.comparison import Cell, ComparedRun
+from fairbench.results.store import StoredRun
 
 PROFILE = "gpu/model/tp1/x"
 

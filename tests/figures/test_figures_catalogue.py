@@ -9,7 +9,7 @@ from fairbench.config.sweep import read_sweep, sweep_names
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
 from fairbench.figures.catalogue import FIGURES, figure_named, write_rows
-from fairbench.report.store import write_json
+from fairbench.results.store import write_json
 
 POINT = {
     "workers": 8, "waiting": 200, "synchronisation_ms": 1.0, "match_ms": 2.0, "dispatch_ms": 1.0,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.config.toml import toml_value
+from fairbench.hardware.timing import load_profile
 from fairbench.live.driver.drive import drive
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records, tables_of
 from fairbench.live.summary import Served, summary_of
-from fairbench.sim.timing import load_profile
 
 FAIRBENCH = [sys.executable, "-m", "fairbench"]
 VOCAB = range(16, 32_000)

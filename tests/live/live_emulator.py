@@ -7,10 +7,10 @@ from dataclasses import replace
 import aiohttp
 from aiohttp import web
 
+from fairbench.hardware.timing import resolve_profile
 from fairbench.live.emulator.app import build_app
 from fairbench.live.emulator.build import build
 from fairbench.live.emulator.config import EmulatorConfig
-from fairbench.sim.timing import resolve_profile
 
 FAST = 200.0  # emulated seconds in a real one: a decode step takes less than 0.1 ms
 CONFIG = EmulatorConfig(

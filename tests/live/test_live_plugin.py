@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live import plugin
-from fairbench.live.plugin import release
-from fairbench.live.plugin.config import config_from, plugin_config, plugin_environment
-from fairbench.live.plugin.hooks import Hooks
-from fairbench.live.plugin.limits import check_server
-from fairbench.live.plugin.report import PluginReport, fetch_report, require_active
+from fairbench.live.plugins import sglang as plugin
+from fairbench.live.plugins.sglang import release
+from fairbench.live.plugins.sglang.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.limits import check_server
+from fairbench.live.plugins.sglang.report import PluginReport, fetch_report, require_active
 from fairbench.schedulers.registry import build_local
 
 POLL_S = 0.01

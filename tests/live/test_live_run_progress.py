@@ -1,6 +1,6 @@
 """The one line of progress of a live run."""
 
-from fairbench.cli.live_run import as_progress_line
+from fairbench.execute.live_run import as_progress_line
 from fairbench.live.driver.drive import DriveProgress
 from fairbench.live.run import ServersProgress
 

@@ -10,8 +10,8 @@ from live_cli import descendants, lines, running, wait_until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.report.store import MANIFEST
-from fairbench.report.sweep_store import SweepStore
+from fairbench.results.store import MANIFEST
+from fairbench.results.sweep_store import SweepStore
 
 # One replica: a run takes some seconds, mostly the start of its processes.
 SWEEP = """

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fairbench.cli.sweep_live import LivePoint, by_workers, check_live_points
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
+from fairbench.execute.sweep_live import LivePoint, by_workers, check_live_points
 from fairbench.live.options import LiveOptions
 
 

@@ -7,8 +7,8 @@ from comparison_helpers import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbench.report.comparison import Cell, compare
 from fairbench.report.comparison_table import COLUMNS, EXPENDABLE, as_text
+from fairbench.results.comparison import Cell, compare
 
 
 def rows(text):

@@ -11,7 +11,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
 from fairbench.report.pages.run_page import versions
-from fairbench.report.store import read_run
+from fairbench.results.store import read_run
 from fairbench.schedulers import registry
 from fairbench.schedulers.user_files import VARIABLE
 from fairbench.sim.run import simulate

@@ -13,8 +13,8 @@ import pytest
 from sglang_cpu_client import burst, run_bursts, services_while_all_wait
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugin.config import plugin_environment
-from fairbench.live.plugin.report import fetch_report, require_active
+from fairbench.live.plugins.sglang.config import plugin_environment
+from fairbench.live.plugins.sglang.report import fetch_report, require_active
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sglang_cpu_server import PYTHON, why_absent
 
-from fairbench.live.plugin.config import plugin_config
-from fairbench.live.plugin.hooks import Hooks
-from fairbench.live.plugin.release import SUPPORTED
+from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.release import SUPPORTED
 
 pytestmark = [
     pytest.mark.slow,

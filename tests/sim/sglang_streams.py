@@ -8,7 +8,7 @@ from unittest import mock
 from sglang_seam import Iteration, RealEngine
 from sim_helpers import Home
 
-import fairbench.sim.waiting
+import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
@@ -222,7 +222,7 @@ def ask_ours(name, settings, stream):
             at_ps=arrival.step * STEP_PS,
             on_done=finished,
         )
-    with mock.patch.object(fairbench.sim.waiting, "TOUCH_COUNT", stream.limit):
+    with mock.patch.object(fairbench.sim.engine.waiting, "TOUCH_COUNT", stream.limit):
         home.run()
     return done
 

@@ -2,15 +2,15 @@
 
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
+from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine import Worker
-from fairbench.sim.engine_limits import EngineLimits
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
-from fairbench.sim.service_log import ServiceLog
-from fairbench.sim.timing import KVPool, TimingProfile
 from worker_invariants import watch
 
 US = PS_PER_S // 10**6

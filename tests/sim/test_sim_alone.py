@@ -3,10 +3,10 @@
 import pytest
 
 from fairbench.config.resolve import resolve
+from fairbench.hardware.timing import load_profile, profile_ids, slowed
 from fairbench.metrics.records import Window
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.run import Simulation, simulate
-from fairbench.sim.timing import load_profile, profile_ids, slowed
 
 TINY = {"workload": "chat", "num_programs": 4}
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.sim.columns import ROWS_PER_BLOCK, Columns
+from fairbench.sim.records.columns import ROWS_PER_BLOCK, Columns
 
 # Where a narrower type stops holding a value, and where a float would lose it.
 EDGES = [edge + off for b in (7, 15, 31, 53, 62) for edge in (2**b, -(2**b)) for off in (-1, 0, 1)]

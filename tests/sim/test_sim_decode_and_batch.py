@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.sim.batch import RunningBatch
-from fairbench.sim.decode_run import DecodeRun
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
 from fairbench.sim.sequence import Sequence
-from fairbench.sim.token_ratio import NewTokenRatio
 
 times = st.integers(0, 10**6)
 

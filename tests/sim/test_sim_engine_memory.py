@@ -9,10 +9,10 @@ from sim_helpers import US, Home, prompt
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.schedulers.prefix_tree import path
-from fairbench.sim.batch import RunningBatch
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
-from fairbench.sim.waiting import WaitingQueue
 
 
 def until_a_retraction(home):

@@ -4,12 +4,12 @@ import pytest
 from sim_helpers import PLAIN, US, Spy
 
 from fairbench.core import Request, Segment
+from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine import Worker
-from fairbench.sim.engine_limits import EngineLimits
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
-from fairbench.sim.service_log import ServiceLog
 from worker_invariants import watch
 
 

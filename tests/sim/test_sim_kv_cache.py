@@ -7,7 +7,7 @@ from sim_helpers import prompt
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import path
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
 from strategies import common, prefixes_of, prompts, tokens_of
 from worker_invariants import check_evictable_leaves_are_listed, check_tree
 

@@ -9,9 +9,9 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.sim.batch import RunningBatch
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.lightllm import FitTest, LightLLMLimits, LightLLMWorker
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.lightllm import FitTest, LightLLMLimits, LightLLMWorker
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
 
 

@@ -9,8 +9,8 @@ import pytest
 from sglang_seam import VERSION, why_absent
 from sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
 
-from fairbench.live.plugin.config import plugin_config
-from fairbench.live.plugin.hooks import Hooks
+from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.sglang.hooks import Hooks
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,18 +6,18 @@ from sim_helpers import PLAIN, US, prompt, small_spec
 
 from fairbench.core import PS_PER_S, Demand, Segment
 from fairbench.errors import ProgramFailed, UsageError
+from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.engine import Worker
-from fairbench.sim.engine_limits import EngineLimits
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.program_runner import SimLLM, run
-from fairbench.sim.results import Logs, tables_of
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
-from fairbench.sim.service_log import ServiceLog
 from invariants import Records, check_records, run_checked
 
 IN = prompt("in", 10)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sim_helpers import small_spec
 
 from fairbench.errors import RunFailed
-from fairbench.sim import columns
-from fairbench.sim.columns import Columns
+from fairbench.sim.records import columns
+from fairbench.sim.records.columns import Columns
+from fairbench.sim.records.spool import restore, spooled
 from fairbench.sim.recovery import recover
 from fairbench.sim.run import simulate
-from fairbench.sim.spool import restore, spooled
 
 SPEC = small_spec("d2lpm", "tot", dp=2, pool=9_000)
 

@@ -8,9 +8,9 @@ from sim_helpers import prompt
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.prefix_tree import path
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
-from fairbench.sim.waiting import WaitingQueue
 from strategies import common, prompts, tokens_of
 from worker_invariants import check_tree
 

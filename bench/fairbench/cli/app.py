@@ -86,7 +86,7 @@ def _wording(error: Any) -> str:
     """Typer's complaint, with the flag, its value and what is allowed if a value was wrong."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
-        from fairbench.validation import complaint
+        from fairbench.errors.validation import complaint
 
         first = details()[0]
         value = first["input"]

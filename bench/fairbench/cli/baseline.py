@@ -21,7 +21,7 @@ from fairbench.cli.check import (
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
-    from fairbench.report.store import StoredRun
+    from fairbench.results.store import StoredRun
 
 baseline = typer.Typer(
     help="Rerun stored experiments: check them, or store what changed.",
@@ -52,7 +52,7 @@ def check(
     disable_tqdm: Quiet = False,
 ) -> None:
     """Rerun all experiments; exit 1 if anything is not as it is stored."""
-    from fairbench.report.gate.baseline import check_stored, read_specs
+    from fairbench.gate.baseline import check_stored, read_specs
 
     specs = read_specs(folder)
     check_stored(folder, specs)
@@ -69,7 +69,7 @@ def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None
     What did not change is left as it is. To add an experiment, put its NAME/experiment.toml there.
     """
     from fairbench.cli.output import look
-    from fairbench.report.gate.baseline import difference, keep, read_specs
+    from fairbench.gate.baseline import difference, keep, read_specs
 
     colour, width = look()
     with _rerun(read_specs(folder), show=not disable_tqdm) as (runs, _):
@@ -88,10 +88,10 @@ def _rerun(
 
     Raises what the first of them raised, once all have ended. Exits when interrupted.
     """
-    from fairbench.cli.interrupt import interruptible
     from fairbench.cli.repeat import run_all
     from fairbench.config import identity
-    from fairbench.report.store import runs_in
+    from fairbench.execute.interruption import interruptible
+    from fairbench.results.store import runs_in
 
     with TemporaryDirectory(prefix="fairbench-") as temporary:
         path = Path(temporary)

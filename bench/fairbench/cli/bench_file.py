@@ -10,7 +10,7 @@ from typer import Option
 
 if TYPE_CHECKING:
     from fairbench.metrics.records import Requests
-    from fairbench.report.store import StoredRun
+    from fairbench.results.store import StoredRun
 
 OutputFile = Annotated[
     Path | None,
@@ -39,7 +39,7 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 
 def add_run_line(path: Path | None, run: StoredRun, *, details: bool) -> None:
     """``add_bench_line`` of a stored run. Raises DataError if its requests cannot be read."""
-    from fairbench.report.run_tables import read_tables
+    from fairbench.results.run_tables import read_tables
 
     add_bench_line(path, run.summary, lambda: read_tables(run).requests, details=details)
 

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 if TYPE_CHECKING:
-    from fairbench.report.gate.outcome import Outcome
+    from fairbench.gate.outcome import Outcome
 
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of GitHub Actions shows
 
@@ -78,8 +78,8 @@ def check(
 
 def judged(baseline: Path, current: Path, clauses: list[str], *, alpha: float = 0.05) -> Outcome:
     """The outcome for two directories. Raises UsageError if they or a clause cannot be used."""
-    from fairbench.report.gate.outcome import judge
-    from fairbench.report.gate.points import read_pairs
+    from fairbench.gate.outcome import judge
+    from fairbench.gate.points import read_pairs
 
     return judge(read_pairs(baseline, current), clauses, alpha=alpha)
 
@@ -94,19 +94,19 @@ def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool =
 
 def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
     if output is Format.MARKDOWN:
-        from fairbench.report.gate.markdown import as_markdown
+        from fairbench.gate.markdown import as_markdown
 
         return as_markdown(outcome)
     if output is Format.JUNIT:
-        from fairbench.report.gate.junit import as_junit
+        from fairbench.gate.junit import as_junit
 
         return as_junit(outcome, cannot_tell_fails=cannot_tell_fails)
     if output is Format.GITHUB:
-        from fairbench.report.gate.github import as_commands
+        from fairbench.gate.github import as_commands
 
         return as_commands(outcome, cannot_tell_fails=cannot_tell_fails)
     from fairbench.cli.output import look
-    from fairbench.report.gate.table import as_text
+    from fairbench.gate.table import as_text
 
     colour, width = look()
     return as_text(outcome, colour=colour, width=width)
@@ -117,7 +117,7 @@ def fail_unless_passed(
 ) -> None:
     """Raise RunFailed, with the advice, if a check failed or could not be told but should be."""
     from fairbench.errors import RunFailed
-    from fairbench.report.gate.judge import Verdict
+    from fairbench.gate.judge import Verdict
 
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
     if failed or (unknown and cannot_tell_fails):

@@ -63,9 +63,9 @@ def emulate(
     from fairbench.live.extra import require_live_extra
 
     require_live_extra()
+    from fairbench.hardware.timing import resolve_profile
     from fairbench.live.emulator.config import EmulatorConfig
     from fairbench.live.emulator.serve import serve
-    from fairbench.sim.timing import resolve_profile
 
     if kv_replay_port is not None and kv_events_port is None:
         raise UsageError("--kv-replay-port: only with --kv-events-port")

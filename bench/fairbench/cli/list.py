@@ -41,8 +41,8 @@ def list_names(
 
 
 def _schedulers() -> Iterator[str]:
+    from fairbench.hardware.engine_params import EngineParams
     from fairbench.schedulers.registry import PAIRS, local_class, locals_by_name
-    from fairbench.sim.engine_params import EngineParams
 
     yield "Schedulers (--scheduler): a router and a local scheduler"
     for name, (router, local) in PAIRS.items():
@@ -94,7 +94,7 @@ def _workloads() -> Iterator[str]:
 
 
 def _profiles() -> Iterator[str]:
-    from fairbench.sim.timing import load_profile, profile_ids
+    from fairbench.hardware.timing import load_profile, profile_ids
 
     yield "Timing profiles (--gpu, any unique prefix) and how well each is checked"
     for profile_id in profile_ids():

@@ -26,12 +26,12 @@ def run_live_repeatedly(
     Workers are started once, and their caches emptied between runs. That directory also gets their
     logs and ``intervals.json``. On Ctrl-C, what was begun is kept as it stands.
     """
-    from fairbench.cli.interrupt import interruptible
-    from fairbench.cli.live_run import as_progress_line, run_and_save, shared_cluster
     from fairbench.cli.progress import live_progress
     from fairbench.cli.repeat import conclude
-    from fairbench.report.directories import check_writable, fresh_directory
-    from fairbench.report.store import run_name
+    from fairbench.execute.interruption import interruptible
+    from fairbench.execute.live_run import as_progress_line, run_and_save, shared_cluster
+    from fairbench.results.directories import check_writable, fresh_directory
+    from fairbench.results.store import run_name
 
     check_writable(result_dir)
     parent = fresh_directory(result_dir, f"{run_name(spec)}-x{num_runs}")

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
-    from fairbench.sim.run import RunResult
+    from fairbench.results.run_result import RunResult
 
 
 def recover(
@@ -31,9 +31,9 @@ def recover(
     from fairbench.config.resolve import read_spec
     from fairbench.errors import UsageError
     from fairbench.live.run_folder import FOLDER, run_folder
-    from fairbench.report.manifest import Stopwatch, build_manifest
-    from fairbench.report.store import EXPERIMENT, MANIFEST, write_run
-    from fairbench.sim.spool import FOLDER as SIMULATED
+    from fairbench.results.manifest import Stopwatch, build_manifest
+    from fairbench.results.store import EXPERIMENT, MANIFEST, write_run
+    from fairbench.sim.records.spool import FOLDER as SIMULATED
 
     if (run_dir / MANIFEST).exists():
         raise UsageError(f"{run_dir}: was saved already, see `fairbench show`")

@@ -14,8 +14,8 @@ from fairbench.cli.main import FAILED
 
 if TYPE_CHECKING:
     from fairbench.cli.bench_file import OnSaved
-    from fairbench.cli.interrupt import Interruption
     from fairbench.config import ExperimentSpec
+    from fairbench.execute.interruption import Interruption
 
 
 def run_repeatedly(
@@ -31,9 +31,9 @@ def run_repeatedly(
 
     That directory also gets ``intervals.json``. On Ctrl-C, what was begun is kept as it stands.
     """
-    from fairbench.cli.interrupt import interruptible
-    from fairbench.report.directories import check_writable, fresh_directory
-    from fairbench.report.store import run_name
+    from fairbench.execute.interruption import interruptible
+    from fairbench.results.directories import check_writable, fresh_directory
+    from fairbench.results.store import run_name
 
     check_writable(result_dir)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
@@ -53,8 +53,9 @@ def conclude(
 ) -> None:
     """Write and print what runs that differ in the seed give together; exit if interrupted."""
     from fairbench.cli.output import print_json
-    from fairbench.report.intervals import INTERVALS_FILE, as_lines, combine
-    from fairbench.report.store import runs_in, write_json
+    from fairbench.report.interval_lines import as_lines
+    from fairbench.results.intervals import INTERVALS_FILE, combine
+    from fairbench.results.store import runs_in, write_json
 
     if not summaries:
         raise typer.Exit(interrupted.exit_code)
@@ -78,8 +79,8 @@ def run_all(
 
     Raises what a run raised, once all have ended.
     """
-    from fairbench.cli.pool import Failure, run_tasks
     from fairbench.cli.progress import task_progress
+    from fairbench.execute.local_processes import Failure, run_tasks
 
     tasks = [partial(run_one, spec, parent) for spec in specs]
     with (
@@ -99,7 +100,7 @@ def run_all(
 def run_one(spec: ExperimentSpec, parent: Path, interrupted: Interruption) -> dict[str, Any]:
     """In a process of its own: one run, saved; returns its summary."""
     from fairbench.cli.run_once import save
-    from fairbench.report.manifest import Stopwatch
+    from fairbench.results.manifest import Stopwatch
     from fairbench.sim.run import simulate
 
     watch = Stopwatch.start()

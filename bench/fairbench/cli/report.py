@@ -43,13 +43,13 @@ def report(
 def _page(directory: Path) -> Page:
     """The page of whatever the directory is of. Raises DataError if that is nothing of ours."""
     from fairbench.errors import DataError
-    from fairbench.report.intervals import INTERVALS_FILE
-    from fairbench.report.store import MANIFEST
-    from fairbench.report.sweep_store import SWEEP_FILE
+    from fairbench.results.intervals import INTERVALS_FILE
+    from fairbench.results.store import MANIFEST
+    from fairbench.results.sweep_store import SWEEP_FILE
 
     if (directory / MANIFEST).exists():
         from fairbench.report.pages.run_page import run_page
-        from fairbench.report.store import read_run
+        from fairbench.results.store import read_run
 
         return run_page(read_run(directory))
     if (directory / INTERVALS_FILE).exists():

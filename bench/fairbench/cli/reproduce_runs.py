@@ -10,18 +10,18 @@ from typing import Any
 
 import typer
 
-from fairbench.cli.interrupt import Interruption, interruptible
 from fairbench.cli.progress import live_progress
-from fairbench.cli.sweep_jobs import jobs_left, run_jobs
 from fairbench.config.sweep import overridden, read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.interruption import Interruption, interruptible
+from fairbench.execute.sweep_jobs import jobs_left, run_jobs
+from fairbench.figures.central.timing import time_rounds
 from fairbench.figures.fig4 import FILE, read_timings
-from fairbench.report.directories import check_writable
-from fairbench.report.store import write_json
-from fairbench.report.sweep_store import SweepStore
-from fairbench.sim.centralised import time_rounds
-from fairbench.sim.timing import resolve_profile
+from fairbench.hardware.timing import resolve_profile
+from fairbench.results.directories import check_writable
+from fairbench.results.store import write_json
+from fairbench.results.sweep_store import SweepStore
 
 TIMED = "fig4"  # the one figure of timings, not of runs
 TIMED_WORKERS = (1, 2, 4, 8)

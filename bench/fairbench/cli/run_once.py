@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairbench.cli.bench_file import OnSaved
-    from fairbench.cli.interrupt import Interruption
     from fairbench.config import ExperimentSpec
+    from fairbench.execute.interruption import Interruption
     from fairbench.live.options import LiveOptions
-    from fairbench.report.manifest import Stopwatch
-    from fairbench.sim.run import RunResult
+    from fairbench.results.manifest import Stopwatch
+    from fairbench.results.run_result import RunResult
 
 
 def run_once(
@@ -34,11 +34,11 @@ def run_once(
 
     Exits with 128 plus a signal's number if interrupted. Raises RunFailed if it could not go on.
     """
-    from fairbench.cli.interrupt import interruptible
-    from fairbench.cli.live_run import as_progress_line, run_and_save
     from fairbench.cli.progress import live_progress, progress_line
-    from fairbench.report.directories import check_writable
-    from fairbench.report.store import read_run
+    from fairbench.execute.interruption import interruptible
+    from fairbench.execute.live_run import as_progress_line, run_and_save
+    from fairbench.results.directories import check_writable
+    from fairbench.results.store import read_run
 
     check_writable(result_dir)
     line = progress_line if spec.backend is None else as_progress_line
@@ -64,10 +64,10 @@ def _simulate(
     keeps the records so far: see ``fairbench recover``.
     """
     from fairbench.live.run_folder import run_folder
-    from fairbench.report.manifest import Stopwatch, build_manifest
-    from fairbench.report.store import begun_run, write_run
+    from fairbench.results.manifest import Stopwatch, build_manifest
+    from fairbench.results.store import begun_run, write_run
+    from fairbench.sim.records.spool import FOLDER
     from fairbench.sim.run import simulate
-    from fairbench.sim.spool import FOLDER
 
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:
@@ -97,8 +97,8 @@ def _print(result: RunResult, path: Path, interrupted: Interruption, *, as_json:
 
 def save(parent: Path, spec: ExperimentSpec, result: RunResult, watch: Stopwatch) -> Path:
     """Save a result into a fresh directory in ``parent``; returns the directory."""
-    from fairbench.report.manifest import build_manifest
-    from fairbench.report.store import save_run
+    from fairbench.results.manifest import build_manifest
+    from fairbench.results.store import save_run
 
     manifest = build_manifest(spec, complete=result.complete, watch=watch)
     return save_run(parent, spec, result.tables(), result.summary, manifest)

@@ -12,7 +12,7 @@ from typer import Option
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
 
 if TYPE_CHECKING:
-    from fairbench.report.foreign.records import Scored
+    from fairbench.score.records import Scored
 
 
 class Unit(StrEnum):
@@ -96,10 +96,10 @@ def score(
     """
     from fairbench.cli.commas import split_commas
     from fairbench.cli.output import print_json
-    from fairbench.cli.score_run import score_run
     from fairbench.errors import UsageError
-    from fairbench.report.foreign.layout import parse_map
-    from fairbench.report.foreign.records import read_scored
+    from fairbench.score.layout import parse_map
+    from fairbench.score.records import read_scored
+    from fairbench.score.stored_run import score_run
 
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
@@ -134,7 +134,7 @@ def _summary(
     latency: Latency | None,
 ) -> dict[str, Any]:
     from fairbench.live.service_rows import service_of
-    from fairbench.report.foreign.summary import scored_summary, scored_window
+    from fairbench.score.summary import scored_summary, scored_window
 
     return scored_summary(
         scored,

@@ -56,10 +56,10 @@ def started_workers(
     Raises UsageError for a wrong one, RunFailed if a worker does not start, KeyboardInterrupt if
     told to stop meanwhile.
     """
-    from fairbench.cli.interrupt import interruptible
     from fairbench.cli.live_flags import check_live
     from fairbench.config.resolve import resolve
     from fairbench.config.settings import ENGINE
+    from fairbench.execute.interruption import interruptible
     from fairbench.live.servers.cluster import running_cluster
 
     if (kind := flags["backend"]["kind"]) not in STARTED:

@@ -21,8 +21,8 @@ def show(
     """Print the summary of a stored run again, from its files."""
     from fairbench.cli.output import print_json, print_summary
     from fairbench.errors import DataError
-    from fairbench.report.store import SUMMARY, read_run
-    from fairbench.report.summary_schema import check_summary
+    from fairbench.results.store import SUMMARY, read_run
+    from fairbench.results.summary_schema import check_summary
 
     try:
         stored = read_run(run_dir)
@@ -43,8 +43,8 @@ def show(
 def _hint(folder: Path) -> str:
     """What a directory without a manifest is, and what to do with it; "" if it is not ours."""
     from fairbench.live.run_folder import FOLDER
-    from fairbench.report.intervals import INTERVALS_FILE
-    from fairbench.sim.spool import FOLDER as SIMULATED
+    from fairbench.results.intervals import INTERVALS_FILE
+    from fairbench.sim.records.spool import FOLDER as SIMULATED
 
     if (folder / FOLDER).is_dir() or (folder / SIMULATED).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"

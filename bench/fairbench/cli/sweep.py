@@ -99,14 +99,14 @@ def sweep(
     flags, or from both: flags replace what the file says.
     """
     from fairbench.cli.live_flags import given
-    from fairbench.cli.sweep_live import check_live_points
     from fairbench.cli.sweep_run import list_points, run_sweep
     from fairbench.config import identity
     from fairbench.config.sweep_points import points
     from fairbench.errors import UsageError
+    from fairbench.execute.sweep_live import check_live_points
     from fairbench.live.options import LiveOptions
     from fairbench.live.run_folder import run_folder
-    from fairbench.report.sweep_store import SweepStore
+    from fairbench.results.sweep_store import SweepStore
 
     single = {
         "gpu": gpu,

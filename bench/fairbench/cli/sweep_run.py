@@ -8,19 +8,19 @@ from typing import Any
 
 import typer
 
-from fairbench.cli.interrupt import interruptible
 from fairbench.cli.output import look, print_json
-from fairbench.cli.sweep_jobs import expected_requests, jobs_left, run_jobs
-from fairbench.cli.sweep_live import live_points_left, run_live_points
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
+from fairbench.execute.interruption import interruptible
+from fairbench.execute.sweep_jobs import expected_requests, jobs_left, run_jobs
+from fairbench.execute.sweep_live import live_points_left, run_live_points
 from fairbench.live.options import LiveOptions
-from fairbench.report.comparison import Cell, compare_sweep
 from fairbench.report.comparison_table import as_text
-from fairbench.report.places import point_names
-from fairbench.report.store import write_json
-from fairbench.report.sweep_metrics import write_metrics
-from fairbench.report.sweep_store import SweepStore
+from fairbench.results.comparison import Cell, compare_sweep
+from fairbench.results.places import point_names
+from fairbench.results.store import write_json
+from fairbench.results.sweep_metrics import write_metrics
+from fairbench.results.sweep_store import SweepStore
 
 REMARKS = ("workers", "errors", "lateness")  # notes of a run
 

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairbench.report.validation.compare import RunComparison
-    from fairbench.sim.measured import MeasuredRun
+    from fairbench.validate.compare import RunComparison
+    from fairbench.validate.measured import MeasuredRun
 
 
 def validate(
@@ -59,14 +59,14 @@ def validate(
     if file.is_dir():
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
         return
-    from fairbench.sim.measured import load_measured
+    from fairbench.validate.measured import load_measured
 
     runs = load_measured(file)
     if fit:
         _print_fit(runs, as_json=as_json)
         return
     if output_dir is not None:
-        from fairbench.report.validation.files import check_output
+        from fairbench.validate.files import check_output
 
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
@@ -77,10 +77,10 @@ def _validate_live(
     path: Path, gpu: str | None, model: str | None, output_dir: Path | None, *, as_json: bool
 ) -> None:
     from fairbench.cli.output import print_json
-    from fairbench.report.directories import check_writable
-    from fairbench.report.store import read_run, write_json
-    from fairbench.report.validation.live_run import as_lines, compare_live, simulated_spec
+    from fairbench.results.directories import check_writable
+    from fairbench.results.store import read_run, write_json
     from fairbench.sim.run import simulate
+    from fairbench.validate.live_run import as_lines, compare_live, simulated_spec
 
     run = read_run(path)
     spec = simulated_spec(run, gpu, model)
@@ -97,8 +97,8 @@ def _validate_live(
 
 
 def _compared(runs: list[MeasuredRun]) -> list[RunComparison]:
-    from fairbench.report.validation.compare import compare_run
-    from fairbench.sim.replay import FITTED_SCENARIOS, replay_run
+    from fairbench.validate.compare import compare_run
+    from fairbench.validate.replay import FITTED_SCENARIOS, replay_run
 
     return [
         compare_run(
@@ -120,9 +120,9 @@ def _report(
     as_json: bool,
 ) -> None:
     from fairbench.cli.output import print_json
-    from fairbench.report.validation.files import as_json_object, write_files
-    from fairbench.report.validation.order import scheduler_orders
-    from fairbench.report.validation.table import as_text
+    from fairbench.validate.files import as_json_object, write_files
+    from fairbench.validate.order import scheduler_orders
+    from fairbench.validate.table import as_text
 
     orders = scheduler_orders(runs)
     whole = as_json_object(runs, orders, _settings(), checks)
@@ -136,8 +136,8 @@ def _report(
 
 
 def _settings() -> dict[str, Any]:
-    from fairbench.sim.replay import FITTED_PROFILE, FITTED_SCENARIOS, PREFILL_OVERHEAD_MS
-    from fairbench.sim.timing import load_profile
+    from fairbench.hardware.timing import load_profile
+    from fairbench.validate.replay import FITTED_PROFILE, FITTED_SCENARIOS, PREFILL_OVERHEAD_MS
 
     return {
         "timing_profile": FITTED_PROFILE,
@@ -160,7 +160,7 @@ def _basis() -> str:
 
 
 def _crosschecks(path: Path) -> list[Mapping[str, Any]]:
-    from fairbench.sim.crosschecks import crosschecks
+    from fairbench.validate.crosschecks import crosschecks
 
     return [check.as_dict() for check in crosschecks(path)]
 
@@ -169,7 +169,7 @@ def _print_fit(runs: list[MeasuredRun], *, as_json: bool) -> None:
     from dataclasses import asdict
 
     from fairbench.cli.output import print_json
-    from fairbench.sim.calibrate import candidates, fitted_runs
+    from fairbench.validate.calibrate import candidates, fitted_runs
 
     fits = list(candidates(fitted_runs(runs)))
     best = min(fits, key=lambda one: one.error)

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fairbench.errors import UsageError, unknown_name
+from fairbench.errors.validation import explain
+from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.params import own_settings
-from fairbench.sim.engine_params import EngineParams
-from fairbench.validation import explain
 
 SIM = "sim"
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real

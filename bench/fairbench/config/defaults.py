@@ -13,9 +13,9 @@ from fairbench.config.backend import AS_SERVED
 from fairbench.config.settings import ENGINE, resolve_settings
 from fairbench.config.spec import flat_settings
 from fairbench.errors import UsageError, unknown_name
+from fairbench.errors.validation import explain
+from fairbench.hardware.timing import resolve_profile
 from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
-from fairbench.sim.timing import resolve_profile
-from fairbench.validation import explain
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 

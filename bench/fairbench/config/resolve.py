@@ -14,7 +14,7 @@ from fairbench.config.serving import check_scheduling, defaults_of, fitting, ser
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec, flat_settings
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.validation import explain, read_toml
+from fairbench.errors.validation import explain, read_toml
 from fairbench.workloads.plan import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory

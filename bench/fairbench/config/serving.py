@@ -15,8 +15,8 @@ from fairbench.config.backend import (
 )
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError
+from fairbench.hardware.timing import resolve_profile
 from fairbench.schedulers.registry import pair_name, params_classes
-from fairbench.sim.timing import resolve_profile
 
 Chosen = SGLang | Emulator | Endpoint | None
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
+from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
 from fairbench.schedulers.registry import PAIRS, params_classes
-from fairbench.sim.engine_params import EngineParams
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
 

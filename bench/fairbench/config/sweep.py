@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fairbench.config.spec import ExperimentSpec, flat_settings
 from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.validation import explain, read_toml
+from fairbench.errors.validation import explain, read_toml
 from fairbench.workloads.model import MAX_NAME
 
 MAX_POINTS = 10_000

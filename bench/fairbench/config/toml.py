@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.validation import TOO_DEEP, is_too_deep
+from fairbench.errors.validation import TOO_DEEP, is_too_deep
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.figures.fig4 import read_timings
 from fairbench.figures.look import paper_style, save
-from fairbench.report.comparison import Cell, compare_sweep
+from fairbench.results.comparison import Cell, compare_sweep
 
 FORMATS = ("svg", "png", "pdf")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.figures.look import caption, panels, scheduler_look
 from fairbench.figures.provenance import provenance
 from fairbench.figures.values import row_of, setting_of
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairbench.figures.over_time import draw_over_time, rows_over_time
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
 from fairbench.figures.look import BLUE, GREEN, HATCHES, ORANGE, caption, panels
-from fairbench.report.store import read_json
+from fairbench.results.store import read_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

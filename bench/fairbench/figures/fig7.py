@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.figures.look import caption, log_y, panels
 from fairbench.figures.provenance import provenance
 from fairbench.figures.values import in_units, plot_rows, row_of
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

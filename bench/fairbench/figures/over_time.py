@@ -13,8 +13,8 @@ from fairbench.figures.provenance import of_first_runs
 from fairbench.figures.timeline import client_names, response_times, service_rates
 from fairbench.metrics.records import Floats
 from fairbench.metrics.service import View
-from fairbench.report.comparison import Cell
-from fairbench.report.store import StoredRun
+from fairbench.results.comparison import Cell
+from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairbench.report.comparison import Cell
 from fairbench.report.table import basis
+from fairbench.results.comparison import Cell
 
 
 def provenance(cells: Sequence[Cell]) -> str:

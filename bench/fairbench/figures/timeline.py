@@ -9,7 +9,7 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Floats, Ints, ServiceLog
 from fairbench.metrics.service import View, cumulative
-from fairbench.report.store import StoredRun
+from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.figures.look import scheduler_look
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,14 +11,14 @@ import msgspec
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import AS_SERVED, Emulator, Endpoint, SGLang
 from fairbench.errors import DataError
+from fairbench.hardware.engine_limits import mem_fraction
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.timing import load_profile
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords, read_records, tables_of
 from fairbench.live.summary import Served, summary_of
+from fairbench.results.run_result import RunResult
 from fairbench.schedulers.params import make_params
-from fairbench.sim.engine_limits import mem_fraction
-from fairbench.sim.engine_params import EngineParams
-from fairbench.sim.run import RunResult
-from fairbench.sim.timing import load_profile
 
 SERVED_FILE = "served.json"
 

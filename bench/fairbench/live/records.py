@@ -16,7 +16,7 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import Programs, Requests
-from fairbench.sim.results import STATUS_NAMES, Tables
+from fairbench.results.run_result import STATUS_NAMES, Tables
 
 FINISHED, REFUSED, UNFINISHED = STATUS_NAMES
 REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"

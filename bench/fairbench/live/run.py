@@ -20,7 +20,7 @@ from fairbench.live.servers.router import running_router
 from fairbench.live.servers.start import Server
 from fairbench.live.servers.vocabulary import vocabulary
 from fairbench.live.summary import Served
-from fairbench.sim.run import RunResult
+from fairbench.results.run_result import RunResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from fairbench.live.records import LiveRecords
 from fairbench.metrics.records import Client, Facts
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+from fairbench.results.facts import cluster_bound, run_window
+from fairbench.results.header import run_header
+from fairbench.results.run_result import Tables
 from fairbench.schedulers.registry import build_local, build_router
-from fairbench.sim.results import Tables, cluster_bound, run_window
 from fairbench.workloads.tokens import load_counter
 
 LATE_MS = 10.0  # P99 lateness above which a run is flagged
@@ -61,28 +63,21 @@ def summary_of(
     _forget_unknown(metrics, records)
     notes |= _remarks(spec, records)
     counter = load_counter(spec.tokenizer) if spec.dataset_path else None
+    header = run_header(
+        spec,
+        complete=result.complete,
+        pool_tokens=served.pool_tokens,
+        mem_fraction_static=served.mem_fraction_static,
+        chunked_prefill_size=served.chunked_prefill_size,
+        timing_profile=served.timing_profile,
+        timing_grade=served.timing_grade,
+        timing_error_pct=0.0,
+        token_count_method=counter.method if counter else None,
+        bound_source=facts.bound.source if facts.bound else None,
+        served={"emulated": served.emulated, "backend": served.backend, "served": served.name},
+    )
     return {
-        "simulated": False,
-        "emulated": served.emulated,
-        "backend": served.backend,
-        "served": served.name,
-        "complete": result.complete,
-        "timing_profile": served.timing_profile,
-        "timing_grade": served.timing_grade,
-        "timing_error_pct": 0.0,
-        "scheduler": spec.scheduler,
-        "router": spec.router,
-        "local": spec.local,
-        "workload": spec.workload.name,
-        "scenario": spec.scenario,
-        "dp": spec.dp,
-        "seed": spec.seed,
-        "latency": spec.workload.latency,
-        "mem_fraction_static": served.mem_fraction_static,
-        "pool_tokens": served.pool_tokens,
-        "chunked_prefill_size": served.chunked_prefill_size,
-        "token_count_method": counter.method if counter else None,
-        "bound_source": facts.bound.source if facts.bound else None,
+        **header,
         **metrics,
         **_finite(lateness_ms(records.requests)),
         "held": sum(request.held_s > 0 for request in records.requests),

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairbench.errors import UsageError
 from fairbench.metrics.records import FINISHED, Requests
-from fairbench.report.store import Summary
+from fairbench.results.store import Summary
 
 LATENCIES = ("e2e_latency", "ttft", "tpot", "itl")
 STATISTICS = ("mean", "median", "std", "p99")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.report.numbers import more_than, number, percent
-from fairbench.report.store import Summary
+from fairbench.results.store import Summary
 
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
 

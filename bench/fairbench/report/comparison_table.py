@@ -10,10 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.comparison import Cell
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
 from fairbench.report.numbers import UNDEFINED, index, less_than, more_than, number
 from fairbench.report.table import MAX_WIDTH, basis, printed
+from fairbench.results.comparison import Cell
 
 LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others
 LIMITED = "~"

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fairbench.report.client_table import client_table, latency
 from fairbench.report.numbers import index, more_than, number, percent, whole, with_unit
-from fairbench.report.store import Summary
+from fairbench.results.store import Summary
 
 MAX_WIDTH = 100
 ENOUGH_FOR_P99 = 300

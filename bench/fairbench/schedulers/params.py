@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.validation import explain
+from fairbench.errors.validation import explain
 
 P = TypeVar("P")
 

@@ -13,14 +13,15 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
+from fairbench.hardware.engine_limits import engine_limits
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.timing import load_profile
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, client_sample, percentile
 from fairbench.schedulers.params import make_params
-from fairbench.sim.engine_limits import engine_limits
-from fairbench.sim.engine_params import EngineParams
-from fairbench.sim.results import facts_of, tables_of
+from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, source_of
-from fairbench.sim.timing import load_profile
+from fairbench.sim.summary import facts_of
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 

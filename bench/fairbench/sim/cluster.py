@@ -13,11 +13,11 @@ from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_to
 from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.columns import Columns
-from fairbench.sim.engine import Worker
+from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
+from fairbench.sim.records.columns import Columns
+from fairbench.sim.records.service_log import RequestLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
-from fairbench.sim.service_log import RequestLog
 from fairbench.workloads.programs import Program
 
 PROGRAM_COLUMNS = (

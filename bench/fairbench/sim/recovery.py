@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from fairbench.config import ExperimentSpec
-from fairbench.sim.run import RunResult, Simulation, source_of
-from fairbench.sim.spool import restore
+from fairbench.results.run_result import RunResult
+from fairbench.sim.records.spool import restore
+from fairbench.sim.run import Simulation, source_of
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:

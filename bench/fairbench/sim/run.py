@@ -7,24 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
+from fairbench.hardware.engine_limits import engine_limits, mem_fraction
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.timing import load_profile, perturbed, slowed
+from fairbench.results.run_result import RunResult, Tables
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.engine import Worker
-from fairbench.sim.engine_limits import engine_limits, mem_fraction
-from fairbench.sim.engine_params import EngineParams
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.news import eviction_news
-from fairbench.sim.results import Logs, Tables, facts_of, summary_of, tables_of
-from fairbench.sim.service_log import ServiceLog
-from fairbench.sim.spool import spooled
-from fairbench.sim.timing import load_profile, perturbed, slowed
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.records.spool import spooled
+from fairbench.sim.records.tables import Logs, tables_of
+from fairbench.sim.summary import facts_of, summary_of
 from fairbench.workloads.arrivals import stream
 from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import ClientPlan, program_stream
@@ -41,21 +42,6 @@ class Progress:
     programs_done: int
     programs_started: int
     shares: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Raw tables (column name -> values), the summary, and whether the run came to its end."""
-
-    requests: dict[str, Any]
-    programs: dict[str, Any]
-    service: dict[str, Any]
-    summary: dict[str, Any]
-    complete: bool
-
-    def tables(self) -> dict[str, dict[str, Any]]:
-        """The tables by the names under which they are saved."""
-        return {"requests": self.requests, "programs": self.programs, "service": self.service}
 
 
 def simulate(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.prefix_tree import Place
-from fairbench.sim.kv_cache import KVNode
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.prefix_tree import Place
+    from fairbench.sim.engine.kv_cache import KVNode
 
 FINISHED, REFUSED, UNFINISHED = 0, 1, 2
 NEVER = -1

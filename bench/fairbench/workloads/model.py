@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.validation import explain
+from fairbench.errors.validation import explain
 from fairbench.workloads.programs import program_class
 
 Value = bool | int | float | str

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.validation import explain, read_toml
+from fairbench.errors.validation import explain, read_toml
 from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec, make_params
 from fairbench.workloads.programs import program_class
 

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from local_requests import Trie
 
 from fairbench.core import Request, Segment
-from fairbench.live.plugin import home as plugin_home
-from fairbench.live.plugin.ledger import Ledger
-from fairbench.live.plugin.live_view import ArmedQueue
+from fairbench.live.plugins.sglang import home as plugin_home
+from fairbench.live.plugins.sglang.ledger import Ledger
+from fairbench.live.plugins.sglang.live_view import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.list_view import ListView
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
-from fairbench.sim.waiting import WaitingQueue
 
 
 class Result(Enum):

@@ -10,15 +10,15 @@ from itertools import chain
 from local_trace import Trace
 
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.timing import load_profile
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine import Worker
-from fairbench.sim.engine_limits import EngineLimits
-from fairbench.sim.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.news import eviction_news
+from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import NEVER, Sequence
-from fairbench.sim.service_log import ServiceLog
-from fairbench.sim.timing import load_profile
 
 PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 LIMITS = EngineLimits(

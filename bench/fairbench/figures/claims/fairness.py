@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from fairbench.figures.claims.claim import Claim, Finding, verdict
 from fairbench.figures.claims.places import Ratio, by_place, indices, largest, ratios
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
 MOST = 0.8  # of the places

@@ -12,8 +12,8 @@ from fairbench.figures.timeline import busy_share, client_names, read_service, r
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Window
 from fairbench.metrics.service import View, window_service
-from fairbench.report.comparison import Cell
-from fairbench.report.store import StoredRun
+from fairbench.results.comparison import Cell
+from fairbench.results.store import StoredRun
 
 INTERVALS = 40
 STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s

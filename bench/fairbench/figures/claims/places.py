@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fairbench.figures.values import mean_of, value_of
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 
 class Place(NamedTuple):

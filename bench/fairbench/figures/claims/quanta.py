@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fairbench.figures import fig1, fig10
 from fairbench.figures.claims.claim import Claim, Finding, verdict
 from fairbench.figures.values import chosen, mean_of
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 RATE, JAIN = "service_rate_tok_s", "jain_index"
 SAME_RATE = 0.02  # of a throughput counts as equal

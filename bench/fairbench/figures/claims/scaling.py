@@ -9,7 +9,7 @@ from fairbench.figures.claims.claim import Claim, Finding, verdict
 from fairbench.figures.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
 from fairbench.figures.fig11 import clients_of
 from fairbench.figures.values import chosen, mean_of
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 RATE = "service_rate_tok_s"
 

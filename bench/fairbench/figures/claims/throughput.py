@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.places import Place, by_place, largest, ratios, smallest
 from fairbench.figures.values import mean_of
-from fairbench.report.comparison import Cell
+from fairbench.results.comparison import Cell
 
 RATE, HIT = "service_rate_tok_s", "cache_hit_rate"
 NEARLY = 0.95  # of another's throughput counts as reaching it

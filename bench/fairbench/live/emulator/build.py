@@ -6,6 +6,8 @@ from asyncio import AbstractEventLoop
 from dataclasses import dataclass
 from functools import partial
 
+from fairbench.hardware.engine_limits import engine_limits
+from fairbench.hardware.timing import TimingProfile, load_profile, slowed
 from fairbench.live.emulator.config import EmulatorConfig
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.live_engine import LiveEngine
@@ -15,9 +17,7 @@ from fairbench.live.emulator.token_streams import TokenStreams
 from fairbench.live.emulator.wall_clock import WallClock
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.schedulers.registry import build_local
-from fairbench.sim.engine import Worker
-from fairbench.sim.engine_limits import engine_limits
-from fairbench.sim.timing import TimingProfile, load_profile, slowed
+from fairbench.sim.engine.sglang.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
 from fairbench.errors import UsageError, unknown_name
+from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
-from fairbench.sim.engine_params import EngineParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from fairbench.core import Prompt
 from fairbench.live.emulator.token_streams import TokenStreams
 from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from fairbench.schedulers.prefix_tree import Place
-from fairbench.sim.kv_cache import KVCache, KVNode
+from fairbench.sim.engine.kv_cache import KVCache, KVNode
 
 BLOCK_TOKENS = 8
 MEDIUM = "GPU"

@@ -17,7 +17,7 @@ from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids, TokenStreams
 from fairbench.live.emulator.wall_clock import WallClock
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.engine import Worker
+from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import REFUSED, Sequence
 
 MAX_STREAM_TOKENS = 2**22  # kept in memory before those are forgotten that nothing needs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from fairbench.sim.service_log import ServiceLog, Stretch
+from fairbench.sim.records.service_log import ServiceLog, Stretch
 
 
 @dataclass(slots=True)

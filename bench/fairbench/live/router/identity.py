@@ -7,9 +7,9 @@ from http import HTTPStatus
 from pathlib import Path
 
 from fairbench.errors import DataError
+from fairbench.errors.validation import read_toml
 from fairbench.live import headers
 from fairbench.live.router.problem import Problem
-from fairbench.validation import read_toml
 
 MAX_LENGTH = 128
 

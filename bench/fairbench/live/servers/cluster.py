@@ -11,7 +11,7 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import Emulator, SGLang
 from fairbench.errors import RunFailed
-from fairbench.live.plugin.report import fetch_report, require_active
+from fairbench.live.plugins.sglang.report import fetch_report, require_active
 from fairbench.live.servers.address import WorkerAddress
 from fairbench.live.servers.emulator import emulator_recipes
 from fairbench.live.servers.http import answers, get_json

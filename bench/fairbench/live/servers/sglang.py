@@ -12,12 +12,12 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import SGLang
 from fairbench.errors import UsageError
-from fairbench.live.plugin.config import LOCAL, plugin_environment
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
 from fairbench.live.servers.gpus import VISIBLE, assign, visible_gpus
 from fairbench.live.servers.ports import LOOPBACK
 from fairbench.live.servers.start import Recipe
 from fairbench.schedulers.params import own_settings
-from fairbench.sim.engine_params import EngineParams
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
 MISSING = """

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from fairbench.errors import DataError
 from fairbench.report.comparison_table import Column, bounded
-from fairbench.report.intervals import combine, results_of
+from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED, index, number, percent, whole
 from fairbench.report.pages.page import Code, Facts, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
 from fairbench.report.pages.sweep_grids import plain_row
 from fairbench.report.pages.sweep_warnings import counted_warnings
-from fairbench.report.store import EXPERIMENT, SUMMARY, Summary, runs_in
-from fairbench.report.summary_schema import check_whole
 from fairbench.report.table import basis, details_line
+from fairbench.results.intervals import combine
+from fairbench.results.store import EXPERIMENT, SUMMARY, Summary, runs_in
+from fairbench.results.summary_schema import check_whole
 
 OF_RUNS = (
     Column("min_entitlement_ratio", "worst client, of fair share", percent, True),

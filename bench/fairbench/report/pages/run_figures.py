@@ -13,8 +13,8 @@ from fairbench.report.numbers import with_unit
 from fairbench.report.pages.chart import COLOURS, LEFT, RIGHT, WIDTH, Scale, drawing, line, text
 from fairbench.report.pages.chart_lines import Series, line_chart
 from fairbench.report.pages.page import Figure
-from fairbench.report.run_tables import RunTables
-from fairbench.report.store import Summary
+from fairbench.results.run_tables import RunTables
+from fairbench.results.store import Summary
 
 BINS = 60
 POINTS = 150  # of a distribution, at most

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from fairbench.report.client_table import latency
 from fairbench.report.numbers import number, percent, whole
-from fairbench.report.store import Summary
 from fairbench.report.table import ENOUGH_FOR_P99
+from fairbench.results.store import Summary
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself
 JAIN = {"jain_index": "service", "jain_index_actual": "actual service"}

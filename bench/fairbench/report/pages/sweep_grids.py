@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from fairbench.report.comparison import Cell as Compared
 from fairbench.report.comparison_table import COLUMNS, LIMITED, Column, bounded
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
 from fairbench.report.numbers import UNDEFINED, number, percent
 from fairbench.report.pages.page import Cell, Grid, Section
+from fairbench.results.comparison import Cell as Compared
 
 INDENT = "\u2003"
 MARKS = {BEST: "best", WORST: "worst"}

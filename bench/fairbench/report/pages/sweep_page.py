@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
-from fairbench.report.comparison import Cell as Compared
-from fairbench.report.comparison import compare_sweep
 from fairbench.report.comparison_table import LIMITED, provenance
 from fairbench.report.marks import Interval
 from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
@@ -18,8 +16,10 @@ from fairbench.report.pages.page import Code, Facts, Figure, Headline, Page, Par
 from fairbench.report.pages.run_page import rerun, versions
 from fairbench.report.pages.sweep_grids import comparison_grid, place_sections
 from fairbench.report.pages.sweep_warnings import sweep_warnings
-from fairbench.report.sharing import Bound, Incentive, worst
-from fairbench.report.sweep_store import SWEEP_FILE, SweepStore
+from fairbench.results.comparison import Cell as Compared
+from fairbench.results.comparison import compare_sweep
+from fairbench.results.sharing import Bound, Incentive, worst
+from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 SHARING = "sharing_incentive_p99"
 MEANING = (

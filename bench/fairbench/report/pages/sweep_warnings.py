@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fairbench.report.comparison import Cell
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.pages.run_warnings import is_above_bound, window_is_short
-from fairbench.report.store import Summary, read_json
-from fairbench.report.sweep_store import SweepStore
 from fairbench.report.table import ENOUGH_FOR_P99
+from fairbench.results.comparison import Cell
+from fairbench.results.store import Summary, read_json
+from fairbench.results.sweep_store import SweepStore
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[Cell]) -> Iterator[str]:

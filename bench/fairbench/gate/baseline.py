@@ -1,0 +1,81 @@
+"""A directory of baselines: per experiment its spec, its summary and its manifest, no tables.
+
+NAME/experiment.toml   what is run; put there by hand, the rest follows
+NAME/summary.json
+NAME/manifest.json
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.resolve import read_spec
+from fairbench.errors import DataError, UsageError
+from fairbench.errors.validation import read_toml
+from fairbench.gate.changes import changes
+from fairbench.gate.points import differences
+from fairbench.gate.table import changes_table
+from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.results.comparison import experiment_of
+from fairbench.results.places import tables_of
+from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
+
+# What tells runs apart, but not what they show: a rerun elsewhere is to leave no trace.
+NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
+
+
+def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
+    """The experiments of a baseline directory by name.
+
+    Raises UsageError if there are none, or if one cannot be simulated.
+    """
+    files = sorted(folder.glob(f"*/{EXPERIMENT}"))
+    if not files:
+        raise UsageError(f"{folder}: holds no baseline, that is, no NAME/{EXPERIMENT}")
+    specs = {file.parent.name: read_spec(file) for file in files}
+    for name, spec in specs.items():
+        if spec.backend is not None:
+            raise UsageError(f"{folder / name}: backend {spec.backend.kind}: must be the simulator")
+    return specs
+
+
+def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
+    """Raise DataError if a baseline has no results yet, or those of another experiment.
+
+    So it is when a setting was added since, or when someone edited the file.
+    """
+    for name, spec in specs.items():
+        file = folder / name / EXPERIMENT
+        found = differences(tables_of(spec), read_toml(file, str(file)))
+        if not (folder / name / SUMMARY).exists():
+            found = ["no results are stored"]
+        if found:
+            advice = f"to store what it gives: fairbench baseline update {folder}"
+            raise DataError(f"{file}: {found[0]}; {advice}")
+
+
+def difference(
+    stored: Path, run: StoredRun, *, colour: bool = False, width: int = MAX_WIDTH
+) -> str:
+    """What is different in a run from the baseline stored, as lines of text; empty if nothing is.
+
+    Raises DataError if the baseline's summary cannot be read.
+    """
+    if not (stored / SUMMARY).exists():
+        return "  new\n"
+    file = stored / EXPERIMENT
+    spec = differences(experiment_of(run), read_toml(file, str(file)))
+    text = "".join(f"  experiment: {one}\n" for one in spec)
+    if found := changes(read_json(stored / SUMMARY), run.summary):
+        text += printed(changes_table(found), colour=colour, width=width)
+    return text
+
+
+def keep(run: StoredRun, folder: Path) -> None:
+    """Make a run the baseline in ``folder``; of its manifest without what is the machine's."""
+    shutil.copyfile(run.path / EXPERIMENT, folder / EXPERIMENT)
+    write_json(folder / SUMMARY, run.summary)
+    write_json(folder / MANIFEST, {k: v for k, v in run.manifest.items() if k not in NOT_KEPT})

@@ -1,0 +1,60 @@
+"""What may get worse, and by how much: ``jain_index:-0.02``, ``victim_p99_s:+10%``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from fractions import Fraction
+from typing import NamedTuple
+
+from fairbench.errors import UsageError
+from fairbench.gate.metrics import more_is_better
+
+SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
+
+
+class Clause(NamedTuple):
+    """``metric`` may get worse by ``loss``, not by more.
+
+    ``loss`` is at least 0, and a part of the baseline if ``relative``.
+    """
+
+    text: str
+    metric: str
+    more_is_better: bool
+    loss: Fraction
+    relative: bool
+
+    def limit(self, baseline: Fraction) -> Fraction:
+        """The worst value that passes, given the baseline's."""
+        loss = abs(baseline) * self.loss if self.relative else self.loss
+        return baseline - loss if self.more_is_better else baseline + loss
+
+
+def parse_clause(text: str, known: Collection[str]) -> Clause:
+    """``METRIC:-LOSS`` where more is better, ``METRIC:+LOSS`` where less is; LOSS may end in %.
+
+    ``known`` are the metrics of the summaries compared. Raises UsageError for another shape or
+    sign, for an unknown metric, and for one of which neither more nor less is worse.
+    """
+    match = SHAPE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"--fail-if {text!r}: write METRIC:-LOSS or METRIC:+LOSS, "
+            "such as jain_index:-0.02 or victim_p99_s:+10%"
+        )
+    metric, sign, amount, unit = match["metric"], match["sign"], match["amount"], match["unit"]
+    try:
+        more = more_is_better(metric, known)
+    except UsageError as error:
+        raise UsageError(f"--fail-if {text!r}: {error}") from None
+    loss = Fraction(amount)
+    worse = "-" if more else "+"
+    if loss and sign != worse:
+        raise UsageError(
+            f"--fail-if {text!r}: {'less' if more else 'more'} of {metric} is worse, so write the "
+            f"loss that you allow as {metric}:{worse}{amount}{unit}"
+        )
+    return Clause(
+        f"{metric}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)
+    )

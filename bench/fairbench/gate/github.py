@@ -1,0 +1,29 @@
+"""The outcome of a gate as workflow commands of GitHub Actions, which annotate a run."""
+
+from __future__ import annotations
+
+from fairbench.gate.judge import Verdict
+from fairbench.gate.outcome import Outcome
+
+
+def as_commands(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
+    """An error or warning per check that did not pass, then a notice that counts all."""
+    levels = {
+        Verdict.FAIL: "error",
+        Verdict.CANNOT_TELL: "error" if cannot_tell_fails else "warning",
+    }
+    lines = []
+    for row in outcome.rows:
+        if row.verdict in levels:
+            text = _data(f"{row.point}: {row.wording()}")
+            lines.append(f"::{levels[row.verdict]} title={_property(row.clause)}::{text}")
+    return "\n".join([*lines, f"::notice title=fairbench::{_data(outcome.summary())}"]) + "\n"
+
+
+def _data(text: str) -> str:
+    """Escaped as the runner's own toolkit does."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,95 @@
+"""Whether a metric got worse by more than a clause allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from fractions import Fraction
+from math import inf, isfinite
+from typing import NamedTuple
+
+from fairbench.gate.clause import Clause
+from fairbench.gate.metrics import Value
+from fairbench.gate.rank_sum import can_reject, p_larger
+
+
+class Verdict(StrEnum):
+    """What a clause says of a point."""
+
+    PASS = "pass"
+    FAIL = "FAIL"
+    CANNOT_TELL = "cannot tell"
+
+
+class Judgement(NamedTuple):
+    """A verdict, and why where the numbers do not say it by themselves."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
+    """One run against one: worse or not, on the decimals as they are written.
+
+    A value that is only a bound is judged as far as it goes: the same bound again passes, and what
+    could be either way cannot be told.
+    """
+    if before.raw is None or after.raw is None:
+        return _judge_undefined([before], [after])
+    if (before.raw, before.bound) == (after.raw, after.bound):
+        return Judgement(Verdict.PASS)
+    best_limit, worst_limit = (_limit(clause, badness) for badness in _range(clause, before))
+    least, most = _range(clause, after)
+    is_bound = bool(before.bound or after.bound)
+    if least > worst_limit or (is_bound and least == worst_limit):  # a bound is never reached
+        return Judgement(Verdict.FAIL)
+    if most <= best_limit:
+        return Judgement(Verdict.PASS)
+    return Judgement(Verdict.CANNOT_TELL, "only a bound is known")
+
+
+def judge_repeated(
+    clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
+) -> Judgement:
+    """Several measured runs against several: the baseline's, each made worse by as much as is
+    allowed, are ranked with the current ones, and the clause fails if those rank worse.
+
+    The test is one-sided at level ``alpha``; with too few runs it could never fail anything, and
+    is not applied.
+    """
+    if any(value.raw is None for value in [*before, *after]):
+        return _judge_undefined(before, after)
+    if any(value.bound for value in [*before, *after]):
+        return Judgement(Verdict.CANNOT_TELL, "only a bound is known of some run")
+    sizes = len(before), len(after)
+    if not can_reject(*sizes, alpha):
+        runs = f"{sizes[0]} and {sizes[1]} runs"
+        return Judgement(Verdict.CANNOT_TELL, f"{runs} are too few for a test at {alpha:g}")
+    sign = -1 if clause.more_is_better else 1
+    limits = [sign * clause.limit(value.exact) for value in before]
+    p = p_larger(limits, [sign * value.exact for value in after])
+    return Judgement(Verdict.FAIL if p <= alpha else Verdict.PASS, f"p = {p:.3g}")
+
+
+def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
+    """A number and none cannot be compared, which may hide anything: that fails."""
+    undefined = [[value for value in values if value.raw is None] for values in (before, after)]
+    if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
+        return Judgement(Verdict.PASS, "undefined in both")
+    when, which = ("now", undefined[1]) if undefined[1] else ("in the baseline", undefined[0])
+    return Judgement(Verdict.FAIL, f"undefined {when}: {which[0].reason or 'no reason given'}")
+
+
+def _range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
+    """Between what the true value lies, turned so that more is worse."""
+    low = -inf if value.bound == "<" else value.exact
+    high = inf if value.bound == ">" else value.exact
+    return (-high, -low) if clause.more_is_better else (low, high)
+
+
+def _limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
+    """The worst that passes, turned alike."""
+    if isinstance(badness, float):
+        assert not isfinite(badness)
+        return badness
+    return -clause.limit(-badness) if clause.more_is_better else clause.limit(badness)

@@ -1,0 +1,123 @@
+"""All clauses judged on all points: what every format of a gate's report is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import mean
+
+from fairbench.errors import UsageError
+from fairbench.gate.changes import Change, changes, relative_difference
+from fairbench.gate.clause import Clause, parse_clause
+from fairbench.gate.judge import Verdict, judge_exact, judge_repeated
+from fairbench.gate.metrics import ABSENT, Value, values_of
+from fairbench.gate.points import Pair
+from fairbench.report.table import basis
+
+NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no clauses
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One clause at one point. ``before`` and ``after`` are texts, ``change`` their difference."""
+
+    point: str
+    clause: str
+    verdict: Verdict
+    before: str = ""
+    after: str = ""
+    change: str = ""
+    reason: str = ""
+
+    def wording(self) -> str:
+        """What happened, on one line."""
+        numbers = f"{self.before}, now {self.after}" if self.before else ""
+        parts = (str(self.verdict), numbers, self.change, self.reason)
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``changes`` are those of simulated points in metrics that no clause names, by point."""
+
+    basis: str
+    points: int
+    rows: tuple[Row, ...]
+    changes: Mapping[str, tuple[Change, ...]]
+
+    def count(self, verdict: Verdict) -> int:
+        """How many rows have this verdict."""
+        return sum(row.verdict == verdict for row in self.rows)
+
+    def summary(self) -> str:
+        """One line: how many points, checks and verdicts of each kind."""
+        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in Verdict)
+        return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 point``, ``2 points``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def judge(pairs: Sequence[Pair], texts: Sequence[str], *, alpha: float) -> Outcome:
+    """Judge clauses at every point, those of repeated runs at level ``alpha``.
+
+    Without clauses, simulated points must not differ at all. Raises UsageError for a wrong clause,
+    and for none over other runs, which always differ.
+    """
+    if not texts and not all(pair.simulated for pair in pairs):
+        raise UsageError(
+            "only simulated runs come out the same every time: say how much is too much, --fail-if"
+        )
+    summaries = [summary for pair in pairs for summary in (*pair.before, *pair.after)]
+    known = {key for summary in summaries for key in values_of(summary)}
+    clauses = [parse_clause(text, known) for text in texts]
+    named = {clause.metric for clause in clauses}
+    rows: list[Row] = []
+    unnamed: dict[str, tuple[Change, ...]] = {}
+    for pair in pairs:
+        found = changes(pair.before[0], pair.after[0]) if pair.simulated else ()
+        rows += [_row(clause, pair, alpha) for clause in clauses]
+        if not clauses:
+            rows.append(_unchanged(pair.name, found))
+        if rest := tuple(one for one in found if one.metric not in named):
+            unnamed[pair.name] = rest
+    bases = dict.fromkeys(map(basis, summaries))
+    return Outcome("; ".join(bases), len(pairs), tuple(rows), unnamed)
+
+
+def _row(clause: Clause, pair: Pair, alpha: float) -> Row:
+    before = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.before]
+    after = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.after]
+    if pair.simulated:
+        verdict, reason = judge_exact(clause, before[0], after[0])
+        texts = before[0].text, after[0].text
+    else:
+        verdict, reason = judge_repeated(clause, before, after, alpha)
+        texts = _mean_text(before), _mean_text(after)
+    return Row(pair.name, clause.text, verdict, *texts, _difference(before, after), reason)
+
+
+def _mean(values: Sequence[Value]) -> Fraction | None:
+    numbers = [value.exact for value in values if value.is_number]
+    return mean(numbers) if len(numbers) == len(values) else None
+
+
+def _mean_text(values: Sequence[Value]) -> str:
+    average = _mean(values)
+    bound = next((value.bound for value in values if value.bound), "")
+    shown = "undefined" if average is None else f"{bound} {float(average):.6g}".strip()
+    return f"{shown} (n = {len(values)})"
+
+
+def _difference(before: Sequence[Value], after: Sequence[Value]) -> str:
+    old, new = _mean(before), _mean(after)
+    return "" if old is None or new is None else relative_difference(old, new)
+
+
+def _unchanged(point: str, found: Sequence[Change]) -> Row:
+    if not found:
+        return Row(point, NO_CHANGE, Verdict.PASS)
+    return Row(point, NO_CHANGE, Verdict.FAIL, reason=f"{counted(len(found), 'value')} changed")

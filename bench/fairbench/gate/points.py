@@ -1,0 +1,167 @@
+"""Which stored runs are compared with which: those of the same experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbench.config.toml import toml_value
+from fairbench.errors import DataError
+from fairbench.results.comparison import ComparedRun, compare_sweep, experiment_of
+from fairbench.results.places import DEFAULT, Experiment, flat, key_of, labels
+from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, Summary, read_run
+from fairbench.results.summary_schema import check_summary
+from fairbench.results.sweep_store import SWEEP_FILE
+
+MAX_SHOWN = 4  # keys in which unlike experiments differ
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One experiment: a simulated run, or measured ones that differ at most in the seed.
+
+    ``experiment`` is what two points have to share: the tables of the experiment file without the
+    tag and with the seeds of all runs.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    experiment: Experiment
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its runs come out the same every time."""
+        return _is_simulated(self.runs[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same point in the baseline and now: the summaries of its runs, and what to call it."""
+
+    name: str
+    simulated: bool
+    before: tuple[Summary, ...]
+    after: tuple[Summary, ...]
+
+
+def read_pairs(baseline: Path, current: Path) -> list[Pair]:
+    """The points of two directories, each with its counterpart, in the order of the baseline.
+
+    A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
+    also have what its comparison says of them. Raises DataError if there is no run, if one cannot
+    be read or is incomplete, and if one has no counterpart: which, and in what it differs.
+    """
+    before, after = _points(baseline), _points(current)
+    _refuse_unlike(before, after, current)
+    _refuse_unlike(after, before, baseline)
+    names = labels([point.runs[0].experiment for point in before.values()])
+    return [
+        Pair(
+            _name(names[index], point),
+            point.simulated,
+            tuple(run.summary for run in point.runs),
+            tuple(run.summary for run in after[key].runs),
+        )
+        for index, (key, point) in enumerate(before.items())
+    ]
+
+
+def _points(path: Path) -> dict[str, Point]:
+    """The points of a directory, by what two of them share exactly if they may be compared."""
+    groups: dict[str, list[ComparedRun]] = {}
+    for run in _runs(path):
+        groups.setdefault(key_of(_shared(run)), []).append(run)
+    points = [
+        Point(
+            tuple(runs),
+            _shared(runs[0]) | {"seed": sorted({run.experiment["seed"] for run in runs})},
+        )
+        for runs in groups.values()
+    ]
+    for point in points:
+        if point.simulated and len(point.runs) > 1:
+            one, two = (run.run.path for run in point.runs[:2])
+            raise DataError(f"{one} and {two}: the same simulated experiment twice; keep one")
+    return {key_of(point.experiment): point for point in points}
+
+
+def _shared(run: ComparedRun) -> dict[str, Any]:
+    ignored = {"tag"} if _is_simulated(run) else {"tag", "seed"}
+    return {key: value for key, value in run.experiment.items() if key not in ignored}
+
+
+def _is_simulated(run: ComparedRun) -> bool:
+    return run.summary["simulated"] is True
+
+
+def _runs(path: Path) -> Iterator[ComparedRun]:
+    if (path / SWEEP_FILE).exists():
+        found = [run for cell in compare_sweep(path) for run in cell.runs]
+    else:
+        folders = sorted(file.parent for file in path.rglob(MANIFEST) if not _hidden(file, path))
+        stored = [read_run(folder) for folder in folders]
+        found = [ComparedRun(run, experiment_of(run), run.summary) for run in stored]
+    if not found:
+        raise DataError(f"{path}: " + ("holds no run" if path.is_dir() else "no such directory"))
+    for run in found:
+        check_summary(run.summary, run.run.path / SUMMARY)
+        _check_experiment(run)
+        if run.run.manifest.get("complete") is not True:
+            raise DataError(f"{run.run.path}: incomplete, so it cannot be compared")
+        yield run
+
+
+def _check_experiment(run: ComparedRun) -> None:
+    """Raise DataError if its file, which someone may have edited, lacks what names are made of."""
+    workload = run.experiment.get("workload")
+    present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
+    for key in ("name", "scenario", "dp", "scheduler", "seed"):
+        if key not in present:
+            raise DataError(f"{run.run.path / EXPERIMENT}: {key}: missing")
+
+
+def _hidden(file: Path, below: Path) -> bool:
+    """Whether it is still being written."""
+    return any(part.startswith(".") for part in file.relative_to(below).parts)
+
+
+def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], where: Path) -> None:
+    lonely = [point for key, point in points.items() if key not in others]
+    if not lonely:
+        return
+    count = f" ({len(lonely)} such runs)" if len(lonely) > 1 else ""
+    raise DataError(
+        f"{lonely[0].runs[0].run.path}: no run of the same experiment in {where}{count}; "
+        f"{_nearest(lonely[0], list(others.values()))}"
+    )
+
+
+def _nearest(point: Point, others: Sequence[Point]) -> str:
+    """The point most like this one, and the keys in which they differ."""
+    unlike = [differences(point.experiment, other.experiment) for other in others]
+    nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
+    found = unlike[nearest]
+    more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+    return (
+        f"the nearest, {others[nearest].runs[0].run.path.name}, differs in "
+        f"{', '.join(found[:MAX_SHOWN])}{more}"
+    )
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """``KEY = VALUE (not VALUE)`` for each key in which two experiments differ."""
+    ours = {key: toml_value(value) for key, value in flat(one)}
+    theirs = {key: toml_value(value) for key, value in flat(other)}
+    return [
+        f"{key} = {ours.get(key, DEFAULT)} (not {theirs.get(key, DEFAULT)})"
+        for key in sorted(ours | theirs)
+        if ours.get(key) != theirs.get(key)
+    ]
+
+
+def _name(label: tuple[str, str], point: Point) -> str:
+    place, scheduler = label
+    seeds = point.experiment["seed"]
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return f"{place}, {scheduler}, {which}"

@@ -1,0 +1,66 @@
+"""The outcome of a gate for people: point by point, at most ``MAX_WIDTH`` columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.gate.changes import Change
+from fairbench.gate.judge import Verdict
+from fairbench.gate.metrics import CLIENTS
+from fairbench.gate.outcome import Outcome, counted
+from fairbench.report.table import MAX_WIDTH, printed
+
+STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: "yellow"}
+HEADINGS = ("baseline", "current", "change")
+
+
+def as_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+    """The outcome as lines of text, with ANSI colours or without."""
+    return printed(_render(outcome), colour=colour, width=width)
+
+
+def _render(outcome: Outcome) -> RenderableType:
+    blocks: list[RenderableType] = [Text(outcome.basis, style="bold"), Text(), _verdicts(outcome)]
+    for point, found in outcome.changes.items():
+        blocks += [Text(), Text(f"changed, {point}", style="bold"), changes_table(found)]
+    return Group(*blocks, Text(), Text(outcome.summary()))
+
+
+def _verdicts(outcome: Outcome) -> Table:
+    table = _table("", *HEADINGS, "")
+    for point, rows in groupby(outcome.rows, lambda row: row.point):
+        table.add_row(Text(point, style="bold"))
+        for row in rows:
+            texts = (f"  {row.clause}", row.before, row.after, row.change)
+            table.add_row(*map(Text, texts), Text(row.verdict, style=STYLES[row.verdict]))
+            if row.reason:
+                table.add_row(Text(f"    {row.reason}", style="dim"))
+    return table
+
+
+def changes_table(found: Sequence[Change]) -> RenderableType:
+    """What changed at one point, every digit of it.
+
+    Numbers of single clients are only counted where some of the whole cluster changed as well.
+    """
+    of_cluster = [change for change in found if not change.metric.startswith(CLIENTS)]
+    shown = of_cluster or found
+    table = _table("", *HEADINGS)
+    for change in shown:
+        texts = (change.metric, change.before.text, change.after.text, change.difference)
+        table.add_row(*map(Text, texts))
+    if rest := len(found) - len(shown):
+        return Group(table, Text(f"and {counted(rest, 'value')} of single clients"))
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
+    return table

@@ -1,0 +1,41 @@
+"""What an engine is started with, from its parameters and the defaults of the GPU and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.timing import TimingProfile
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """What an engine was started with, defaults resolved. Tokens, except the request count."""
+
+    pool_tokens: int
+    chunked_prefill_size: int
+    max_prefill_tokens: int
+    max_running_requests: int
+    schedule_conservativeness: float = 1.0
+    full_reservation: bool = False
+    step_by_step: bool = False
+
+
+def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
+    """Share of GPU memory for weights and KV: as given, or the default of the GPU and model."""
+    return params.mem_fraction_static or profile.pool.mem_fraction_static
+
+
+def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
+    """Engine parameters with the defaults of the GPU and model filled in."""
+    pool = profile.pool
+    fraction = mem_fraction(params, profile)
+    return EngineLimits(
+        pool_tokens=params.max_total_tokens or pool.tokens(fraction),
+        chunked_prefill_size=params.chunked_prefill_size or pool.chunked_prefill_size,
+        max_prefill_tokens=params.max_prefill_tokens,
+        max_running_requests=params.max_running_requests,
+        schedule_conservativeness=params.schedule_conservativeness,
+        full_reservation=params.full_reservation,
+        step_by_step=params.step_by_step,
+    )

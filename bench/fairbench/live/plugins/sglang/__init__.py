@@ -1,0 +1,28 @@
+"""Our local schedulers inside a SGLang server: entry point ``fairbench`` of ``sglang.srt.plugins``.
+
+SGLang calls ``register`` in each of its processes. Nothing happens unless ``FAIRBENCH_LOCAL`` names
+a local scheduler; then a server that cannot run it ends, and never goes on with SGLang's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def register() -> None:
+    """Install the hooks, if asked for. Ends the process with exit code 2 if they do not fit.
+
+    SGLang only logs what a plugin raises and serves on without it, hence SystemExit.
+    """
+    if not os.environ.get("FAIRBENCH_LOCAL"):
+        return
+    from fairbench.errors import FairbenchError
+    from fairbench.live.plugins.sglang.config import config_from
+    from fairbench.live.plugins.sglang.install import install
+
+    try:
+        install(config_from(os.environ))
+    except FairbenchError as error:
+        sys.stderr.write(f"fairbench: {error}\n")
+        raise SystemExit(2) from None

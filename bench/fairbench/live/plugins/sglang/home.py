@@ -1,0 +1,175 @@
+"""A local scheduler's home in a SGLang scheduler process: its requests, and its admission passes.
+
+The scheduler is the very object of the simulator. SGLang keeps queue, cache and memory; this home
+tells the scheduler what happens, and makes SGLang walk its queue in the order that it selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from fairbench.core import Request
+from fairbench.live.headers import DEFAULT_CLIENT
+from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.sglang.ledger import Ledger
+from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
+from fairbench.schedulers.base import Selection
+from fairbench.schedulers.token_pages import segments_of
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One of SGLang's requests, from its arrival to its end."""
+
+    request: Request
+    produced: int = 0  # output tokens that the scheduler has been told of
+    admitted: bool = False  # so the next admission is a second one
+
+
+class Home:
+    """Calls of the hooks come in here, those of the scheduler go out.
+
+    ``sort(refresh)`` and ``match(req)`` are those of LiveView.
+    """
+
+    def __init__(
+        self,
+        config: PluginConfig,
+        ledger: Ledger,
+        sort: Callable[[bool], list[Req]],
+        match: Callable[[Req], int],
+    ) -> None:
+        self.config = config
+        self.scheduler = config.build()
+        self.ledger = ledger
+        self.view = LiveView(sort, match)
+        self._tracked: dict[Req, Tracked] = {}
+        self._numbers = count()
+        self._selection: Selection
+        self._candidate: Request | None = None
+        self._answer: bool | None = None  # whether it was admitted; None once the scheduler knows
+
+    # Arrival and end.
+
+    def accepts(self, req: Req, now_s: float) -> bool:
+        """Whether the scheduler takes the request in. A retracted one is in already."""
+        if req in self._tracked:
+            return True
+        tracked = self._tracked[req] = Tracked(self._request(req))
+        if self.scheduler.accepts(tracked.request, now_s):
+            return True
+        del self._tracked[req]
+        self.ledger.count("refusals", tracked.request.client)
+        return False
+
+    def _request(self, req: Req) -> Request:
+        """What the scheduler gets to see. SGLang knows of no programs, hence the zeros."""
+        return Request(
+            request_id=next(self._numbers),
+            client=req.routing_key or DEFAULT_CLIENT,
+            program_id=0,
+            depth=0,
+            prompt=segments_of(req.origin_input_ids),
+            input_tokens=len(req.origin_input_ids),
+            max_new_tokens=req.sampling_params.max_new_tokens,
+        )
+
+    def queued(self, req: Req, retracted: bool) -> None:
+        """SGLang has appended the request to its queue."""
+        request = self._tracked[req].request
+        if retracted:
+            self.ledger.count("retractions", request.client)
+            self.scheduler.on_retract(request, self.view)
+        else:
+            self.ledger.count("arrivals", request.client)
+            self.scheduler.on_arrival(request, self.view)
+        self.view.enter(request, req)
+
+    def gone(self, req: Req) -> None:
+        """The request has ended, wherever it was. To be told twice does no harm."""
+        if (tracked := self._tracked.pop(req, None)) is None:
+            return
+        if tracked.request in self.view:
+            self.view.leave(tracked.request)
+        self.ledger.count("finished", tracked.request.client)
+        self.scheduler.on_finish(tracked.request)
+
+    def sweep(self, waiting: list[Req]) -> None:
+        """Let go of what SGLang dropped without a word: aborted in the queue or between chunks."""
+        queue = set(waiting)
+        dropped = [
+            req
+            for req, tracked in self._tracked.items()
+            if req.finished() or (tracked.request in self.view and req not in queue)
+        ]
+        for req in dropped:
+            self.gone(req)
+
+    # Admission.
+
+    def arm(self, queue: ArmedQueue) -> None:
+        """Let the next walk over the queue follow the scheduler."""
+        queue.armed = self._candidates()
+
+    def _candidates(self) -> Iterator[Req]:
+        selection = self._selection = self.scheduler.select(self.view)
+        try:
+            self._candidate = next(selection, None)
+            while self._candidate is not None:
+                self._answer = False
+                yield self.view.req_of(self._candidate)
+                if self._answer is not None:
+                    self._resume(self._answer)
+        finally:
+            selection.close()
+
+    def _resume(self, admitted: bool) -> None:
+        """Tell the scheduler what became of its candidate, and hear the next one."""
+        self._answer = None
+        try:
+            self._candidate = self._selection.send(admitted)
+        except StopIteration:
+            self._candidate = None
+
+    def tries_another(self) -> bool:
+        """There was no room for the candidate. Whether the scheduler names another."""
+        self._resume(admitted=False)
+        return self._candidate is not None
+
+    def admitted(self, req: Req, extend_tokens: int) -> None:
+        """SGLang took the candidate in; its uncached tokens will all be computed, if in chunks."""
+        tracked = self._tracked[req]
+        request, recompute = tracked.request, tracked.admitted
+        tracked.admitted = self._answer = True
+        self.view.leave(request)
+        self.ledger.count("admissions", request.client)
+        what = "recomputed_tokens" if recompute else "extend_tokens"
+        self.ledger.count(what, request.client, extend_tokens)
+        self.scheduler.on_admitted(request, extend_tokens, recompute)
+
+    # Output.
+
+    def produced(self, reqs: list[Req]) -> None:
+        """A batch's results are in. Only what is new counts: overlap processes a request late."""
+        for req in reqs:
+            if (tracked := self._tracked.get(req)) is not None:
+                new = len(req.output_ids) - tracked.produced
+                tracked.produced += new
+                if new:
+                    self._charge(tracked.request, new)
+        for req in reqs:
+            if req.finished():
+                self.gone(req)
+
+    def _charge(self, request: Request, tokens: int) -> None:
+        self.ledger.count("output_tokens", request.client, tokens)
+        self.scheduler.on_tokens(request.client, tokens)
+        if self.scheduler.per_request_tokens:
+            self.scheduler.on_request_tokens(request, tokens)
+
+    @property
+    def idle(self) -> bool:
+        """No request waits or runs."""
+        return not self._tracked

@@ -1,0 +1,194 @@
+"""What SGLang calls, and around which functions of its own."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from fairbench import __version__
+from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.sglang.ledger import COUNTED, Ledger
+from fairbench.live.plugins.sglang.limits import check_server
+from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
+from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
+from fairbench.live.plugins.sglang.prometheus import Exporter
+from fairbench.live.plugins.sglang.release import require_applied
+
+Original = Callable[..., Any]
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
+ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
+
+
+class Hook(NamedTuple):
+    """Goes around a function whose parameters have to begin with these (beside ``self``)."""
+
+    method: Callable[..., Any]
+    parameters: tuple[str, ...] = ()
+
+
+class Hooks:
+    """One SGLang scheduler's hooks. Each gets the original function first, then its arguments."""
+
+    def __init__(self, config: PluginConfig, release: str) -> None:
+        self._config = config
+        self._release = release
+        self.calls: Counter[str] = Counter()
+        self._exporter: Exporter | None = None
+        self._passed_over = False  # in this pass a request did not fit, and others were tried
+        self.order = MatchOrder(config.build().cache_aware)
+        self._settle()
+
+    def _settle(self) -> None:
+        """A fresh scheduler in an empty home."""
+        ledger = Ledger(self._exporter.count if self._exporter else None)
+        self.home = Home(self._config, ledger, self.order.sort, self.order.match)
+
+    def by_target(self) -> dict[str, Hook]:
+        """Every hook, by the function that it goes around."""
+        return {
+            f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
+            f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
+            f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
+            f"{SCHEDULER}._get_new_batch_prefill_raw": Hook(self.admit),
+            f"{POLICY}._validate_and_adjust_policy": Hook(
+                self.order.choose_policy, ("policy", "tree_cache")
+            ),
+            f"{POLICY}._determine_active_policy": Hook(
+                self.order.active_policy, ("waiting_queue",)
+            ),
+            f"{POLICY}.calc_priority": Hook(self.prioritize, ("waiting_queue",)),
+            f"{ADDER}.add_one_req": Hook(self.add, ("req",)),
+            f"{SCHEDULER}.process_batch_result": Hook(self.results, ("batch",)),
+            f"{BATCH}.retract_decode": Hook(self.retract),
+            f"{SCHEDULER}.flush_cache": Hook(self.flush),
+            f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
+        }
+
+    def start(self, original: Original, scheduler: Any, server_args: Any, *args: Any) -> None:
+        """Around ``__init__``. Raises UsageError if this server is not one for us."""
+        require_applied(self.by_target())
+        check_server(server_args, self.home.scheduler)
+        original(scheduler, server_args, *args)
+        context = scheduler.metrics_reporter.metrics_collector_context
+        if context.enable_metrics and context.is_stats_logging_rank:
+            self._exporter = Exporter(COUNTED)
+            self._settle()
+
+    # Requests come.
+
+    def refuse(self, original: Original, scheduler: Any, req: Req) -> bool:
+        """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept."""
+        if original(scheduler, req):
+            return True
+        if self.home.accepts(req, time.monotonic()):
+            return False
+        from sglang.srt.managers.io_struct import AbortReq
+
+        message = f"refused by {self._config.local}"
+        reason = {
+            "type": "abort",
+            "status_code": HTTPStatus.TOO_MANY_REQUESTS,
+            "message": message,
+        }
+        aborted = AbortReq(rid=req.rid, finished_reason=reason)
+        scheduler.ipc_channels.send_to_tokenizer.send_output(aborted, req)
+        return True
+
+    def enqueue(
+        self, original: Original, scheduler: Any, req: Req, is_retracted: bool = False
+    ) -> None:
+        """Around ``_add_request_to_queue``."""
+        original(scheduler, req, is_retracted)
+        if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
+            self.home.queued(req, is_retracted)
+
+    # An admission pass.
+
+    def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+        """Around ``_get_new_batch_prefill_raw``: the queue can be armed only in here."""
+        self.home.sweep(scheduler.waiting_queue)
+        queue = scheduler.waiting_queue = ArmedQueue(scheduler.waiting_queue)
+        self._passed_over = False
+        new_batch, running_batch = original(scheduler, *args, **named)
+        if scheduler.waiting_queue is queue:  # nothing was admitted
+            scheduler.waiting_queue = queue[:]
+        if self._passed_over and (new_batch is not None or not running_batch.is_empty()):
+            running_batch.batch_is_full = True
+        return new_batch, running_batch
+
+    def prioritize(
+        self, original: Original, policy: Any, waiting_queue: ArmedQueue, *args: Any, **named: Any
+    ) -> None:
+        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
+        self.order.begin_pass(original, policy, waiting_queue, *args, **named)
+        self.home.arm(waiting_queue)
+
+    def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
+        """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
+
+        After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
+        another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
+        """
+        before = len(adder.can_run_list)
+        result = original(adder, req, *args, **named)
+        if len(adder.can_run_list) > before:
+            self.home.admitted(req, len(req.full_untruncated_fill_ids) - prefix_len(req))
+        elif result is type(result).NO_TOKEN and self.home.tries_another():
+            self._passed_over = True
+            return type(result).CONTINUE
+        return result
+
+    # Requests run and end.
+
+    def results(self, original: Original, scheduler: Any, batch: Any, *args: Any) -> Any:
+        """Around ``process_batch_result``."""
+        result = original(scheduler, batch, *args)
+        self.home.produced(batch.reqs)
+        if self._exporter:
+            self._exporter.balances(self.home.scheduler, self.home.idle)
+        return result
+
+    def retract(self, original: Original, batch: Any, *args: Any) -> Any:
+        """Around ``retract_decode``: what it has to abort is never heard of again."""
+        result = original(batch, *args)
+        for req in result[2]:
+            self.home.gone(req)
+        return result
+
+    def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+        """Around ``flush_cache``, which needs an idle server: the next run starts afresh."""
+        success = original(scheduler, *args, **named)
+        self.home.sweep(scheduler.waiting_queue)
+        if success and self.home.idle:
+            self._settle()
+        return success
+
+    # The report.
+
+    def internal_state(self, original: Original, scheduler: Any, *args: Any) -> Any:
+        """Around ``get_internal_state``, which answers ``GET /server_info``."""
+        answer = original(scheduler, *args)
+        answer.internal_state["fairbench"] = self.report()
+        return answer
+
+    def report(self) -> dict[str, Any]:
+        """What runs here, which hooks were called how often, and who got what."""
+        ledger, balances = self.home.ledger, self.home.scheduler.balances()
+        return {
+            "local": self._config.local,
+            "params": dict(self._config.params),
+            "versions": {"fairbench": __version__, "sglang": self._release},
+            "hooks": {target: self.calls[target] for target in self.by_target()},
+            "counters": {what: ledger.total(what) for what in COUNTED},
+            "clients": {
+                client: {**ledger.of_client(client), "balance": balances.get(client)}
+                for client in ledger.clients()
+            },
+        }

@@ -1,0 +1,29 @@
+"""Registers the hooks with SGLang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.release import check_target, check_version
+
+
+def install(config: PluginConfig) -> None:
+    """Have SGLang call our hooks in this process, once it applies what is registered.
+
+    Raises UsageError if this release of SGLang is not supported, or a method is not as expected.
+    """
+    hooks = Hooks(config, release=check_version())
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for target, hook in hooks.by_target().items():
+        check_target(target, hook.parameters)
+        HookRegistry.register(target, partial(_call, hooks, target, hook.method), HookType.AROUND)
+
+
+def _call(hooks: Hooks, target: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    hooks.calls[target] += 1
+    return method(*args, **named)

@@ -1,0 +1,66 @@
+"""SGLang's own matching and sorting of its waiting queue, run when the scheduler asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.live.plugins.sglang.live_view import Req
+
+Original = Callable[..., Any]
+
+
+class MatchOrder:
+    """Three hooks of SGLang's SchedulePolicy, and what LiveView needs of it.
+
+    SGLang believes that it runs lpm or fcfs. A pass that is to sort gets lpm, however long the
+    queue (SGLang stops at 128); one that is not gets fcfs, which leaves the order as it was.
+    """
+
+    def __init__(self, cache_aware: bool) -> None:
+        self._cache_aware = cache_aware
+        self._sorting = False
+        self._looked = False  # the queue has been looked at in this pass
+        self._prioritize: Callable[[], Any]
+        self._queue: list[Req]
+
+    def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
+        """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
+        if name != "fcfs":
+            raise UsageError(f"--schedule-policy {name}: leave it out, FAIRBENCH_LOCAL is set")
+        self._unsorted = original(policy, "fcfs", tree_cache)
+        self._sorted = original(policy, "lpm" if self._cache_aware else "fcfs", tree_cache)
+        return self._sorted
+
+    def active_policy(self, original: Original, policy: Any, waiting_queue: list[Req]) -> Any:
+        """Around ``_determine_active_policy``, which applies the limit of 128."""
+        return self._sorted if self._sorting else self._unsorted
+
+    def begin_pass(
+        self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
+    ) -> None:
+        """Around ``calc_priority``: a cache-aware scheduler says later whether to sort."""
+        self._policy, self._queue, self._looked = policy, waiting_queue, False
+        self._prioritize = lambda: original(policy, waiting_queue, *args, **named)
+        if not self._cache_aware:
+            self._prioritize()
+
+    def sort(self, refresh: bool) -> list[Req]:
+        """The queue in match order; without ``refresh`` as it was, newcomers at the tail."""
+        if refresh or not self._looked:
+            self._sorting, self._looked = refresh, True
+            self._prioritize()
+        return self._queue
+
+    def match(self, req: Req) -> int:
+        """Cached tokens of what would be prefilled, at most its length - 1."""
+        # The very match that SGLang makes before it tries to admit a request.
+        req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
+        return prefix_len(req)
+
+
+def prefix_len(req: Req) -> int:
+    """Tokens of a matched request that are cached. (0.5.17 holds their places instead.)"""
+    length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
+    return length

@@ -1,0 +1,52 @@
+"""What the plugin of a running server says of itself, and what it has to say before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairbench.errors import RunFailed
+from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.servers.http import get_json
+
+
+@dataclass(frozen=True, slots=True)
+class PluginReport:
+    """One scheduler process. ``hooks`` are SGLang's methods and how often ours were called."""
+
+    local: str
+    params: Mapping[str, Any]  # every parameter, as NAME.PARAM
+    hooks: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+
+
+def fetch_report(url: str) -> list[PluginReport]:
+    """The reports of the schedulers behind a server's URL: none if it runs SGLang's own.
+
+    Raises RunFailed if the server does not answer, or not as SGLang or the emulator do.
+    """
+    info = get_json(f"{url}/server_info")
+    # The emulator has one scheduler and tells of it at the top, SGLang one for each data rank.
+    places = [info, *info.get("internal_states", ())]
+    known = PluginReport.__slots__
+    return [
+        PluginReport(**{name: value for name, value in place["fairbench"].items() if name in known})
+        for place in places
+        if "fairbench" in place
+    ]
+
+
+def require_active(reports: list[PluginReport], *, local: str, settings: Mapping[str, Any]) -> None:
+    """Raise RunFailed unless every scheduler of the server is ``local`` with these settings."""
+    if not reports:
+        raise RunFailed(f"the server does not run fairbench's {local}: its plugin is not active")
+    wanted = plugin_config(local, settings)
+    for report in reports:
+        if report.local != local:
+            raise RunFailed(f"the server runs {report.local}, not {local}")
+        for name, value in wanted.params.items():
+            if (found := report.params.get(name)) != value:
+                raise RunFailed(f"the server runs {local} with {name}={found}, not {value}")

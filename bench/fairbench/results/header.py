@@ -1,0 +1,49 @@
+"""The header of a summary: what was run, on what, in the keys that every run has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+
+
+def run_header(
+    spec: ExperimentSpec,
+    *,
+    complete: bool,
+    pool_tokens: int | None,
+    mem_fraction_static: float | None,
+    chunked_prefill_size: int | None,
+    timing_profile: str | None,
+    timing_grade: str | None,
+    timing_error_pct: float,
+    token_count_method: str | None,
+    bound_source: str | None,
+    served: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The first keys of a run's summary.
+
+    ``served`` says what served a run on real or emulated servers (``emulated``, ``backend``,
+    ``served``); None is the simulator. Sizes are in tokens, None where they are not known.
+    """
+    return {
+        "simulated": served is None,
+        **(served or {}),
+        "complete": complete,
+        "timing_profile": timing_profile,
+        "timing_grade": timing_grade,
+        "timing_error_pct": timing_error_pct,
+        "scheduler": spec.scheduler,
+        "router": spec.router,
+        "local": spec.local,
+        "workload": spec.workload.name,
+        "scenario": spec.scenario,
+        "dp": spec.dp,
+        "seed": spec.seed,
+        "latency": spec.workload.latency,
+        "mem_fraction_static": mem_fraction_static,
+        "pool_tokens": pool_tokens,
+        "chunked_prefill_size": chunked_prefill_size,
+        "token_count_method": token_count_method,
+        "bound_source": bound_source,
+    }

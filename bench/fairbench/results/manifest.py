@@ -1,0 +1,102 @@
+"""Where a result comes from: versions, commit, machine and times."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import fairbench
+from fairbench.config import ExperimentSpec, identity
+from fairbench.config.backend import NO_PROFILE, SIM
+from fairbench.results.store import SCHEMA_VERSION
+from fairbench.schedulers.user_files import user_files
+
+LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """When a run started, by the calendar and by the clocks (seconds)."""
+
+    started: datetime
+    wall_s: float
+    cpu_s: float
+
+    @classmethod
+    def start(cls) -> Stopwatch:
+        """Now."""
+        return cls(datetime.now(UTC), perf_counter(), process_time())
+
+    def times(self) -> dict[str, Any]:
+        """Start (ISO 8601, UTC) and the seconds since then, elapsed and of CPU."""
+        return {
+            "started": self.started.isoformat(timespec="seconds"),
+            "wall_s": round(perf_counter() - self.wall_s, 3),
+            "cpu_s": round(process_time() - self.cpu_s, 3),
+        }
+
+
+def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) -> dict[str, Any]:
+    """Everything about a run that is neither its spec nor its result."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "complete": complete,
+        "simulated": spec.backend is None,
+        "backend": SIM if spec.backend is None else spec.backend.kind,
+        "timing_profile": None if spec.gpu == NO_PROFILE else spec.gpu,
+        "seed": spec.seed,
+        "tag": spec.tag,
+        "spec_identity": identity(spec),
+        "fairbench_version": fairbench.__version__,
+        "git": git_state(Path(fairbench.__file__).parent),
+        "python": platform.python_version(),
+        **_own_schedulers(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
+        "host": {
+            "name": platform.node(),
+            "system": platform.system(),
+            "machine": platform.machine(),
+        },
+        **watch.times(),
+    }
+
+
+def _own_schedulers() -> dict[str, dict[str, str]]:
+    """SHA-256 of the user's scheduler files by path; no key where there are none."""
+    digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in user_files()}
+    return {"scheduler_files": digests} if digests else {}
+
+
+def git_state(package: Path) -> dict[str, Any] | None:
+    """Commit and dirty flag of fairbench's own checkout; None when it runs from elsewhere."""
+    root = package.parent.parent
+    if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain")
+    if commit is None or changes is None:
+        return None
+    return {"commit": commit, "dirty": bool(changes)}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

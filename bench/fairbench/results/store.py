@@ -1,0 +1,217 @@
+"""A run directory: raw tables, summary, spec and manifest. Written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbench.config import ExperimentSpec, to_toml
+from fairbench.errors import DataError, RunFailed, UsageError
+from fairbench.metrics.arrow import to_arrow
+from fairbench.results.directories import fresh_directory, made, renamed_to_fresh
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# History of the schema. A reader refuses a version that it does not know.
+#   1  requests, programs and service tables; summary; spec; manifest
+SCHEMA_VERSION = 1
+
+TABLES = ("requests", "programs", "service")
+EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
+MANIFEST = "manifest.json"  # what has one is a run
+ROWS_PER_GROUP = 65_536
+MAX_RUN_NAME = 200  # file systems stop at 255, and a number may follow
+
+
+Summary = Mapping[str, Any]
+"""A run's ``summary.json``, or several combined by ``intervals``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run read back: where it is, its summary and its manifest (both as in their JSON files)."""
+
+    path: Path
+    summary: dict[str, Any]
+    manifest: dict[str, Any]
+
+    def table(self, name: str) -> pa.Table:
+        """One of ``TABLES``. Raises DataError if its file cannot be read."""
+        return read_parquet(self.path / f"{name}.parquet")
+
+
+def save_run(
+    parent: Path,
+    spec: ExperimentSpec,
+    tables: Mapping[str, Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+) -> Path:
+    """Write one run into a fresh directory in ``parent``; returns the directory.
+
+    It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
+    written, and leaves nothing behind then.
+    """
+    with made(parent):
+        hidden = parent / f".writing-{secrets.token_hex(8)}"
+        hidden.mkdir()
+        try:
+            write_run(hidden, spec, tables, summary, manifest)
+            return renamed_to_fresh(hidden, parent / run_name(spec))
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+
+
+def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
+    """A fresh directory for a run that writes while it runs; it holds the spec and is no run yet.
+
+    ``write_run`` makes it one. Raises UsageError if it cannot be made.
+    """
+    path = fresh_directory(parent, run_name(spec))
+    _write_spec(path, spec)
+    return path
+
+
+@contextmanager
+def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
+    """``begin_run``, with nothing left behind of a run that fails before it has any records.
+
+    Nor is of one that ends with a UsageError, which says that it cannot be run.
+    """
+    with made(parent):
+        path = begin_run(parent, spec)
+        try:
+            yield path
+        except BaseException as error:
+            if isinstance(error, UsageError) or not any(path.glob("*/[!.]*")):
+                shutil.rmtree(path)
+            raise
+
+
+def run_name(spec: ExperimentSpec) -> str:
+    """What a run's directory is called, but for the number of a repeat."""
+    parts = [spec.tag] if spec.tag else []
+    parts += [spec.scheduler, spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")[:MAX_RUN_NAME]
+
+
+def write_run(
+    path: Path,
+    spec: ExperimentSpec,
+    tables: Mapping[str, Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+) -> None:
+    """Write a run's files into its directory; the manifest comes last and makes it a run.
+
+    Raises RunFailed if they cannot be written.
+    """
+    try:
+        _write_tables(path, tables)
+        _write_spec(path, spec)
+        for name, content in ((SUMMARY, summary), (MANIFEST, manifest)):
+            write_json(path / name, content)
+    except OSError as error:
+        raise RunFailed(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in TABLES:
+        # An open file, since pyarrow itself takes no path that is not UTF-8.
+        with (path / f"{name}.parquet").open("wb") as file:
+            pq.write_table(
+                pa.table({name: _arrow(column) for name, column in tables[name].items()}),
+                file,
+                compression="zstd",
+                row_group_size=ROWS_PER_GROUP,
+            )
+
+
+def _arrow(column: Any) -> Any:
+    return to_arrow(column) if isinstance(column, np.ndarray) else column
+
+
+def _write_spec(path: Path, spec: ExperimentSpec) -> None:
+    (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
+
+
+def read_run(path: Path) -> StoredRun:
+    """Read a run directory. Raises DataError if it is none, or of another schema version."""
+    manifest = read_json(path / MANIFEST)
+    version = manifest.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path / MANIFEST}: schema_version = {version!r}: this fairbench reads "
+            f"{SCHEMA_VERSION}"
+        )
+    return StoredRun(path, read_json(path / SUMMARY), manifest)
+
+
+def runs_in(folder: Path) -> list[StoredRun]:
+    """The runs that were saved in a directory, by name. Raises as ``read_run`` does."""
+    return [read_run(path) for path in sorted(folder.iterdir()) if is_run(path)]
+
+
+def is_run(path: Path) -> bool:
+    """Whether it was saved, complete or not: neither still being written nor killed meanwhile."""
+    return not path.name.startswith(".") and (path / MANIFEST).exists()
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """The table in a file. Raises DataError if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file:  # pyarrow itself takes no path that is not UTF-8
+            return pq.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a result directory. Raises DataError, file and line, if it is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file, so {path.parent} is not a run directory") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: line {error.lineno}: {error.msg}") from None
+    except RecursionError:
+        raise DataError(f"{path}: nested too deeply") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, NaN, or an integer of thousands of digits
+        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: must hold a JSON object")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object, whole or not at all."""
+    hidden = path.with_name(f".{path.name}.part")
+    hidden.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    hidden.replace(path)
+
+
+def _no_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

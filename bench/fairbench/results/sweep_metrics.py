@@ -1,0 +1,67 @@
+"""All metrics of a comparison as flat tables: one row per run, and one per run and client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairbench.results.comparison import Cell
+
+NESTED = ("clients", "notes", "errors")
+LISTS = ("censored", "upper_bounds")
+
+
+def write_metrics(folder: Path, cells: Sequence[Cell]) -> None:
+    """Write ``metrics`` and ``clients``, each as .csv and .parquet, into ``folder``.
+
+    Every row begins with the run's directory and the labels of its cell. Bounds are in the columns
+    ``censored`` and ``upper_bounds``, keys separated by spaces.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    for name, rows in (("metrics", metric_rows(cells)), ("clients", client_rows(cells))):
+        table = pa.Table.from_pylist(_same_keys(list(rows)))
+        with (folder / f"{name}.csv").open("wb") as file:
+            pa.csv.write_csv(table, file)
+        with (folder / f"{name}.parquet").open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+
+
+def metric_rows(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """The summary of each run without its clients."""
+    for labels, summary in _runs(cells):
+        flat = {key: value for key, value in summary.items() if key not in NESTED}
+        yield {**labels, **flat, **{key: " ".join(summary[key]) for key in LISTS}}
+
+
+def client_rows(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """The clients of each run."""
+    for labels, summary in _runs(cells):
+        for client in summary["clients"]:
+            prefix = f"clients.{client['client']}."
+            bounds = {
+                key: " ".join(k.removeprefix(prefix) for k in summary[key] if k.startswith(prefix))
+                for key in LISTS
+            }
+            yield {**labels, **client, **bounds}
+
+
+def _same_keys(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that all have the keys of any: live runs know what simulated ones do not."""
+    nothing = dict.fromkeys(key for row in rows for key in row)
+    return [{**nothing, **row} for row in rows]
+
+
+def _runs(cells: Sequence[Cell]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    for cell in cells:
+        for one in cell.runs:
+            labels = {
+                "run": one.run.path.name,
+                "place": cell.place,
+                "cell": cell.scheduler,
+                "seed": one.summary["seed"],
+            }
+            yield labels, one.summary

@@ -1,0 +1,110 @@
+"""A sweep's directory: what it sweeps, a run directory per finished point, and what failed.
+
+sweep.toml       the sweep, flags included: all that is needed to go on with it
+index.json       its points in order: identity and name
+runs/            one run directory per point
+alone/           per place and seed, latencies of the clients each on its own part of the cluster
+failed/          per failed point, its error
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbench.config import ExperimentSpec, identity
+from fairbench.config.sweep import Sweep, read_sweep, to_toml
+from fairbench.results.directories import check_writable, fresh_directory
+from fairbench.results.places import point_names
+from fairbench.results.store import (
+    StoredRun,
+    is_run,
+    read_json,
+    runs_in,
+    write_json,
+)
+
+SWEEP_FILE = "sweep.toml"  # what has one is a sweep
+
+AloneRows = Sequence[Mapping[str, Any]]
+"""One row per client, as ``fairbench.sim.alone`` makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStore:
+    """The directory of one sweep. Only ``create`` makes one; the rest reads or adds to it."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, parent: Path, sweep: Sweep, points: Sequence[ExperimentSpec]) -> SweepStore:
+        """A fresh directory for a sweep in ``parent``. Raises UsageError if it cannot be made."""
+        check_writable(parent)
+        named = zip(points, point_names(points), strict=True)
+        index = [{"identity": identity(spec), "name": name} for spec, name in named]
+        store = cls(fresh_directory(parent, sweep.name))
+        for folder in (store.runs, store.path / "alone", store.path / "failed"):
+            folder.mkdir()
+        store.file.write_text(to_toml(sweep), encoding="utf-8")
+        write_json(store.path / "index.json", {"points": index})
+        return store
+
+    @property
+    def runs(self) -> Path:
+        """Where the run directories are."""
+        return self.path / "runs"
+
+    @property
+    def file(self) -> Path:
+        """Where it is written what is swept."""
+        return self.path / SWEEP_FILE
+
+    def sweep(self) -> Sweep:
+        """What is swept. Raises DataError if this is no sweep's directory."""
+        return read_sweep(str(self.file))
+
+    def finished(self) -> dict[str, StoredRun]:
+        """The runs that came to their end, by identity, in the order of the points.
+
+        Raises DataError if the index or a run cannot be read.
+        """
+        index = read_json(self.path / "index.json")
+        runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
+        order = [point["identity"] for point in index["points"]]
+        return {one: runs[one] for one in order if one in runs}
+
+    def discard_partial(self) -> None:
+        """Remove what interrupted or killed points left behind, since they begin anew."""
+        for path in self.runs.iterdir():
+            if not is_run(path):
+                shutil.rmtree(path)
+        for run in runs_in(self.runs):
+            if not _is_whole(run):
+                shutil.rmtree(run.path)
+
+    def alone(self) -> dict[str, AloneRows]:
+        """What was simulated of clients alone, by the key it was saved under."""
+        files = sorted((self.path / "alone").glob("*.json"))
+        return {file.stem: read_json(file)["clients"] for file in files}
+
+    def save_alone(self, key: str, rows: AloneRows) -> None:
+        """Keep the latencies of the clients of one place and seed."""
+        write_json(self.path / "alone" / f"{key}.json", {"clients": list(rows)})
+
+    def save_failure(self, key: str, point: str, error: str, traceback: str) -> None:
+        """Keep why a point failed."""
+        failure = {"point": point, "error": error, "traceback": traceback}
+        write_json(self.path / "failed" / f"{key}.json", failure)
+
+    def clear_failure(self, key: str) -> None:
+        """Forget that a point failed, now that it did not."""
+        with suppress(FileNotFoundError):
+            (self.path / "failed" / f"{key}.json").unlink()
+
+
+def _is_whole(run: StoredRun) -> bool:
+    return run.manifest.get("complete") is True

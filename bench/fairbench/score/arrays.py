@@ -1,0 +1,159 @@
+"""Columns of other people's records as arrays of numbers, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fairbench.errors import DataError, unknown_name
+from fairbench.errors.validation import shortened
+from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
+from fairbench.results.run_tables import STATES
+from fairbench.score.layout import Columns
+
+COUNTS = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "worker": -1}
+"""Fields that are whole numbers, and the least that each can be."""
+MAX_COUNT = 2**53  # beyond it floats are not all whole numbers
+
+
+def arrays_of(
+    columns: Columns, where: str, unit_s: float, *, client: str, part: int
+) -> dict[str, Any]:
+    """The columns of one file as arrays, times absolute and in seconds; NaN is never.
+
+    ``client`` is whose all are where none is named, ``part`` tells files' programs apart. Raises
+    DataError naming ``where``, the request and the field.
+    """
+    length = len(columns["input_tokens"])
+    columns = {key: values for key, values in columns.items() if _any_known(values)} | {
+        key: columns[key] for key in ("start", "input_tokens", "output_tokens")
+    }
+
+    def numbers(field: str) -> Floats:
+        if field not in columns:
+            return np.full(length, np.nan)
+        return _numbers(columns[field], field, where)
+
+    start = numbers("start") * unit_s
+    first, last = _ends(columns, start, where, unit_s)
+    failed = np.array([bool(error) for error in columns.get("error", [None] * length)])
+    first, last = np.where(failed, np.nan, first), np.where(failed, np.nan, last)
+    programs = columns.get("program", range(length))
+    made = {
+        "client": _names(columns.get("client", [client] * length), where),
+        "program": np.array([f"{part}/{name}" for name in programs], object),
+        "start": start,
+        "first": first,
+        "last": last,
+        "admitted": numbers("admitted") * unit_s,
+        "status": _states(columns, last, where),
+        **{field: numbers(field) for field in COUNTS},
+    }
+    _check(made, where)
+    return made
+
+
+def _any_known(values: Iterable[Any]) -> bool:
+    return any(value is not None for value in values)
+
+
+def _ends(columns: Columns, start: Floats, where: str, unit_s: float) -> tuple[Floats, Floats]:
+    """When first and last token came. A negative latency means never, as VTC-artifact has it."""
+
+    def after(field: str) -> Floats:
+        seconds = _numbers(columns[field], field, where) * unit_s
+        return start + np.where(seconds < 0, np.nan, seconds)
+
+    never = np.full(len(start), np.nan)
+    first, last = never, never
+    if "first_token" in columns:
+        first = _numbers(columns["first_token"], "first_token", where) * unit_s
+    elif "ttft" in columns:
+        first = after("ttft")
+    if "end" in columns:
+        last = _numbers(columns["end"], "end", where) * unit_s
+    elif "latency" in columns:
+        last = after("latency")
+    elif "itls" in columns:
+        last = first + _sums(columns["itls"], where) * unit_s
+    return first, last
+
+
+def _names(values: Iterable[Any], where: str) -> Any:
+    names = list(values)
+    if None in names:
+        raise _problem(where, names.index(None), "client is missing")
+    return np.array([str(name) for name in names], object)
+
+
+def _sums(gaps: Iterable[Any], where: str) -> Floats:
+    """How long all gaps between tokens of each request are together."""
+    rows = list(gaps)
+    for row, values in enumerate(rows):
+        if not isinstance(values, list | None):
+            raise _problem(where, row, "itls must be a list of numbers")
+    return np.array([_numbers(values or [], "itls", where).sum() for values in rows])
+
+
+def _numbers(values: Iterable[Any], field: str, where: str) -> Floats:
+    numbers = []
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
+                raise ValueError
+            numbers.append(np.nan if value is None else float(value))
+        except (ValueError, OverflowError):
+            problem = f"{field} = {shortened(repr(value))}: must be a number"
+            raise _problem(where, row, problem) from None
+    return np.array(numbers, dtype=np.float64)
+
+
+def _states(columns: Columns, last: Floats, where: str) -> Any:
+    """Given states, or: what ended is finished, anything else failed, which counts as refused."""
+    if "status" not in columns:
+        return np.where(np.isnan(last), REFUSED, FINISHED)
+    for row, name in enumerate(columns["status"]):
+        if name not in STATES:
+            raise _problem(where, row, str(unknown_name("status", str(name), STATES)))
+    return np.array([STATES[name] for name in columns["status"]])
+
+
+def _check(made: Mapping[str, Any], where: str) -> None:
+    """Raise DataError naming the first request that cannot have been like that."""
+    for what, rows in _impossible(made).items():
+        if rows.any():
+            raise _problem(where, int(np.argmax(rows)), what)
+
+
+def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
+    """What a request cannot be, and which ones are."""
+    start, first, last = made["start"], made["first"], made["last"]
+    ended = ~np.isnan(last)
+    return {
+        "start is missing": np.isnan(start),
+        "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
+        "its first token is before its start": first < start,
+        "its end is before its first token": last < first,
+        "it ended, but its first token is missing": ended & np.isnan(first),
+        "it is finished, but its end is missing": (made["status"] == FINISHED) & ~ended,
+        "input_tokens is missing": np.isnan(made["input_tokens"]),
+        "output_tokens is missing": ended & np.isnan(made["output_tokens"]),
+        **{
+            f"{field} must be a whole number, at least {least}": _no_count(made[field], least)
+            for field, least in COUNTS.items()
+        },
+        "more of its tokens are cached than it has": made["cached_tokens"] > made["input_tokens"],
+    }
+
+
+def _no_count(values: Floats, least: int) -> Flags:
+    """Which values are known and no whole number from ``least`` up."""
+    with np.errstate(invalid="ignore"):  # infinity is no whole number either
+        fractions: Flags = values % 1 != 0
+    return ~np.isnan(values) & (fractions | (values < least) | (values > MAX_COUNT))
+
+
+def _problem(where: str, row: int, what: str) -> DataError:
+    return DataError(f"{where}: request {row + 1}: {what}")

@@ -1,0 +1,161 @@
+"""Other people's records as the tables that our metrics are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.metrics.records import (
+    FINISHED,
+    REFUSED,
+    UNFINISHED,
+    Flags,
+    Floats,
+    Programs,
+    Requests,
+)
+from fairbench.score.arrays import arrays_of
+from fairbench.score.files import read_objects
+from fairbench.score.layout import Layout, choose_layout, columns_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Tables of records, their clients by name, and what the records say beyond the least.
+
+    ``last_token_s`` is when each request's last token came, NaN if that is not known.
+    """
+
+    clients: tuple[str, ...]
+    requests: Requests
+    programs: Programs
+    last_token_s: Floats
+    knows_admission: bool
+    knows_cached: bool
+    layouts: tuple[str, ...]
+
+    @property
+    def horizon_s(self) -> float:
+        """When the last thing happened."""
+        requests = self.requests
+        times = np.concatenate([requests.arrival_s, requests.first_token_s, self.last_token_s])
+        return float(np.nanmax(times))
+
+
+def read_scored(
+    paths: Sequence[Path],
+    *,
+    layout: str | None = None,
+    names: Mapping[str, str] | None = None,
+    line: int | None = None,
+    unit_s: float = 1.0,
+    registered: Sequence[str] = (),
+) -> Scored:
+    """The records of files, all of one run and by one clock, as tables.
+
+    ``layout`` is one of ``LAYOUTS``, or found out; ``names`` is what fields are called instead;
+    times are in units of ``unit_s`` seconds. Time 0 is the first start, unless the layout keeps the
+    clock of its run. Clients are those ``registered``, served or not, then the others in the order
+    in which they come. Raises DataError naming file, request and field, UsageError for a wrong
+    layout.
+    """
+    parts: list[dict[str, Any]] = []
+    used: list[Layout] = []
+    for number, path in enumerate(paths):
+        objects = read_objects(path)
+        chosen = choose_layout(layout, objects[0][1], objects[0][0], names or {})
+        columns = columns_of(chosen, objects, line)
+        parts.append(arrays_of(columns, str(path), unit_s, client=_stem(path), part=number))
+        used.append(chosen)
+    origin_s = 0.0
+    if not all(one.keeps_clock for one in used):
+        origin_s = min(float(part["start"].min()) for part in parts)
+    merged = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    for key in ("start", "first", "last", "admitted"):
+        merged[key] = merged[key] - origin_s
+    clients = tuple(dict.fromkeys([*registered, *merged["client"]]))
+    return _tables(merged, clients, tuple(dict.fromkeys(one.name for one in used)))
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+
+
+def _tables(
+    merged: Mapping[str, Any], clients: tuple[str, ...], layouts: tuple[str, ...]
+) -> Scored:
+    order = np.argsort(merged["start"], kind="stable")
+    rows = {key: values[order] for key, values in merged.items()}
+    answered = ~np.isnan(rows["first"])
+    knows_admission = not np.isnan(rows["admitted"][answered]).any()
+    knows_cached = not np.isnan(rows["cached_tokens"][answered]).any()
+    if not knows_admission:
+        rows["admitted"] = rows["first"]
+    rows["cached_tokens"] = np.nan_to_num(rows["cached_tokens"])
+    rows["asked"] = np.nan_to_num(rows["output_tokens"])
+    requests = _requests(rows, clients, answered)
+    programs = _programs(requests, rows["asked"])
+    return Scored(clients, requests, programs, rows["last"], knows_admission, knows_cached, layouts)
+
+
+def _requests(rows: Mapping[str, Any], clients: tuple[str, ...], answered: Flags) -> Requests:
+    code = {name: number for number, name in enumerate(clients)}
+    _, program = np.unique(rows["program"].astype(str), return_inverse=True)
+    input_tokens, cached = rows["input_tokens"], rows["cached_tokens"]
+    length = len(answered)
+    never, nothing = np.full(length, np.nan), np.zeros(length)
+    return Requests.from_columns(
+        {
+            "request_id": np.arange(length),
+            "program_id": program,
+            "client": [code[name] for name in rows["client"]],
+            "depth": nothing,
+            "worker": np.nan_to_num(rows["worker"]),
+            "arrival_s": rows["start"],
+            "admitted_s": rows["admitted"],
+            "first_token_s": rows["first"],
+            "finish_s": rows["last"],
+            "retracted_s": never,
+            "readmitted_s": never,
+            "input_tokens": input_tokens,
+            "cached_tokens": cached,
+            "extend_tokens": np.where(answered, input_tokens - cached, 0),
+            "output_tokens": np.where(answered, rows["asked"], 0),
+            "max_new_tokens": rows["asked"],
+            "retractions": nothing,
+            "recompute_tokens": nothing,
+            "status": rows["status"],
+        }
+    )
+
+
+def _programs(requests: Requests, asked: Floats) -> Programs:
+    """The programs of requests in order of arrival: over when the last of them is."""
+    programs, first = np.unique(requests.program_id, return_index=True)
+    count = len(programs)
+    if (requests.client != requests.client[first][requests.program_id]).any():
+        raise DataError("a program has requests of several clients; map another field to program")
+    status = np.full(count, FINISHED)
+    for state in (UNFINISHED, REFUSED):  # one refused request fails its program
+        status[requests.program_id[requests.status == state]] = state
+    finish = np.full(count, -np.inf)
+    np.maximum.at(finish, requests.program_id, np.nan_to_num(requests.finish_s))
+    made = np.bincount(requests.program_id, minlength=count)
+    return Programs.from_columns(
+        {
+            "program_id": programs,
+            "client": requests.client[first],
+            "arrival_s": requests.arrival_s[first],
+            "finish_s": np.where(status == FINISHED, finish, np.nan),
+            "requests": made,
+            "demand_requests": made,
+            "demand_input_tokens": np.bincount(requests.program_id, requests.input_tokens),
+            "demand_output_tokens": np.bincount(requests.program_id, asked),
+            "status": status,
+        }
+    )

@@ -1,0 +1,73 @@
+"""A stored run scored again from its tables, perhaps over another window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairbench.core import ServiceBound
+    from fairbench.metrics.records import Requests
+
+
+def score_run(
+    path: Path, start_s: float | None, end_s: float | None
+) -> tuple[dict[str, Any], Requests]:
+    """The summary of a run's directory over a window, and its requests.
+
+    What its tables do not say, such as what was run, stays as it is stored. Raises DataError if
+    the directory is no run or its files are not as they were written.
+    """
+    from fairbench.metrics.records import Window
+    from fairbench.metrics.summary import summarize
+    from fairbench.results.run_tables import read_tables, stored_facts
+    from fairbench.results.store import SUMMARY, read_run
+    from fairbench.results.summary_schema import check_whole
+
+    run = read_run(path)
+    check_whole(run.summary, path / SUMMARY)
+    tables, stored = read_tables(run), run.summary
+    window = Window(
+        stored["window_start_s"] if start_s is None else start_s,
+        stored["window_end_s"] if end_s is None else end_s,
+    )
+    bound, reason = _bound(path, stored)
+    facts = replace(stored_facts(run, window), bound=bound, bound_unavailable=reason)
+    scored = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    if not stored["simulated"]:
+        _keep_what_was_measured(scored, stored)
+    remarks = {key: why for key, why in stored["notes"].items() if _is_remark(key, scored)}
+    return {**stored, **scored, "notes": {**scored["notes"], **remarks}}, tables.requests
+
+
+def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
+    """The theorem that the run was judged by, or None and why."""
+    from fairbench.config.resolve import read_spec
+    from fairbench.results.facts import cluster_bound
+    from fairbench.results.store import EXPERIMENT
+    from fairbench.schedulers.registry import build_local, build_router
+
+    if stored["bound_source"] is None:
+        return None, stored["notes"]["bound_source"]
+    spec = read_spec(path / EXPERIMENT)
+    router = build_router(spec.router, spec.settings, spec.dp)
+    return cluster_bound(router, build_local(spec.local, spec.settings), spec.dp)
+
+
+def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
+    """Gaps between single tokens, and what the server kept back, are not in the tables."""
+    from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+
+    for key in [key for key in scored if key.endswith("_itl_ms")]:
+        scored[key] = stored[key]
+        scored["notes"].pop(key, None)
+    for key in {*NEEDS_ADMISSION, *NEEDS_CACHED}:
+        if stored[key] is None and key in stored["notes"]:
+            forget(scored, [key], stored["notes"][key])
+
+
+def _is_remark(key: str, scored: Mapping[str, Any]) -> bool:
+    """Whether a note is on the run itself and not on a metric."""
+    return key not in scored and not key.startswith("clients.")

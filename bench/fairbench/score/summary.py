@@ -1,0 +1,62 @@
+"""The summary of other people's records: our metrics, as far as the records go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf, nextafter
+from typing import Any, Literal
+
+from fairbench.errors import unknown_name
+from fairbench.metrics.records import Client, Facts, ServiceLog, Window
+from fairbench.metrics.summary import summarize
+from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+from fairbench.score.records import Scored
+
+NO_BOUND = "the scheduler of these records is not known"
+NO_ADMISSION = "the records do not say when requests were admitted"
+NO_CACHED = "the records do not say how many tokens were cached"
+
+
+def scored_summary(
+    scored: Scored,
+    service: ServiceLog,
+    window: Window,
+    *,
+    misbehaving: Collection[str] = (),
+    latency: Literal["program", "ttft"] = "program",
+) -> dict[str, Any]:
+    """Every metric that the records give; the others are null, with the reason in ``notes``.
+
+    Raises UsageError if one of ``misbehaving`` is no client.
+    """
+    for name in misbehaving:
+        if name not in scored.clients:
+            raise unknown_name("client in --misbehaving", name, scored.clients)
+    facts = Facts(
+        clients=tuple(Client(name, name in misbehaving) for name in scored.clients),
+        window=window,
+        horizon_s=scored.horizon_s,
+        workers=max(1, int(scored.requests.worker.max()) + 1),
+        pool_tokens=0,
+        latency=latency,
+        bound_unavailable=NO_BOUND,
+    )
+    summary = summarize(scored.requests, scored.programs, service, facts).to_json()
+    summary["notes"]["bound_source"] = NO_BOUND
+    if not scored.knows_admission:
+        forget(summary, NEEDS_ADMISSION, NO_ADMISSION)
+    if not scored.knows_cached:
+        forget(summary, NEEDS_CACHED, NO_CACHED)
+    return {
+        "layout": ", ".join(scored.layouts),
+        "latency": latency,
+        "bound_source": None,
+        **summary,
+    }
+
+
+def scored_window(scored: Scored, start_s: float | None, end_s: float | None) -> Window:
+    """The window asked for; by default until the last program came, all if they came at once."""
+    last_s = float(scored.programs.arrival_s.max())
+    default_s = last_s if last_s > (start_s or 0.0) else nextafter(scored.horizon_s, inf)
+    return Window(start_s or 0.0, default_s if end_s is None else end_s)

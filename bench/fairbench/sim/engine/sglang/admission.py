@@ -1,0 +1,166 @@
+"""SGLang 0.5.23's prefill admission (PrefillAdder), on one worker. See algorithms.md 1.1 and 10."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Selection
+from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.sequence import NEVER, Sequence
+
+
+class Prefill(NamedTuple):
+    """One sequence's part of a prefill iteration. ``last``: its prompt is complete after it."""
+
+    sequence: Sequence
+    cached: int
+    tokens: int
+    first: bool
+    last: bool
+
+
+def shares_of(prefills: list[Prefill]) -> dict[str, list[int]]:
+    """What an iteration books: [input, charged, extend, recompute, output] tokens per client."""
+    shares: dict[str, list[int]] = {}
+    for sequence, _, tokens, first, last in prefills:
+        client = sequence.request.client
+        if (share := shares.get(client)) is None:
+            share = shares[client] = [0, 0, 0, 0, 0]
+        if sequence.retractions:
+            share[3] += tokens
+        else:
+            share[2] += tokens
+            if first:
+                share[0] += sequence.request.input_tokens
+                share[1] += sequence.extend_tokens
+        share[4] += last
+    return shares
+
+
+class PrefillPass:
+    """The budgets of one pass and what was admitted. Page size 1."""
+
+    def __init__(
+        self, cache: KVCache, reserved_tokens: float, max_prefill_tokens: int, chunk_tokens: int
+    ) -> None:
+        self._cache = cache
+        self._total_offset = reserved_tokens
+        self._current_offset = 0
+        self._input_left = max_prefill_tokens
+        self._chunk_left = chunk_tokens
+        self.admitted: list[Prefill] = []
+        self.chunked: Sequence | None = None  # has more chunks to come
+        self.out_of_memory = False
+
+    @property
+    def _reserved_all(self) -> bool:
+        memory = self._cache.free + self._cache.evictable
+        return memory <= self._total_offset or memory <= self._current_offset
+
+    @property
+    def spent(self) -> bool:
+        """Input or chunk budget used up: the pass ends, the batch is not full.
+
+        Want of memory counts first: then the next candidate is tried, and finds that out.
+        """
+        return (self._input_left <= 0 or self._chunk_left <= 0) and not self._reserved_all
+
+    @property
+    def over(self) -> bool:
+        """After an admission: nothing more is tried."""
+        return self._input_left <= 0 or self._chunk_left <= 0 or self._reserved_all
+
+    def continue_chunk(self, sequence: Sequence) -> None:
+        """The chunked request goes first, whatever the policy says."""
+        remaining_total = self._cache.free + self._cache.evictable - self._total_offset
+        limit = min(self._chunk_left, int(remaining_total))
+        if limit <= 0:
+            limit = self._chunk_left
+        left = sequence.total - sequence.filled
+        tokens = min(left, limit)
+        last = tokens == left
+        self._commit(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
+        self.out_of_memory = False  # the next candidate's own fit test will tell
+
+    def try_admit(self, sequence: Sequence, waiting: WaitingQueue) -> bool:
+        """The fit test and, if it passes, the commit. The prefix is locked before the test."""
+        cache, request = self._cache, sequence.request
+        node, place = waiting.match(request)
+        extend = sequence.total - node.depth
+        to_go = min(request.max_new_tokens - sequence.produced, CLIP_MAX_NEW_TOKENS)
+        cache.lock(node)
+        if extend + to_go + 1 >= cache.free + cache.evictable - self._total_offset:
+            cache.unlock(node)
+            self.out_of_memory = True
+            return False
+        sequence.node, sequence.place, sequence.filled = node, place, node.depth
+        tokens = min(extend, self._chunk_left)
+        last = tokens == extend
+        self._commit(Prefill(sequence, node.depth, tokens, first=True, last=last))
+        return True
+
+    def _commit(self, prefill: Prefill) -> None:
+        self.admitted.append(prefill)
+        if not prefill.last:
+            self.chunked = prefill.sequence
+        request = prefill.sequence.request
+        reserve = min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS) if prefill.last else 0
+        self._total_offset += prefill.tokens + 1 + reserve
+        self._current_offset += prefill.tokens + 1
+        self._input_left -= prefill.tokens
+        self._chunk_left -= prefill.tokens
+        if self._reserved_all:
+            self.out_of_memory = True  # although this request was admitted
+
+
+def run_selection(
+    attempt: PrefillPass,
+    scheduler: LocalScheduler,
+    waiting: WaitingQueue,
+    slots: int,
+    now_ps: int,
+) -> bool:
+    """Let the scheduler fill the pass. Returns whether it ended for want of request slots."""
+    selection = scheduler.select(waiting)
+    new = 0
+    try:
+        request: Request | None = next(selection, None)
+        while request is not None and not attempt.spent:
+            if new >= slots:
+                return True
+            sequence = waiting.sequence_of(request)
+            admitted = attempt.try_admit(sequence, waiting)
+            if admitted:
+                new += 1
+                waiting.admit(request)
+                _book(sequence, scheduler, now_ps)
+                if attempt.over:
+                    break
+            request = _resume(selection, admitted)
+        return False
+    finally:
+        selection.close()
+        waiting.end_pass()
+
+
+def _resume(selection: Selection, admitted: bool) -> Request | None:
+    try:
+        return selection.send(admitted)
+    except StopIteration:
+        return None
+
+
+def _book(sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
+    """Record an admission and charge it."""
+    extend = sequence.total - sequence.filled
+    recompute = sequence.admitted_ps != NEVER
+    if recompute:
+        sequence.readmitted_ps = now_ps
+        sequence.recompute_tokens += extend
+    else:
+        sequence.admitted_ps = now_ps
+        sequence.cached_tokens, sequence.extend_tokens = sequence.filled, extend
+    scheduler.on_admitted(sequence.request, extend, recompute)

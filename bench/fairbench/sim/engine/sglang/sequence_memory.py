@@ -1,0 +1,49 @@
+"""What a running sequence owns of the KV cache: a locked path in the tree, and private tokens."""
+
+from __future__ import annotations
+
+from fairbench.schedulers.prefix_tree import place_at
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.sequence import Sequence
+
+
+def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
+    """``tokens`` more of the prompt are computed: put them into the tree and lock them there.
+
+    What another sequence has stored meanwhile is freed.
+    """
+    node, request = sequence.node, sequence.request
+    assert node is not None
+    sequence.filled += tokens
+    end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled, lock=True)
+    if cached:
+        cache.release(cached)
+    sequence.node, sequence.private = end, 0
+    complete = sequence.filled == sequence.total
+    sequence.place = (
+        (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
+    )
+    if sequence.filled > request.input_tokens:  # after a retraction outputs are prefilled too
+        cache.match(request.prompt, request.input_tokens)  # and their node starts here
+
+
+def store_outputs(cache: KVCache, sequence: Sequence) -> None:
+    """It is done: store its outputs (but the last token, which has no KV) and unlock its path."""
+    node, request = sequence.node, sequence.request
+    assert node is not None
+    kept = sequence.produced - 1
+    if request.input_tokens + kept > node.depth:
+        prompt = (*request.prompt, sequence.output)
+        place = len(request.prompt), node.depth - request.input_tokens
+        _, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
+        if cached:
+            cache.release(cached)
+    cache.unlock(node)
+    sequence.node = None
+
+
+def give_back(cache: KVCache, sequence: Sequence, private: int) -> None:
+    """It is retracted: free its private tokens without storing them, and unlock its path."""
+    assert sequence.node is not None
+    cache.release(private)
+    cache.unlock(sequence.node)

@@ -1,0 +1,301 @@
+"""A worker's waiting queue, kept so that no pass has to walk it.
+
+Gives what ``list_view.ListView`` gives (and is tested equal to it), at a cost that follows what
+changed: match lengths change only where the tree changes, and SGLang's stable in-place sort only
+moves requests whose match length changed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from itertools import islice
+
+from sortedcontainers import SortedList
+
+from fairbench.core import Prompt, Request
+from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.sim.engine.kv_cache import KVCache, KVNode, Waiter
+from fairbench.sim.engine.scans import MatchScan, QueueScan
+from fairbench.sim.sequence import Sequence
+
+DEPRIORITIZED, ARRIVED = 1, 2  # sort keys behind every -matched
+TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing
+Order = tuple[int, int, "Entry"]  # (sort key, rank among equal keys, unique)
+
+
+class Entry:
+    """One waiting request. ``key, rank`` is its place in the list that SGLang would sort."""
+
+    __slots__ = (
+        "admitted",
+        "before",
+        "dirty",
+        "head",
+        "key",
+        "node",
+        "number",
+        "place",
+        "prompt",
+        "rank",
+        "request",
+        "sequence",
+        "total",
+    )
+
+    def __init__(self, sequence: Sequence, number: int) -> None:
+        self.sequence = sequence
+        self.request = sequence.request
+        self.prompt = sequence.prompt
+        self.total = sequence.total
+        self.number = number
+        self.node: KVNode | None = None
+        self.place: Place = (0, 0)
+        self.key, self.rank = ARRIVED, number
+        self.before = (0, 0, 0)  # a refresh, and the key and rank that it found
+        self.head: Prompt | None = None  # its cold group, if it is cold
+        self.dirty = True
+        self.admitted = False
+
+    @property
+    def order(self) -> Order:
+        """Its place in the sorted list. (Made when asked for: kept, it would be a cycle.)"""
+        return self.key, self.rank, self
+
+    def touched_at(self, refresh: int) -> tuple[int, int]:
+        """Its place in the list that the last refresh found."""
+        moved_at, key, rank = self.before
+        return (key, rank) if moved_at == refresh else (self.key, self.rank)
+
+    @property
+    def matched(self) -> int:
+        """Cached tokens as LPM sorts by them. Precondition: attached."""
+        assert self.node is not None
+        return min(self.node.depth, self.total - 1)
+
+
+class WaitingQueue:
+    """The simulator's WaitingView. Match order is kept only if ``cache_aware``.
+
+    Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` what is admitted, then
+    ``end_pass``.
+    """
+
+    def __init__(self, cache: KVCache, cache_aware: bool) -> None:
+        self._cache = cache
+        self._cache_aware = cache_aware
+        self._queue: OrderedDict[int, Entry] = OrderedDict()
+        self._of_client: dict[str, OrderedDict[int, Entry]] = {}
+        self._entry: dict[Request, Entry] = {}
+        self._sorted: dict[str, SortedList] = {}
+        self._leaving: list[Entry] = []
+        self._dirty: list[Entry] = []
+        self._cold: dict[Prompt, dict[Entry, None]] = {}
+        self._leader: dict[Prompt, Entry] = {}
+        self._joined: dict[Prompt, list[Entry]] = {}  # groups whose leader may have changed
+        self._number = 0
+        self._low = self._high = 0
+        self._looked = False  # match_order has been called in this pass
+        self._unmatched_passes = 0
+        if cache_aware:
+            cache.on_moved = self._on_moved
+
+    # The WaitingView.
+
+    def __len__(self) -> int:
+        return len(self._entry)
+
+    def clients(self) -> Collection[str]:
+        return self._of_client.keys()
+
+    def oldest(self, client: str) -> Request:
+        return next(iter(self._of_client[client].values())).request
+
+    def queue_order(self) -> QueueScan:
+        return QueueScan(iter(self._queue.values()))
+
+    def match_order(self, *, refresh: bool = True) -> MatchScan:
+        assert self._cache_aware, "match order is kept only for a cache-aware scheduler"
+        if refresh:
+            self._refresh()
+        elif not self._looked:
+            self.pass_unmatched()
+        self._looked = True
+        return MatchScan(self._sorted)
+
+    def matched_tokens(self, request: Request) -> int:
+        entry = self._entry[request]
+        if entry.node is None or entry.dirty:
+            return self.match(request)[0].depth
+        return entry.matched
+
+    # The home's side.
+
+    def enter(self, sequence: Sequence) -> None:
+        """Append an arrival or a retracted request."""
+        self._number += 1
+        entry = Entry(sequence, self._number)
+        client = entry.request.client
+        self._queue[entry.number] = entry
+        if (mine := self._of_client.get(client)) is None:
+            mine = self._of_client[client] = OrderedDict()
+        mine[entry.number] = entry
+        self._entry[entry.request] = entry
+        if self._cache_aware:
+            self._dirty.append(entry)
+            if client not in self._sorted:
+                self._sorted[client] = SortedList()
+            self._sorted[client].add(entry.order)
+
+    def sequence_of(self, request: Request) -> Sequence:
+        """The waiting sequence that a scheduler named. Raises KeyError if it is not waiting."""
+        return self._entry[request].sequence
+
+    def match(self, request: Request) -> tuple[KVNode, Place]:
+        """Match a candidate (at most its length - 1), touching its path."""
+        entry = self._entry[request]
+        node, place, limit = entry.node, entry.place, entry.total - 1
+        if node is None or node.depth > limit:
+            node, place = self._cache.root, (0, 0)
+        node, place = self._cache.descend(node, entry.prompt, place, limit)
+        self._cache.touch(node)
+        return node, place
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._entry
+
+    def withdraw(self, request: Request) -> None:
+        """Take a request out that will not run. Not within a pass."""
+        self.admit(request)
+        self.end_pass()
+
+    def pass_unmatched(self) -> None:
+        """To be called in every pass that does not match the queue: some touch its head."""
+        if self._entry:
+            if self._unmatched_passes % TOUCH_EVERY == 0:
+                self.touch_head(TOUCH_COUNT)
+            self._unmatched_passes += 1
+
+    def touch_head(self, count: int) -> None:
+        """Refresh the prefixes of the first ``count`` requests of the list, head last."""
+        scan = MatchScan(self._sorted) if self._cache_aware else self.queue_order()
+        for request in reversed(list(islice(scan, count))):
+            entry = self._entry[request]
+            self._cache.touch(self._cache.match(entry.prompt, entry.total)[0])
+
+    def admit(self, request: Request) -> None:
+        """The request leaves the view; the scans of this pass pass over it."""
+        entry = self._entry.pop(request)
+        entry.admitted = True
+        mine = self._of_client[request.client]
+        del mine[entry.number]
+        if not mine:
+            del self._of_client[request.client]
+        self._leaving.append(entry)
+
+    def end_pass(self) -> None:
+        """Drop what was admitted. No scan may be used afterwards."""
+        for entry in self._leaving:
+            del self._queue[entry.number]
+            if not self._cache_aware:
+                continue
+            ordered = self._sorted[entry.request.client]
+            ordered.remove(entry.order)
+            if not ordered:
+                del self._sorted[entry.request.client]
+            self._leave_group(entry)
+            if entry.node is not None:
+                self._cache.detach(entry)
+        self._leaving.clear()
+        self._looked = False
+
+    # Keeping the order.
+
+    def _on_moved(self, waiter: Waiter) -> None:
+        assert isinstance(waiter, Entry)
+        if not waiter.dirty:
+            waiter.dirty = True
+            self._dirty.append(waiter)
+
+    def _refresh(self) -> None:
+        """Do what SGLang's matching and stable sort would do to the list."""
+        cache = self._cache
+        cache.refresh_stamp = cache.next_stamp()
+        changed: dict[Entry, None] = {}
+        for entry in self._dirty:
+            entry.dirty = False
+            if entry.admitted:
+                continue
+            cache.attach(entry)
+            changed[entry] = None
+            self._regroup(entry)
+        self._dirty.clear()
+        self._elect_leaders(changed)
+        self._move(changed, cache.refresh_stamp)
+
+    def _regroup(self, entry: Entry) -> None:
+        """Put a request into the group of its first 32 tokens if it is cold, out if it is warm."""
+        assert entry.node is not None
+        cold = entry.node.depth <= IN_BATCH_TOKENS
+        if cold == (entry.head is not None):
+            return
+        if not cold:
+            self._leave_group(entry)
+        elif (head := head_of(entry.prompt)) is not None:
+            entry.head = head
+            self._cold.setdefault(head, {})[entry] = None
+            self._joined.setdefault(head, []).append(entry)
+
+    def _leave_group(self, entry: Entry) -> None:
+        if (head := entry.head) is None:
+            return
+        entry.head = None
+        group = self._cold[head]
+        del group[entry]
+        if not group:
+            del self._cold[head]
+            self._leader.pop(head, None)
+        elif self._leader.get(head) is entry:
+            del self._leader[head]
+            self._joined.setdefault(head, [])
+
+    def _elect_leaders(self, changed: dict[Entry, None]) -> None:
+        """In each group the first in the list is matched normally, the others come last."""
+        for head, joined in self._joined.items():
+            if not (group := self._cold.get(head)):
+                continue
+            old = self._leader.get(head)
+            candidates = group if old is None else [old, *(e for e in joined if e in group)]
+            new = min(candidates, key=lambda entry: (entry.key, entry.rank))
+            if new is not old:
+                self._leader[head] = new
+                changed[new] = None
+                if old is not None:
+                    changed[old] = None
+        self._joined.clear()
+
+    def _move(self, changed: dict[Entry, None], refresh: int) -> None:
+        """Give changed requests the places that a stable sort of the old list would give them."""
+        moves: list[tuple[Order, int]] = []
+        for entry in changed:
+            last = entry.head is not None and self._leader[entry.head] is not entry
+            key = DEPRIORITIZED if last else -entry.matched
+            if key != entry.key:
+                moves.append((entry.order, key))
+                entry.before = (refresh, entry.key, entry.rank)
+        moves.sort(key=lambda move: move[0][:2])
+        for order, key in moves:  # from further back in the list: behind those with the same key
+            if order[0] > key:
+                self._high += 1
+                self._place(order[2], key, self._high)
+        for order, key in reversed(moves):  # from further ahead: before those with the same key
+            if order[0] < key:
+                self._low -= 1
+                self._place(order[2], key, self._low)
+
+    def _place(self, entry: Entry, key: int, rank: int) -> None:
+        ordered = self._sorted[entry.request.client]
+        ordered.remove(entry.order)
+        entry.key, entry.rank = key, rank
+        ordered.add(entry.order)

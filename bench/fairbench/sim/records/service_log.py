@@ -1,0 +1,112 @@
+"""What the engine did, in columns of integers (times in picoseconds): service log, request log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.sim.records.columns import Columns
+from fairbench.sim.sequence import Sequence
+
+SERVICE_COLUMNS = (
+    "worker",
+    "client",
+    "start_ps",
+    "end_ps",
+    "steps",
+    "step_growth_ps",
+    "batch_size",
+    "context_tokens",
+    "input_tokens",
+    "extend_charged_tokens",
+    "extend_tokens",
+    "recompute_tokens",
+    "output_tokens",
+)
+REQUEST_COLUMNS = (
+    "request_id",
+    "program_id",
+    "client",
+    "depth",
+    "worker",
+    "arrival_ps",
+    "admitted_ps",
+    "first_token_ps",
+    "finish_ps",
+    "retracted_ps",
+    "readmitted_ps",
+    "input_tokens",
+    "cached_tokens",
+    "extend_tokens",
+    "output_tokens",
+    "max_new_tokens",
+    "retractions",
+    "recompute_tokens",
+    "status",
+)
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Decode steps of one unchanged batch: each lasts ``growth_ps`` longer than the one before."""
+
+    start_ps: int
+    growth_ps: int
+    context_tokens: int  # at the first step
+    steps: int = 0
+    end_ps: int = 0
+
+
+class ServiceLog(Columns):
+    """One row per client and stretch of constant batch composition on a worker.
+
+    A prefill iteration is one row per client with ``steps`` 1: ``input_tokens`` and
+    ``extend_charged_tokens`` are booked at admission, ``extend_tokens`` when computed. In a decode
+    stretch each step yields ``output_tokens / steps`` tokens and lasts ``step_growth_ps`` longer
+    than the one before, so each step's time can be recomputed. ``context_tokens`` is the sum of
+    context lengths at the first step.
+    """
+
+    def __init__(self, clients: list[str]) -> None:
+        super().__init__(SERVICE_COLUMNS)
+        self.index = {client: number for number, client in enumerate(clients)}
+
+    def prefill(
+        self, worker: int, start_ps: int, end_ps: int, batch: int, shares: dict[str, list[int]]
+    ) -> None:
+        """``shares``: per client [input, charged, extend, recompute, output] tokens."""
+        for client, tokens in shares.items():
+            index = self.index[client]
+            self.append(worker, index, start_ps, end_ps, 1, 0, batch, 0, *tokens)
+
+    def decode(self, worker: int, stretch: Stretch, batch: dict[str, int]) -> None:
+        """``batch``: sequences per client, the same throughout the stretch."""
+        start_ps, end_ps, steps = stretch.start_ps, stretch.end_ps, stretch.steps
+        growth_ps, context, size = stretch.growth_ps, stretch.context_tokens, sum(batch.values())
+        pack, index = self.pack, self.index
+        rows = [
+            pack(
+                worker, index[client], start_ps, end_ps, steps,
+                growth_ps, size, context, 0, 0, 0, 0, steps * count,
+            )
+            for client, count in batch.items()
+        ]  # fmt: skip
+        self.extend(b"".join(rows))
+
+
+class RequestLog(Columns):
+    """One row per request, written when it is over (or the run is)."""
+
+    def __init__(self, clients: list[str]) -> None:
+        super().__init__(REQUEST_COLUMNS)
+        self.index = {client: number for number, client in enumerate(clients)}
+
+    def record(self, s: Sequence) -> None:
+        r = s.request
+        row = self.pack(
+            r.request_id, r.program_id, self.index[r.client], r.depth, s.worker,
+            s.arrival_ps, s.admitted_ps, s.first_token_ps, s.finish_ps,
+            s.retracted_ps, s.readmitted_ps,
+            r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
+            s.retractions, s.recompute_tokens, s.status,
+        )  # fmt: skip
+        self.extend(row)

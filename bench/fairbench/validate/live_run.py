@@ -1,0 +1,103 @@
+"""A live run beside the simulation of the same experiment, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+from fairbench.config.backend import AS_SERVED, NO_PROFILE, SIM
+from fairbench.config.resolve import read_experiment, resolve
+from fairbench.config.spec import ExperimentSpec
+from fairbench.errors import UsageError
+from fairbench.report.numbers import UNDEFINED, number
+from fairbench.results.store import EXPERIMENT, StoredRun, Summary
+from fairbench.validate.compare import Pair
+
+METRICS = (
+    *("service_rate_tok_s", "output_rate_tok_s", "extend_rate_tok_s", "request_throughput"),
+    *("cache_hit_rate", "jain_index", "jain_index_actual", "min_entitlement_ratio"),
+    *("victim_p50_s", "victim_p99_s", "max_service_gap"),
+)
+OF_CLIENTS = ("service_rate_tok_s", "p50_s", "p99_s")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveComparison:
+    """What was served and simulated by what, and the pairs by metric (``CLIENT.metric`` too).
+
+    ``kind`` is ``measured`` or ``emulated``.
+    """
+
+    kind: str
+    served: str
+    timing_profile: str
+    pairs: dict[str, Pair]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; the live side of each pair is under ``measured``."""
+        return {
+            "kind": self.kind,
+            "served": self.served,
+            "timing_profile": self.timing_profile,
+            "metrics": {key: pair.as_dict() for key, pair in self.pairs.items()},
+        }
+
+
+def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
+    """The experiment of a live run for the simulator: same seed, load, schedulers and KV pool.
+
+    Raises UsageError if the run is not of a backend that we started, or names no timing profile.
+    """
+    path = run.path / EXPERIMENT
+    stored = read_experiment(path)
+    if run.summary["simulated"]:
+        raise UsageError(f"{run.path}: is simulated itself")
+    if stored["local"] == AS_SERVED:
+        raise UsageError(f"{run.path}: as served; who scheduled it is not known")
+    if gpu is None and stored["gpu"] == NO_PROFILE:
+        raise UsageError("--gpu: name the timing profile of what the run was measured on")
+    flags = {"backend": SIM, "gpu": gpu or stored["gpu"]}
+    flags |= {"model": model} if model else {}
+    if model is None and stored["gpu"] == NO_PROFILE:
+        stored = {key: value for key, value in stored.items() if key != "model"}
+    return resolve(
+        flags, {"engine.max_total_tokens": run.summary["pool_tokens"]}, stored, path=path
+    )
+
+
+def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
+    """The pairs of a live run and its simulation."""
+    live = run.summary
+    return LiveComparison(
+        kind="emulated" if live["emulated"] else "measured",
+        served=live["served"],
+        timing_profile=simulated["timing_profile"],
+        pairs=dict(_pairs(live, simulated)),
+    )
+
+
+def _pairs(live: Summary, simulated: Summary) -> Iterator[tuple[str, Pair]]:
+    for key in METRICS:
+        yield key, _pair(live, simulated, key)
+    for theirs, ours in zip(live["clients"], simulated["clients"], strict=True):
+        for key in OF_CLIENTS:
+            yield f"{theirs['client']}.{key}", _pair(theirs, ours, key)
+
+
+def _pair(live: Summary, simulated: Summary, key: str) -> Pair:
+    values = (side.get(key) for side in (simulated, live))
+    return Pair(*(nan if value is None else float(value) for value in values))
+
+
+def as_lines(comparison: LiveComparison) -> Iterator[str]:
+    """The comparison for people."""
+    kind = comparison.kind
+    yield f"simulated on {comparison.timing_profile}; {kind} on {comparison.served}"
+    yield ""
+    yield f"{'':<32}{kind:>14}{'simulated':>14}{'error':>10}"
+    for key, pair in comparison.pairs.items():
+        error = UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.1f}%"
+        live, ours = (number(None if x != x else x) for x in (pair.measured, pair.simulated))
+        yield f"{key:<32}{live:>14}{ours:>14}{error:>10}"

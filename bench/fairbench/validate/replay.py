@@ -1,0 +1,95 @@
+"""Replays measured runs: same arrivals, same lengths, simulated time.
+
+The server was S-LoRA's (VTC-artifact 192c2e2), so the engine is ``lightllm``. Its settings below
+are read from that code; only ``PREFILL_OVERHEAD_MS`` and the profile's ``c_T`` are fitted, by
+``calibrate`` on the runs of ``FITTED_SCENARIOS``, and frozen.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.hardware.timing import TimingProfile, load_profile
+from fairbench.metrics.records import Floats
+from fairbench.metrics.trace import Trace
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.lightllm import LightLLMLimits, LightLLMWorker
+from fairbench.sim.sequence import NEVER, Sequence
+from fairbench.validate.measured import MeasuredRun, build_scheduler
+
+FITTED_SCENARIOS = ("overload", "proportional")
+FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
+PREFILL_OVERHEAD_MS = 70.0
+
+# A prompt of n tokens was sent as "Hello " * n: the tokenizer puts BOS before it and makes a token
+# of the last blank (fair_bench/trace.py, dummy_prompt).
+ADDED_PROMPT_TOKENS = 2
+# Each adapter in the batch takes 4 x its rank of 8 off the pool, though --no-lora loads none
+# (req_queue.py, adapter_size); every client has an adapter of its own.
+POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
+
+
+def server_limits(prefill_overhead_ms: float = PREFILL_OVERHEAD_MS) -> LightLLMLimits:
+    """The settings of the server that the measured runs were made on."""
+    return LightLLMLimits(
+        POOL_TOKENS, client_tokens=CLIENT_TOKENS, prefill_overhead_ms=prefill_overhead_ms
+    )
+
+
+def replay_run(run: MeasuredRun, profile: TimingProfile | None = None) -> Trace:
+    """A measured run as the simulator has it, on the fitted profile if no other is given."""
+    used = profile or load_profile(FITTED_PROFILE)
+    return replay(run.trace, build_scheduler(run.scheduler), used, server_limits())
+
+
+def replay(
+    trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
+) -> Trace:
+    """The trace with simulated latencies in place of its own; NaN for what was refused."""
+    clock = Clock()
+    worker = LightLLMWorker(clock, scheduler, profile, limits)
+    ended: dict[int, Sequence] = {}
+
+    def done(sequence: Sequence) -> None:
+        ended[sequence.request.request_id] = sequence
+
+    def arrive(index: int) -> None:
+        request = _request(trace, index)
+        output = Segment(f"r{index}/out", int(trace.output_tokens[index]))
+        worker.submit(Sequence(request, output, clock.now_ps, done))
+
+    start_s = float(trace.req_time_s.min())
+    for index, time_s in enumerate(trace.req_time_s):
+        at_ps = round((float(time_s) - start_s) * PS_PER_S)
+        clock.at(at_ps, ARRIVE, 0, partial(arrive, index))
+    while clock.next_ps() is not None:
+        clock.step()
+    sequences = [ended[index] for index in range(len(trace))]
+    return Trace(
+        trace.client,
+        trace.prompt_tokens,
+        trace.output_tokens,
+        trace.req_time_s,
+        _latencies_s([s.first_token_ps for s in sequences], sequences),
+        _latencies_s([s.finish_ps for s in sequences], sequences),
+    )
+
+
+def _request(trace: Trace, index: int) -> Request:
+    tokens = int(trace.prompt_tokens[index]) + ADDED_PROMPT_TOKENS
+    prompt = (Segment(f"r{index}", tokens),)
+    client, output = str(trace.client[index]), int(trace.output_tokens[index])
+    return Request(index, client, index, 0, prompt, tokens, output)
+
+
+def _latencies_s(times_ps: list[int], sequences: list[Sequence]) -> Floats:
+    return np.array(
+        [
+            np.nan if at == NEVER else (at - sequence.arrival_ps) / PS_PER_S
+            for at, sequence in zip(times_ps, sequences, strict=True)
+        ]
+    )

@@ -1,0 +1,171 @@
+"""The comparison with measured runs for people, at most ``MAX_WIDTH`` columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import isnan
+from typing import Any, TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.report.numbers import UNDEFINED, index, number
+from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.validate.compare import (
+    LONG_TTFT_S,
+    P50_TARGET_PCT,
+    P99_TARGET_PCT,
+    RATE_TARGET_PCT,
+    Pair,
+    RunComparison,
+    gap_within,
+    mean_size,
+)
+from fairbench.validate.order import RUN_NOISE_PCT, ScenarioOrder
+
+FITTED, MISSED = "*", "!"
+
+
+# what, published, unit, predicted, error_pct, or quoted: another's prediction in words
+CrossCheck: TypeAlias = Mapping[str, Any]
+
+
+def as_text(
+    runs: list[RunComparison],
+    orders: list[ScenarioOrder],
+    basis: str,
+    checks: list[CrossCheck] | None = None,
+) -> str:
+    """Tables and missed targets. ``basis`` says what was fitted to what."""
+    return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
+
+
+def _render(
+    runs: list[RunComparison],
+    orders: list[ScenarioOrder],
+    basis: str,
+    checks: list[CrossCheck] | None,
+) -> RenderableType:
+    blocks: list[RenderableType] = [
+        Text("simulated against measured runs"),
+        Text(basis),
+        Text(f"{FITTED} fitted to this run    {MISSED} misses a target"),
+        Text(),
+        _rates(runs),
+        Text(),
+        _ttft(runs),
+        Text(),
+        Text("\n".join(_order_lines(orders))),
+        Text("\n".join(_miss_lines(runs))),
+    ]
+    if checks is not None:
+        blocks += [Text(), _crosschecks(checks)]
+    return Group(*blocks)
+
+
+def _rates(runs: list[RunComparison]) -> Table:
+    headings = ("throughput\ntok/s", "\nerror", "client rates\nworst error", "\nmean",
+                "max gap\nk tokens", "\nfactor", "Jain\n", "refused\n")  # fmt: skip
+    table = _table("simulated/measured\nrun", headings)
+    for run in runs:
+        errors = run.rate_errors_pct
+        worst = max(errors, key=abs, default=None)
+        rates_within = all(pair.within(RATE_TARGET_PCT) for pair in run.service_rates.values())
+        gap, gap_mark = run.max_gap, "" if gap_within(run.max_gap) else MISSED
+        table.add_row(
+            _name(run),
+            _both(run.throughput),
+            _percent(run.throughput.error_pct, within=run.throughput.within(RATE_TARGET_PCT)),
+            _percent(worst, within=rates_within),
+            UNDEFINED if (mean := mean_size(errors)) is None else f"{mean:.1f}%",
+            _both(Pair(gap.simulated / 1_000, gap.measured / 1_000)),
+            (f"{gap.simulated / gap.measured:.2f}" if gap.measured else UNDEFINED) + gap_mark,
+            f"{index(_none(run.jain.simulated))}/{index(_none(run.jain.measured))}",
+            f"{run.refused.simulated:.0f}/{run.refused.measured:.0f}"
+            + ("" if run.refused.within(RATE_TARGET_PCT) else MISSED),
+        )
+    return table
+
+
+def _ttft(runs: list[RunComparison]) -> Table:
+    sides = ("simulated", "measured", "error")
+    headings = [f"{rank}\n{side}" for rank in ("P50", "P99") for side in sides]
+    table = _table("time to first token, s\nrun", ["clients\n", *headings])
+    for run in runs:
+        for ttft in run.ttft:
+            cells = [
+                cell
+                for pair, target in ((ttft.p50_s, P50_TARGET_PCT), (ttft.p99_s, P99_TARGET_PCT))
+                for cell in _triple(pair, pair.measured <= LONG_TTFT_S or pair.within(target))
+            ]
+            table.add_row(_name(run), ttft.group.removeprefix("client "), *cells)
+    return table
+
+
+def _crosschecks(checks: list[CrossCheck]) -> Table:
+    table = _table("published elsewhere", ["published", "predicted", "error"], prose=True)
+    for check in checks:
+        if check["quoted"]:
+            table.add_row(check["what"], "", f"(quoted) {check['quoted']}", "")
+            continue
+        published, predicted = (number(float(check[key])) for key in ("published", "predicted"))
+        unit, error = check["unit"], _percent(check["error_pct"], within=True)
+        table.add_row(check["what"], f"{published} {unit}", f"{predicted} {unit}", error)
+    return table
+
+
+def _table(first: str, headings: Iterable[str], *, prose: bool = False) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="left" if prose else "right", overflow="fold")
+    return table
+
+
+def _name(run: RunComparison) -> str:
+    return run.name + (FITTED if run.fitted else "")
+
+
+def _triple(pair: Pair, within: bool) -> tuple[str, str, str]:
+    error = _percent(pair.error_pct, within=within)
+    return number(_none(pair.simulated)), number(_none(pair.measured)), error
+
+
+def _both(pair: Pair) -> str:
+    return f"{number(_none(pair.simulated))}/{number(_none(pair.measured))}"
+
+
+def _none(value: float) -> float | None:
+    return None if isnan(value) else float(value)
+
+
+def _percent(value: float | None, *, within: bool) -> str:
+    mark = "" if within else MISSED
+    return (UNDEFINED if value is None else f"{value:+.1f}%") + mark
+
+
+def _order_lines(orders: list[ScenarioOrder]) -> Iterator[str]:
+    yield f"Order of the runs of a scenario, every column (closer than {RUN_NOISE_PCT:g}%: a tie):"
+    for order in orders:
+        yield (
+            f"  {order.scenario}: {order.same} pairs as measured, {len(order.inverted)} inverted, "
+            f"{order.close} ties"
+        )
+        for inversion in order.inverted:
+            (a, b), (x, y) = inversion.measured, inversion.simulated
+            first, second = (
+                name.removesuffix(f"/{order.scenario}")
+                for name in (inversion.first, inversion.second)
+            )
+            yield (
+                f"    {MISSED} {inversion.column}, {first} and {second}: "
+                f"measured {number(a)}, {number(b)}; simulated {number(x)}, {number(y)}"
+            )
+
+
+def _miss_lines(runs: list[RunComparison]) -> Iterator[str]:
+    missed = [(run, miss) for run in runs for miss in run.misses]
+    yield f"Targets missed: {len(missed) or 'none'}"
+    for run, miss in missed:
+        yield f"  {MISSED} {_name(run)}: {miss}"

@@ -1,0 +1,204 @@
+"""Schedulers by name, and their parameters."""
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, Literal
+
+import pytest
+from annotated_types import Gt
+
+from fairbench.errors import UsageError
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.schedulers import registry
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.params import as_settings, make_params
+
+
+@pytest.mark.parametrize("name", registry.LOCALS)
+def test_every_local_scheduler_is_known_by_its_own_name(name):
+    assert registry.build_local(name, {}).name == name
+
+
+@pytest.mark.parametrize("name", registry.ROUTERS)
+def test_every_router_is_known_by_its_own_name(name):
+    assert registry.build_router(name, {}, 4).name == name
+
+
+def test_no_name_is_both_a_router_and_a_local_scheduler():
+    assert not set(registry.LOCALS) & set(registry.ROUTERS)
+
+
+@pytest.mark.parametrize(("pair", "parts"), registry.PAIRS.items())
+def test_pairs_are_made_of_parts_that_exist(pair, parts):
+    router, local = parts
+    assert registry.split_pair(pair) == parts
+    assert registry.split_pair(f"{router}+{local}") == parts
+    assert registry.pair_name(router, local) == pair
+    assert router in registry.ROUTERS
+    assert local in registry.LOCALS
+
+
+def test_a_pair_without_a_name_is_called_by_its_parts():
+    assert registry.pair_name("round-robin", "vtc") == "round-robin+vtc"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: registry.split_pair("dplm"), r"unknown scheduler 'dplm'.*Did you mean 'dlpm'"),
+        (lambda: registry.local_class("vct"), r"unknown local scheduler 'vct'.*mean 'vtc'"),
+        (lambda: registry.router_class("round_robin"), r"unknown router.*mean 'round-robin'"),
+    ],
+)
+def test_unknown_names_offer_the_nearest(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+class FakeEntryPoint:
+    """What ``importlib.metadata`` finds for an installed scheduler of the user's."""
+
+    def __init__(self, name, value):
+        self.name, self.value = name, value
+
+
+class Mine(FCFS):
+    """First come, first served under another name."""
+
+    name = "mine"
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def install(name, value):
+        points = {registry.LOCAL_GROUP: [FakeEntryPoint(name, value)]}
+        monkeypatch.setattr(registry, "entry_points", lambda group: points.get(group, []))
+        registry._with_plugins.cache_clear()
+
+    yield install
+    registry._with_plugins.cache_clear()
+
+
+def test_a_scheduler_of_the_users_own_is_found_by_its_entry_point(install):
+    install("mine", f"{__name__}:Mine")
+    assert isinstance(registry.build_local("mine", {}), Mine)
+    assert "mine" in registry.params_classes()
+
+
+@pytest.mark.parametrize("name", ["vtc", "d2lpm"])
+def test_no_entry_point_can_take_a_name_that_is_taken(install, name):
+    install(name, f"{__name__}:Mine")
+    with pytest.raises(UsageError, match=f"two schedulers are called '{name}'"):
+        registry.locals_by_name()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("no_such_module:Mine", "cannot be loaded from no_such_module:Mine"),
+        (f"{__name__}:Theirs", "cannot be loaded"),
+        (f"{__name__}:FakeEntryPoint", "is not a LocalScheduler"),
+    ],
+)
+def test_a_broken_entry_point_is_one_clear_line(install, value, message):
+    install("mine", value)
+    with pytest.raises(UsageError, match=message):
+        registry.build_local("mine", {})
+
+
+@dataclass(frozen=True)
+class Params:
+    quantum: Annotated[int, Gt(0)] = 10
+    rate: Annotated[float, Gt(0)] = inf
+    charge: Literal["extend", "input"] = "extend"
+    weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
+    levels: tuple[int, ...] = (1, 2)
+    limit: int | None = None
+    strict: bool = True
+
+
+@dataclass(frozen=True)
+class Checked:
+    low: int = 1
+    high: int = 2
+
+    def __post_init__(self):
+        if self.low > self.high:
+            raise ValueError("low must not be above high")
+
+
+def test_params_take_only_their_own_settings():
+    settings = {"x.quantum": 3, "x.weights": {"a": 2}, "y.quantum": 4, "xx.quantum": 5}
+    assert make_params("x", Params, settings) == Params(quantum=3, weights={"a": 2.0})
+
+
+def test_params_survive_the_way_to_settings_and_back():
+    params = Params(quantum=3, rate=0.5, charge="input", weights={"a": 2.0}, levels=(), limit=7)
+    assert make_params("x", Params, as_settings("x", params)) == params
+    assert make_params("x", Params, as_settings("x", Params())) == Params()
+
+
+def test_an_absent_value_is_no_setting():
+    assert "x.limit" not in as_settings("x", Params())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("quantum", 0, "x.quantum = 0: must be greater than 0"),
+        ("quantum", "5", "x.quantum = '5': must be a valid integer"),
+        ("quantum", True, "x.quantum = True: must be a valid integer"),
+        ("rate", float("nan"), "x.rate = nan: must be greater than 0"),
+        (
+            "charge",
+            "imput",
+            "x.charge = 'imput': choose from extend, input. Did you mean 'input'?",
+        ),
+        ("weights", {"a": -1}, "x.weights.a = -1: must be greater than 0"),
+        ("levels", [1, "b"], "x.levels.1 = 'b': must be a valid integer"),
+        (
+            "quantun",
+            3,
+            "unknown parameter of x 'quantun': choose from charge, levels, limit, quantum, rate, "
+            "strict, weights. Did you mean 'quantum'?",
+        ),
+    ],
+)
+def test_a_wrong_parameter_is_one_line(key, value, message):
+    with pytest.raises(UsageError) as caught:
+        make_params("x", Params, {f"x.{key}": value})
+    assert str(caught.value) == message
+
+
+def test_a_combination_that_the_class_refuses_is_one_line():
+    with pytest.raises(UsageError, match=r"^x: low must not be above high$"):
+        make_params("x", Checked, {"x.low": 3})
+
+
+@pytest.mark.parametrize("name", ["vtc", "vtc-predict", "lcf"])
+def test_weights_are_of_clients_that_exist(name):
+    scheduler = registry.build_local(name, {f"{name}.weights": {"client-1": 2.0}})
+    scheduler.check_clients(["client-0", "client-1"])
+    with pytest.raises(
+        UsageError,
+        match=rf"^unknown client in {name}\.weights 'client-1': choose from client-0, client-2\."
+        r" Did you mean 'client-",
+    ):
+        scheduler.check_clients(["client-0", "client-2"])
+
+
+@pytest.mark.parametrize("name", registry.LOCALS)
+def test_no_scheduler_names_clients_by_itself(name):
+    registry.build_local(name, {}).check_clients(["a"])
+
+
+def test_a_pool_beyond_any_cluster_is_refused():
+    settings = {"engine.max_total_tokens": 10**9}
+    assert make_params("engine", EngineParams, settings).max_total_tokens == 10**9
+    with pytest.raises(UsageError, match=r"^engine\.max_total_tokens = 1000000001: must be less"):
+        make_params("engine", EngineParams, {"engine.max_total_tokens": 10**9 + 1})
+
+
+def test_a_part_without_parameters_says_so():
+    with pytest.raises(UsageError, match=r"^fcfs has no parameters, so fcfs\.size cannot be set$"):
+        registry.build_local("fcfs", {"fcfs.size": 1})

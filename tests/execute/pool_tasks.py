@@ -1,0 +1,52 @@
+"""Tasks for the pool, importable by its processes."""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+from fairbench.errors import UsageError
+
+
+def double(number, interrupted):
+    return 2 * number
+
+
+def noted(folder, number, interrupted):
+    """Leaves a mark in the folder when it begins."""
+    (folder / str(number)).write_text(str(os.getpid()))
+    return number
+
+
+def refuse(interrupted):
+    raise UsageError("dp = 0: must be above 0")
+
+
+def stumble(interrupted):
+    return 1 // 0
+
+
+def die(interrupted):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_the_end(mark: Path, interrupted):
+    """Begins, says so, and goes on until it is asked to stop."""
+    mark.write_text(str(os.getpid()))
+    while not interrupted():
+        time.sleep(0.01)
+    mark.with_suffix(".saved").write_text("")
+    return "stopped"
+
+
+if __name__ == "__main__":  # a parent to be killed
+    import sys
+
+    from fairbench.execute.interruption import interruptible
+    from fairbench.execute.local_processes import run_tasks
+
+    with interruptible() as asked:
+        tasks = [partial(wait_for_the_end, Path(name)) for name in sys.argv[1:]]
+        for _, result in run_tasks(tasks, asked):
+            print(result, flush=True)

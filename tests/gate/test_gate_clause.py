@@ -1,0 +1,80 @@
+"""Clauses of the gate: their grammar, their limits, and which way a metric is worse."""
+
+from fractions import Fraction
+
+import pytest
+
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
+from fairbench.gate.clause import parse_clause
+from fairbench.gate.metrics import LESS_IS_BETTER, MORE_IS_BETTER, values_of
+from fairbench.sim.run import simulate
+
+KNOWN = {"jain_index", "victim_p99_s", "service_rate_tok_s", "dp", "clients.a.b:c.p99_s"}
+
+
+def limit(text, baseline):
+    return parse_clause(text, KNOWN).limit(Fraction(baseline))
+
+
+def test_an_absolute_loss_is_taken_from_the_baseline_or_added_to_it():
+    assert limit("jain_index:-0.02", "0.9") == Fraction("0.88")
+    assert limit("victim_p99_s:+2.5", "10") == Fraction("12.5")
+
+
+def test_a_relative_loss_is_a_part_of_the_baseline():
+    assert limit("service_rate_tok_s:-3%", "1000") == 970
+    assert limit("victim_p99_s:+10%", "1.0") == Fraction("1.1")  # which floats do not give
+
+
+def test_no_loss_has_no_sign_to_get_wrong():
+    texts = ("jain_index:+0%", "jain_index:-0", "jain_index:0", "victim_p99_s:-0%")
+    assert [limit(text, "0.5") for text in texts] == [Fraction("0.5")] * 4
+
+
+def test_a_metric_of_a_client_has_the_clients_name_in_it():
+    clause = parse_clause("clients.a.b:c.p99_s:+1", KNOWN)
+    assert (clause.metric, clause.more_is_better) == ("clients.a.b:c.p99_s", False)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "jain_index", "jain_index:", "jain_index:-", "jain_index:-2pp", "jain_index:-nan",
+             ":-1", "jain_index:--1", "jain_index:-1e9", "jain_index:-0.02%%"],
+)  # fmt: skip
+def test_another_shape_is_refused(text):
+    with pytest.raises(UsageError, match=r"write METRIC:-LOSS or METRIC:\+LOSS"):
+        parse_clause(text, KNOWN)
+
+
+@pytest.mark.parametrize("text", ["jain_index:+0.02", "jain_index:0.02"])
+def test_a_sign_that_would_allow_a_gain_is_refused(text):
+    with pytest.raises(UsageError, match=r"less of jain_index is worse.*jain_index:-0\.02$"):
+        parse_clause(text, KNOWN)
+
+
+def test_an_unknown_metric_gets_the_nearest_name():
+    with pytest.raises(UsageError, match=r"unknown metric 'jain_indx'.*Did you mean 'jain_index'"):
+        parse_clause("jain_indx:-1", KNOWN)
+    with pytest.raises(UsageError, match=r"Did you mean 'clients\.a\.b:c\.p99_s'"):
+        parse_clause("clients.a.b:d.p99_s:+1", KNOWN)
+
+
+def test_the_choices_for_an_unknown_metric_have_a_worse_side():
+    known = ["dp", "bound_source", "jain_index", "victim_p99_s", "clients.a.demand_tok_s"]
+    with pytest.raises(UsageError, match="choose from jain_index, victim_p99_s") as raised:
+        parse_clause("dpp:-1", known)
+    assert "'dp'" not in str(raised.value)
+
+
+def test_what_is_neither_better_nor_worse_has_no_clause():
+    with pytest.raises(UsageError, match="neither more nor less of it is worse"):
+        parse_clause("dp:+1", KNOWN)
+
+
+def test_directions_are_of_metrics_that_exist():
+    summary = simulate(resolve({"workload": "chat", "scenario": "none", "num_programs": 1})).summary
+    keys = {key.rpartition(".")[2] for key in values_of(summary)}
+    of_a_comparison = {"best_service_rate_tok_s", "min_entitlement_best_ratio"}
+    of_a_comparison |= {"entitlement_best_ratio", "sharing_incentive_p50", "sharing_incentive_p99"}
+    assert keys | of_a_comparison >= MORE_IS_BETTER | LESS_IS_BETTER
+    assert not MORE_IS_BETTER & LESS_IS_BETTER

@@ -1,0 +1,165 @@
+"""The outcome of the gate, and its four formats."""
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from gate_helpers import summary
+
+from fairbench.errors import UsageError
+from fairbench.gate.changes import changes
+from fairbench.gate.github import as_commands
+from fairbench.gate.judge import Verdict
+from fairbench.gate.junit import as_junit
+from fairbench.gate.markdown import as_markdown
+from fairbench.gate.outcome import judge
+from fairbench.gate.points import Pair
+from fairbench.gate.table import as_text
+
+CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    """One clause passes, one fails, and one cannot be told; another metric changed as well."""
+    before = summary(jain_index=0.9, victim_p99_s=1.0, refused=0, duration=8.125)
+    after = summary(jain_index=0.85, victim_p99_s=1.05, refused=0, duration=8.25)
+    after["censored"] = ["victim_p99_s"]
+    return judge([Pair("a <b> | c: d, e", True, (before,), (after,))], CLAUSES, alpha=0.05)
+
+
+def measured(before, after):
+    runs = [
+        tuple(summary(simulated=False, served="a server", jain_index=value) for value in values)
+        for values in (before, after)
+    ]
+    return Pair("p", False, *runs)
+
+
+def test_every_clause_is_judged_at_every_point(outcome):
+    verdicts = {row.clause: row.verdict for row in outcome.rows}
+    expected = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
+    assert verdicts == dict(zip(CLAUSES, expected, strict=True))
+    assert outcome.summary() == "1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell"
+
+
+def test_what_no_clause_names_is_shown_as_well_and_exactly(outcome):
+    ((_, found),) = outcome.changes.items()
+    texts = [(one.metric, one.before.text, one.after.text, one.difference) for one in found]
+    assert texts == [("duration", "8.125", "8.25", "+1.538%")]
+
+
+def test_without_clauses_any_difference_fails():
+    one, other = summary(), summary(duration=8.0)
+    same = judge([Pair("p", True, (one,), (one,))], [], alpha=0.05)
+    assert [(row.verdict, row.reason) for row in same.rows] == [(Verdict.PASS, "")]
+    unlike = judge([Pair("p", True, (one,), (other,))], [], alpha=0.05)
+    assert [(row.verdict, row.reason) for row in unlike.rows] == [(Verdict.FAIL, "1 value changed")]
+
+
+def test_measured_runs_need_a_clause():
+    with pytest.raises(UsageError, match="--fail-if"):
+        judge([measured([0.5], [0.5])], [], alpha=0.05)
+
+
+def test_measured_runs_show_their_means_and_no_single_changes():
+    found = judge([measured([0.5, 0.7], [0.8, 0.9])], ["jain_index:-0"], alpha=0.05)
+    (row,) = found.rows
+    assert (row.before, row.after, row.change) == ("0.6 (n = 2)", "0.85 (n = 2)", "+41.67%")
+    assert row.verdict is Verdict.CANNOT_TELL
+    assert found.changes == {}
+    assert found.basis == "measured on a server"
+
+
+def test_a_change_of_bound_null_text_or_client_is_a_change():
+    before, after = summary(), summary(service_gap_bound=None, complete=False, bound_source="x")
+    after["censored"] = [*before["censored"], "victim_p50_s"]
+    after["clients"][0]["requests"] += 1
+    name = before["clients"][0]["client"]
+    assert {one.metric for one in changes(before, after)} == {
+        *("service_gap_bound", "complete", "bound_source", "victim_p50_s"),
+        f"clients.{name}.requests",
+    }
+    del after["jain_index"]
+    (one,) = [one for one in changes(before, after) if one.metric == "jain_index"]
+    assert (one.after.text, one.after.reason) == ("undefined", "not in the summary")
+
+
+def test_the_last_digits_of_a_sum_are_the_processors():
+    assert changes(summary(duration=1.0), summary(duration=1.0 + 2**-50)) == ()
+    assert len(changes(summary(duration=1.0), summary(duration=1.0 + 1e-11))) == 1
+
+
+def test_the_table_fits_and_says_everything(outcome):
+    text = as_text(outcome)
+    assert max(map(len, text.split("\n"))) <= 100
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    assert lines[0].startswith("simulated on ")
+    assert "jain_index:-0.02 0.9 0.85 -5.556% FAIL" in lines
+    assert "victim_p99_s:+10% 1.0 > 1.05 +5% cannot tell" in lines
+    assert "refused:+0 0 0 +0 pass" in lines
+    assert "duration 8.125 8.25 +1.538%" in lines
+    assert "\x1b" not in text
+    assert "\x1b[1;31mFAIL" in as_text(outcome, colour=True)
+
+
+def test_single_clients_are_only_counted_beside_the_cluster():
+    before, after = summary(), summary(duration=8.0)
+    after["clients"][0]["requests"] += 1
+    text = as_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
+    assert "and 1 value of single clients" in text
+    assert ".requests" not in text
+    after["duration"] = before["duration"]
+    text = as_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
+    assert ".requests" in text
+
+
+def test_names_are_never_taken_for_markup():
+    before, after = summary(), summary()
+    for number, one in enumerate((before, after)):
+        one["clients"][0] |= {"client": "[/red]", "requests": number}
+    found = judge([Pair("[/p]", True, (before,), (after,))], ["failed:+0"], alpha=0.05)
+    assert "clients.[/red].requests" in as_text(found)
+
+
+def test_markdown_is_one_table_whatever_the_names(outcome):
+    lines = as_markdown(outcome).split("\n")
+    assert lines[0].startswith("**1 point, 3 checks: ")
+    rows = [line for line in lines if line.startswith("| ")]
+    cells = [len(re.split(r"(?<!\\)\|", row)) for row in rows]
+    assert cells == [9] * 5 + [6] * 3
+    assert "a &lt;b\\> \\| c: d, e" in rows[2]
+    assert "| ❌ fail |" in rows[2]
+    assert "<summary>1 value changed: a &lt;b&gt; | c: d, e</summary>" in lines
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_junit_counts_what_it_lists(outcome, strict):
+    (suite,) = ET.fromstring(as_junit(outcome, cannot_tell_fails=strict))
+    cases = suite.findall("testcase")
+    assert [case.get("name") for case in cases] == CLAUSES
+    assert {case.get("classname") for case in cases} == {"a <b> | c: d, e"}
+    assert suite.get("tests") == "3"
+    for what in ("failure", "skipped"):
+        attribute = "failures" if what == "failure" else "skipped"
+        assert suite.get(attribute) == str(len(suite.findall(f"testcase/{what}")))
+    assert suite.get("failures") == ("2" if strict else "1")
+    assert cases[0].find("failure").get("message") == "FAIL, 0.9, now 0.85, -5.556%"
+
+
+def test_junit_stays_xml_whatever_the_names():
+    one = summary()
+    found = judge([Pair('bell \a and <&"', True, (one,), (one,))], [], alpha=0.05)
+    (suite,) = ET.fromstring(as_junit(found, cannot_tell_fails=True))
+    assert suite.find("testcase").get("classname") == 'bell ? and <&"'
+
+
+def test_github_gets_an_annotation_for_each_check_that_did_not_pass(outcome):
+    lines = as_commands(outcome, cannot_tell_fails=False).splitlines()
+    assert lines == [
+        "::error title=jain_index%3A-0.02::a <b> | c: d, e: FAIL, 0.9, now 0.85, -5.556%25",
+        "::warning title=victim_p99_s%3A+10%25::a <b> | c: d, e: cannot tell, 1.0, now > 1.05, "
+        "+5%25, only a bound is known",
+        "::notice title=fairbench::1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell",
+    ]
+    assert as_commands(outcome, cannot_tell_fails=True).count("::error ") == 2

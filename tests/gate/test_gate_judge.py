@@ -1,0 +1,151 @@
+"""What a clause says of one run against one, and of several against several."""
+
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from fairbench.errors import DataError
+from fairbench.gate.clause import parse_clause
+from fairbench.gate.judge import Verdict, judge_exact, judge_repeated
+from fairbench.gate.metrics import Value
+from fairbench.gate.rank_sum import can_reject, p_larger
+
+PASS, FAIL, CANNOT_TELL = Verdict
+LESS = "victim_p99_s"
+MORE = "jain_index"
+
+
+def value(raw):
+    """``"> 3"`` is a lower bound."""
+    if isinstance(raw, str):
+        return Value(float(raw[2:]), raw[0])
+    return Value(raw, reason="" if raw is not None else "nobody was served")
+
+
+def exact(text, before, after):
+    return judge_exact(parse_clause(text, {LESS, MORE}), value(before), value(after))
+
+
+def repeated(text, before, after, alpha=0.05):
+    clause = parse_clause(text, {LESS, MORE})
+    return judge_repeated(clause, list(map(value, before)), list(map(value, after)), alpha)
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after", "verdict"),
+    [
+        (f"{LESS}:+10%", 1.0, 1.1, PASS),  # exactly the limit
+        (f"{LESS}:+10%", 1.0, 1.1000000000000003, FAIL),
+        (f"{LESS}:+10%", 1.0, 0.1, PASS),
+        (f"{LESS}:+0%", 0.1, 0.1, PASS),
+        (f"{LESS}:+0%", 0.1, 0.10000000000000002, FAIL),
+        (f"{LESS}:+0%", 0.0, 1e-9, FAIL),
+        (f"{MORE}:-0.02", 0.9, 0.88, PASS),
+        (f"{MORE}:-0.02", 0.9, 0.8799999999999999, FAIL),
+        (f"{MORE}:-0.02", 0.9, 1.0, PASS),
+        (f"{MORE}:-50%", 4, 2, PASS),
+    ],
+)
+def test_a_clause_fails_when_strictly_worse_than_its_limit(text, before, after, verdict):
+    assert exact(text, before, after) == (verdict, "")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (10.0, "> 11", FAIL),  # the limit is 11, and it is more
+        (10.0, "> 10.9", CANNOT_TELL),
+        ("> 10", 11.0, PASS),
+        ("> 10", 11.1, CANNOT_TELL),
+        ("> 10", "> 10", PASS),  # the same simulation again
+        ("> 10", "> 90", CANNOT_TELL),
+        ("< 10", 11.0, FAIL),  # the limit is below 11
+        ("< 10", 10.9, CANNOT_TELL),
+        (10.0, "< 11", PASS),
+        (10.0, "< 11.1", CANNOT_TELL),
+        ("< 10", "> 11", FAIL),
+    ],
+)
+def test_a_bound_is_judged_as_far_as_it_goes(before, after, verdict):
+    assert exact(f"{LESS}:+10%", before, after).verdict is verdict
+
+
+def test_a_bound_on_what_should_be_large_is_turned_round():
+    assert exact(f"{MORE}:-0.1", 0.5, "> 0.4").verdict is PASS
+    assert exact(f"{MORE}:-0.1", 0.5, "> 0.3").verdict is CANNOT_TELL
+    assert exact(f"{MORE}:-0.1", 0.5, "< 0.4").verdict is FAIL
+
+
+def test_a_number_and_none_cannot_be_compared():
+    assert exact(f"{MORE}:-1", 0.5, None) == (FAIL, "undefined now: nobody was served")
+    assert exact(f"{MORE}:-1", None, 0.5) == (FAIL, "undefined in the baseline: nobody was served")
+    assert exact(f"{MORE}:-1", None, None) == (PASS, "undefined in both")
+    assert repeated(f"{MORE}:-1", [None] * 3, [None] * 3) == (PASS, "undefined in both")
+    assert repeated(f"{MORE}:-1", [0.5] * 3, [0.5, None, 0.5]).verdict is FAIL
+
+
+def test_text_where_a_number_should_be_is_an_error():
+    with pytest.raises(DataError, match="'0,5' in a summary: must be a number"):
+        judge_exact(parse_clause(f"{MORE}:-1", {MORE}), Value("0,5"), Value(0.5))
+
+
+def test_measured_runs_fail_when_they_rank_worse_than_allowed():
+    before = [10.0, 10.2, 9.8]
+    assert repeated(f"{LESS}:+10%", before, [12.0, 12.5, 11.9]) == (FAIL, "p = 0.05")
+    assert repeated(f"{LESS}:+30%", before, [12.0, 12.5, 11.9]) == (PASS, "p = 1")
+    assert repeated(f"{LESS}:+10%", before, [12.0, 10.9, 11.9]).verdict is PASS  # not for certain
+    assert repeated(f"{MORE}:-0.02", [0.9, 0.91, 0.92], [0.85, 0.86, 0.87]).verdict is FAIL
+    assert repeated(f"{MORE}:-0.02", [0.85, 0.86, 0.87], [0.9, 0.91, 0.92]).verdict is PASS
+
+
+def test_equal_measured_runs_pass():
+    assert repeated(f"{LESS}:+0%", [3.0] * 4, [3.0] * 4) == (PASS, "p = 1")
+
+
+def test_too_few_measured_runs_cannot_tell_however_bad_they_are():
+    verdict, reason = repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0])
+    assert (verdict, reason) == (CANNOT_TELL, "2 and 3 runs are too few for a test at 0.05")
+    assert repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0], alpha=0.1).verdict is FAIL
+
+
+def test_a_bound_has_no_rank():
+    assert repeated(f"{LESS}:+0%", [1.0, 1.0, 1.0], [9.0, 9.0, "> 9"]).verdict is CANNOT_TELL
+
+
+def brute_force(first, second):
+    """The share of all splits in which the second part ranks at least as high as it does."""
+    pooled = [*first, *second]
+
+    def rank_sum(chosen):
+        return sum(
+            sum(other < pooled[i] for other in pooled)
+            + sum(other == pooled[i] for other in pooled) / 2
+            for i in chosen
+        )
+
+    splits = list(combinations(range(len(pooled)), len(second)))
+    observed = rank_sum(range(len(first), len(pooled)))
+    return sum(rank_sum(chosen) >= observed for chosen in splits) / len(splits)
+
+
+def test_the_rank_test_is_that_of_every_split_counted_one_by_one():
+    random = Random(1)
+    for _ in range(60):
+        first, second = (
+            [random.randrange(5) for _ in range(random.randint(1, 5))] for _ in range(2)
+        )  # few values, so that many tie
+        assert p_larger(first, second) == pytest.approx(brute_force(first, second))
+
+
+def test_the_published_example_of_the_rank_test():
+    # Hollander and Wolfe (1973), p. 69: permeability of membranes at term and earlier; p = 0.1272.
+    term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
+    earlier = [1.15, 0.88, 0.90, 0.74, 1.21]
+    assert p_larger(earlier, term) == pytest.approx(0.1272, abs=5e-5)
+
+
+def test_a_test_that_cannot_reject_is_known_as_such():
+    assert can_reject(3, 3, 0.05)  # 1 of 20 splits
+    assert not can_reject(3, 3, 0.049)
+    assert not can_reject(2, 3, 0.05)

@@ -1,0 +1,111 @@
+"""Which runs the gate compares with which, and what it refuses."""
+
+import pytest
+from gate_helpers import measured, store
+
+from fairbench.errors import DataError
+from fairbench.gate.points import read_pairs
+
+
+def test_a_directory_with_a_manifest_is_one_point(tmp_path):
+    before, after = store(tmp_path / "a"), store(tmp_path / "b", jain_index=0.5)
+    (pair,) = read_pairs(before, after)
+    assert pair.name == "chat none dp 1, vtc, seed 0"
+    assert pair.simulated
+    assert [one["jain_index"] for one in pair.after] == [0.5]
+
+
+def test_every_run_below_a_directory_is_paired_by_its_experiment_alone(tmp_path):
+    store(tmp_path / "a" / "x" / "deep" / "one", spec={"seed": 1}, jain_index=0.1)
+    store(tmp_path / "a" / "two", spec={"scheduler": "lpm"}, jain_index=0.2)
+    store(tmp_path / "b" / "one", spec={"scheduler": "lpm", "tag": "mine"}, jain_index=0.3)
+    store(tmp_path / "b" / "two", spec={"seed": 1}, jain_index=0.4)
+    store(tmp_path / "b" / ".writing-3f" / "run")
+    pairs = read_pairs(tmp_path / "a", tmp_path / "b")
+    assert {
+        pair.name: (pair.before[0]["jain_index"], pair.after[0]["jain_index"]) for pair in pairs
+    } == {
+        "chat none dp 1, vtc, seed 1": (0.1, 0.4),
+        "chat none dp 1, lpm, seed 0": (0.2, 0.3),
+    }
+
+
+@pytest.mark.parametrize("missing_in", ["current", "baseline"])
+def test_a_run_without_a_counterpart_is_refused_and_compared_with_the_nearest(tmp_path, missing_in):
+    more, fewer = tmp_path / "more", tmp_path / "fewer"
+    store(more / "one")
+    store(more / "two", spec={"dp": 2, "seed": 7})
+    store(fewer / "one")
+    pair = (more, fewer) if missing_in == "current" else (fewer, more)
+    with pytest.raises(DataError) as caught:
+        read_pairs(*pair)
+    assert str(caught.value) == (
+        f"{more / 'two'}: no run of the same experiment in {fewer}; "
+        "the nearest, one, differs in dp = 2 (not 1), seed = [7] (not [0])"
+    )
+
+
+def test_unlike_settings_are_named(tmp_path):
+    one = store(tmp_path / "a", spec={"settings": {"vtc": {"charge": "input"}}})
+    with pytest.raises(DataError, match=r'vtc\.charge = "input" \(not "extend"\)$'):
+        read_pairs(one, store(tmp_path / "b"))
+
+
+def test_measured_runs_that_differ_in_the_seed_are_one_point(tmp_path):
+    before = measured(tmp_path / "a", "jain_index", [0.1, 0.2, 0.3])
+    after = measured(tmp_path / "b", "jain_index", [0.4, 0.5, 0.6])
+    (pair,) = read_pairs(before, after)
+    assert not pair.simulated
+    assert [one["jain_index"] for one in pair.before] == [0.1, 0.2, 0.3]
+    assert [one["jain_index"] for one in pair.after] == [0.4, 0.5, 0.6]
+    assert pair.name.endswith(", 3 seeds")
+
+
+def test_measured_runs_of_other_seeds_are_unlike(tmp_path):
+    before = measured(tmp_path / "a", "jain_index", [0.1, 0.2, 0.3])
+    after = measured(tmp_path / "b", "jain_index", [0.1, 0.2])
+    with pytest.raises(DataError, match=r"seed = \[0, 1, 2\] \(not \[0, 1\]\)"):
+        read_pairs(before, after)
+
+
+def test_one_simulated_experiment_twice_is_refused(tmp_path):
+    store(tmp_path / "a" / "one")
+    store(tmp_path / "a" / "two", jain_index=0.5)
+    store(tmp_path / "b")
+    with pytest.raises(DataError, match=r"one and .*two: the same simulated experiment twice"):
+        read_pairs(tmp_path / "a", tmp_path / "b")
+
+
+def test_an_incomplete_run_is_refused(tmp_path):
+    store(tmp_path / "a")
+    store(tmp_path / "b", complete=False)
+    with pytest.raises(DataError, match="b: incomplete, so it cannot be compared"):
+        read_pairs(tmp_path / "a", tmp_path / "b")
+
+
+def test_where_there_is_no_run_nothing_can_be_compared(tmp_path):
+    run = store(tmp_path / "a")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: holds no run"):
+        read_pairs(run, tmp_path / "empty")
+    with pytest.raises(DataError, match="nowhere: no such directory"):
+        read_pairs(tmp_path / "nowhere", run)
+
+
+def test_a_summary_that_someone_broke_is_refused(tmp_path):
+    run = store(tmp_path / "a", clients="none")
+    with pytest.raises(DataError, match=r"summary\.json: clients"):
+        read_pairs(run, run)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "missing"),
+    [("seed = 0\n", "", "seed"), ("[workload]\n", "[play]\n", "name")],
+)
+def test_an_experiment_that_someone_broke_is_refused(tmp_path, line, instead, missing):
+    run = store(tmp_path / "a")
+    text = (run / "experiment.toml").read_text()
+    assert line in text
+    (run / "experiment.toml").write_text(text.replace(line, instead))
+    with pytest.raises(DataError, match=rf"experiment\.toml: {missing}: missing"):
+        read_pairs(run, run)

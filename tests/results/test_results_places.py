@@ -1,0 +1,88 @@
+"""What points are called: as short as tells them apart."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.config.resolve import resolve
+from fairbench.results.places import key_of, labels, place_of, point_names, scheduler_of, tables_of
+
+
+def labelled(*points):
+    """Labels of experiments given as flags, and settings where there are any."""
+    specs = [
+        resolve({"workload": "chat", **flags}, dict(assignments)) for flags, *assignments in points
+    ]
+    return labels([tables_of(spec) for spec in specs])
+
+
+def test_places_are_workload_scenario_and_replicas():
+    assert labelled(({"dp": 2},), ({"scenario": "none", "seed": 4},)) == [
+        ("chat s1 dp 2", "d2lpm"),
+        ("chat none dp 1", "d2lpm"),
+    ]
+
+
+def test_what_else_differs_is_added_where_it_does():
+    first, second, third = labelled(
+        ({"num_programs": 4},), ({"clients": 9},), ({"workload": "judge", "clients": 9},)
+    )
+    assert first[0] == "chat s1 dp 1 clients=4 duration_s=default num_programs=4"
+    assert second[0] == "chat s1 dp 1 clients=9 duration_s=240.0 num_programs=default"
+    assert third[0] == "judge s1 dp 1"
+
+
+def test_parameters_of_schedulers_are_added_within_their_place():
+    dlpm = {"scheduler": "dlpm"}
+    found = labelled(
+        (dlpm, ("dlpm.quantum", 1000)), (dlpm,), ({"scheduler": "vtc"},), ({**dlpm, "dp": 2},)
+    )
+    assert [scheduler for _, scheduler in found] == [
+        "dlpm dlpm.quantum=1000",
+        "dlpm dlpm.quantum=2000",
+        "vtc",
+        "dlpm",
+    ]
+
+
+def test_sglangs_own_policy_is_a_scheduler_and_its_other_settings_a_place():
+    ours = {"backend": {"kind": "sglang"}, "model": "m", "scheduler": "lpm"}
+    stock = {**ours, "backend": {"kind": "sglang", "schedule_policy": "lpm"}}
+    wide = {**ours, "backend": {"kind": "sglang", "tp": 2}}
+    assert labelled((ours,), (stock,), (wide,)) == [
+        ("chat s1 dp 1 backend.tp=1", "lpm schedule_policy=default"),
+        ("chat s1 dp 1 backend.tp=1", 'lpm schedule_policy="lpm"'),
+        ("chat s1 dp 1 backend.tp=2", "lpm"),
+    ]
+
+
+def test_points_are_named_by_all_of_it():
+    specs = [resolve({"workload": "chat", "seed": seed}) for seed in (0, 1)]
+    assert point_names(specs) == ["chat s1 dp 1, d2lpm, seed 0", "chat s1 dp 1, d2lpm, seed 1"]
+
+
+POINTS = st.tuples(
+    st.fixed_dictionaries(
+        {
+            "scheduler": st.sampled_from(["vtc", "dlpm", "round-robin+vtc"]),
+            "dp": st.integers(1, 2),
+            "clients": st.integers(4, 5),
+            "seed": st.integers(0, 1),
+        }
+    ),
+    st.tuples(
+        st.sampled_from(["dlpm.quantum", "engine.max_running_requests", "chat.turns_max"]),
+        st.integers(6, 7),
+    ),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(POINTS, min_size=2, max_size=6))
+def test_labels_are_equal_exactly_where_place_and_scheduler_are(points):
+    specs = [resolve({"workload": "chat", **flags}, dict([setting])) for flags, setting in points]
+    tables = [tables_of(spec) for spec in specs]
+    keys = [(key_of({**place_of(one), "seed": None}), key_of(scheduler_of(one))) for one in tables]
+    found = labels(tables)
+    assert len(set(zip(keys, found, strict=True))) == len(set(keys)) == len(set(found))
+    for (place, _), (place_key, _) in zip(found, keys, strict=True):
+        assert [name for name, _ in found].count(place) == [one for one, _ in keys].count(place_key)

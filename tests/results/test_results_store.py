@@ -1,0 +1,213 @@
+"""Run directories: written whole, read back, refused when they cannot be trusted."""
+
+import json
+import os
+import tomllib
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fairbench.config import identity
+from fairbench.config.resolve import resolve
+from fairbench.errors import DataError, UsageError
+from fairbench.results import directories, store
+from fairbench.results import manifest as manifests
+from fairbench.results.manifest import Stopwatch, build_manifest, git_state
+
+TABLES = {
+    "requests": {"request_id": np.arange(3), "finish_s": np.array([0.5, np.nan, 2.0])},
+    "programs": {"program_id": [1, 2], "client": ["a", "b"]},
+    "service": {"worker": np.zeros(100_000, dtype=np.int64)},
+}
+SUMMARY = {"jain_index": 0.5, "max_service_gap": None}
+SPEC = resolve({"dp": 4, "scheduler": "vtc"})
+
+
+def save(parent, spec=SPEC, **changes):
+    manifest = build_manifest(spec, complete=True, watch=Stopwatch.start()) | changes
+    return store.save_run(parent, spec, TABLES, SUMMARY, manifest)
+
+
+def test_a_run_reads_back_as_it_was_saved(tmp_path):
+    path = save(tmp_path / "deep" / "results")
+    run = store.read_run(path)
+    assert run.summary == SUMMARY
+    assert run.manifest["spec_identity"] == identity(SPEC)
+    assert run.table("programs").to_pydict() == TABLES["programs"]
+    finish_s = run.table("requests")["finish_s"].to_numpy()
+    np.testing.assert_array_equal(finish_s, TABLES["requests"]["finish_s"])
+    saved = tomllib.loads((path / "experiment.toml").read_text())
+    assert resolve({}, {}, saved) == SPEC
+
+
+def test_a_run_directory_holds_these_files_and_its_parent_nothing_else(tmp_path):
+    path = save(tmp_path)
+    assert sorted(file.name for file in path.iterdir()) == [
+        "experiment.toml",
+        "manifest.json",
+        "programs.parquet",
+        "requests.parquet",
+        "service.parquet",
+        "summary.json",
+    ]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_run_that_has_begun_is_a_run_only_once_it_is_written(tmp_path):
+    path = store.begin_run(tmp_path, SPEC)
+    assert [file.name for file in path.iterdir()] == ["experiment.toml"]
+    with pytest.raises(DataError, match="is not a run directory"):
+        store.read_run(path)
+    manifest = build_manifest(SPEC, complete=True, watch=Stopwatch.start())
+    store.write_run(path, SPEC, TABLES, SUMMARY, manifest)
+    assert store.read_run(path).summary == SUMMARY
+    assert store.begin_run(tmp_path, SPEC) != path
+
+
+def test_the_same_run_has_the_same_bytes_in_a_directory_of_its_own(tmp_path):
+    first, second, third = save(tmp_path), save(tmp_path), save(tmp_path)
+    assert len({first, second, third}) == 3
+    for name in ("requests.parquet", "programs.parquet", "service.parquet", "experiment.toml"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_tables_are_written_in_row_groups(tmp_path):
+    file = pq.ParquetFile(save(tmp_path) / "service.parquet")
+    assert file.metadata.num_rows == 100_000
+    assert file.metadata.num_row_groups == 2
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        (None, "vtc-tot-s1-dp4-seed0"),
+        ("nightly", "nightly-vtc-tot-s1-dp4-seed0"),
+        ("../up/a b", "_up_a_b-vtc-tot-s1-dp4-seed0"),
+    ],
+)
+def test_the_directory_is_named_after_the_run(tmp_path, tag, expected):
+    path = save(tmp_path, SPEC.model_copy(update={"tag": tag}))
+    assert path == tmp_path / expected
+
+
+def test_nothing_half_written_stays_when_writing_fails(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        save(tmp_path, wall_s=float("nan"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_dir_that_is_a_file_is_refused_before_and_after(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    for parent in (blocked, blocked / "below"):
+        with pytest.raises(UsageError, match=r"result_dir .*file.*: cannot be written: "):
+            directories.check_writable(parent)
+        with pytest.raises(UsageError, match=r"result_dir .*file.*: cannot be written: "):
+            save(parent)
+
+
+def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
+    parent = tmp_path / "new" / "results"
+    long = "n" * 300
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        directories.fresh_directory(parent, long)
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        save(parent / long)
+    with pytest.raises(ValueError, match="JSON"):
+        save(parent, wall_s=float("nan"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_there_before_stays_when_a_run_directory_cannot_be_made(tmp_path):
+    (tmp_path / "results").mkdir()
+    with pytest.raises(UsageError):
+        directories.fresh_directory(tmp_path / "results" / "new", "n" * 300)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize("parts", [["n" * 300], ["new", "n" * 300, "below"]])
+def test_a_name_that_is_too_long_is_found_before_the_run(tmp_path, parts):
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        directories.check_writable(tmp_path.joinpath(*parts))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_run_has_too_long_a_name(tmp_path):
+    workload = SPEC.workload.model_copy(update={"name": "w" * 64})
+    changes = {"tag": "t" * 64, "scenario": "s" * 300, "workload": workload}
+    spec = SPEC.model_copy(update=changes)
+    assert {len(save(tmp_path, spec).name) for _ in range(2)} == {200, 202}
+
+
+def test_a_directory_may_have_a_name_that_is_no_text(tmp_path):
+    path = save(tmp_path / os.fsdecode(b"caf\xe9"))
+    assert store.read_run(path).table("programs").num_rows == 2
+
+
+def test_checking_a_result_dir_leaves_nothing_behind(tmp_path):
+    directories.check_writable(tmp_path / "a" / "b")
+    directories.check_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_schema_version_is_refused(tmp_path):
+    path = save(tmp_path, schema_version=99)
+    with pytest.raises(DataError, match=r"manifest\.json: schema_version = 99: .* reads 1$"):
+        store.read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("manifest.json", None, r"manifest\.json: no such file, so .* is not a run directory"),
+        ("manifest.json", "{\n,}", r"manifest\.json: line 2: "),
+        ("summary.json", "[" * 99_999, r"summary\.json: nested too deeply"),
+        ("summary.json", '{"a": NaN}', r"summary\.json: cannot be read: NaN is not JSON"),
+        ("summary.json", "1" * 5000, r"summary\.json: cannot be read: Exceeds the limit"),
+        ("summary.json", "[]", r"summary\.json: must hold a JSON object"),
+        ("summary.json", None, r"summary\.json: no such file"),
+    ],
+)
+def test_a_damaged_run_directory_is_refused(tmp_path, name, content, expected):
+    path = save(tmp_path)
+    (path / name).unlink()
+    if content is not None:
+        (path / name).write_text(content)
+    with pytest.raises(DataError, match=expected):
+        store.read_run(path)
+
+
+def test_a_damaged_table_is_refused(tmp_path):
+    path = save(tmp_path)
+    (path / "requests.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"requests\.parquet: cannot be read: "):
+        store.read_run(path).table("requests")
+
+
+def test_the_manifest_says_where_a_result_comes_from():
+    watch = Stopwatch.start()
+    manifest = build_manifest(SPEC, complete=False, watch=watch)
+    assert json.loads(json.dumps(manifest)) == manifest
+    assert manifest["complete"] is False
+    assert manifest["simulated"] is True
+    assert manifest["timing_profile"] == SPEC.gpu
+    assert manifest["started"] == watch.started.isoformat(timespec="seconds")
+    assert manifest["wall_s"] >= 0
+    assert set(manifest["libraries"]) == {"numpy", "pyarrow", "pydantic", "sortedcontainers"}
+
+
+def test_the_commit_is_recorded_in_a_checkout_and_nowhere_else(tmp_path, monkeypatch):
+    package = tmp_path / "bench" / "fairbench"
+    package.mkdir(parents=True)
+    assert git_state(package) is None
+    (tmp_path / ".git").mkdir()
+    answers = {"rev-parse": "abc", "status": " M file"}
+    monkeypatch.setattr(manifests, "_git", lambda root, command, *rest: answers[command])
+    assert git_state(package) == {"commit": "abc", "dirty": True}
+    answers["status"] = ""
+    assert git_state(package) == {"commit": "abc", "dirty": False}
+    assert git_state(tmp_path / "site-packages" / "fairbench") is None
+    answers["rev-parse"] = None  # git is not installed
+    assert git_state(package) is None

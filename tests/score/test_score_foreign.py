@@ -1,0 +1,283 @@
+"""Other people's records: every layout gives the same requests, and the metrics are right."""
+
+import json
+
+import numpy as np
+import pytest
+from foreign_helpers import (
+    REQUESTS,
+    bench,
+    lines,
+    rows,
+    write_durations,
+    write_parquet,
+    write_plain,
+    write_vtc,
+    write_vtc_columns,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.errors import DataError, UsageError
+from fairbench.live.service_rows import service_of
+from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
+from fairbench.score.records import read_scored
+from fairbench.score.summary import scored_summary, scored_window
+
+EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
+
+
+def summary_of(scored, window=EVERYTHING, **options):
+    service = service_of(scored.requests, scored.last_token_s)
+    return scored_summary(scored, service, window, **options)
+
+
+@pytest.mark.parametrize(
+    ("write", "layout"),
+    [
+        (write_plain, "lines"),
+        (write_durations, "lines"),
+        (write_vtc, "vtc"),
+        (write_vtc_columns, "vtc-columns"),
+        (write_parquet, "fairbench"),
+    ],
+)
+def test_every_layout_is_recognised_and_gives_the_same_requests(tmp_path, write, layout):
+    scored = read_scored([write(tmp_path)])
+    assert scored.layouts == (layout,)
+    assert scored.clients == ("ann", "bob")
+    requests = scored.requests
+    assert requests.client.tolist() == [0, 1, 0]
+    assert requests.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    np.testing.assert_array_equal(requests.first_token_s, [1.0, 2.0, np.nan])
+    np.testing.assert_array_equal(requests.finish_s, [3.0, 4.0, np.nan])
+    assert requests.status.tolist() == [FINISHED, FINISHED, REFUSED]
+    assert requests.output_tokens.tolist() == [50, 100, 0]
+    assert scored.programs.demand_output_tokens.tolist() == [50, 100, 10]
+    assert scored.horizon_s == 4.0
+
+
+def test_one_file_of_vllm_per_client_is_one_run(tmp_path):
+    paths = []
+    for client in ("ann", "bob"):
+        path = tmp_path / f"{client}.json"
+        record = bench([request for request in REQUESTS if request[0] == client])
+        path.write_text(json.dumps(record, indent=2))  # on many lines, as some save it
+        paths.append(path)
+    scored = read_scored(paths)
+    assert scored.layouts == ("vllm",)
+    assert scored.clients == ("ann", "bob")
+    assert scored.requests.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    np.testing.assert_allclose(scored.requests.finish_s, [3.0, 4.0, np.nan])
+    assert scored.requests.status.tolist() == [FINISHED, FINISHED, REFUSED]
+    assert scored.programs.program_id.tolist() == [0, 1, 2]  # row 1 of both files
+
+
+def test_sglang_keeps_no_starts_so_only_everything_at_once_can_be_told(tmp_path):
+    record = bench(REQUESTS[:2])
+    del record["start_times"]
+    at_once = {"request_rate": float("inf"), "max_concurrency": None}
+    path = lines(tmp_path / "sglang.jsonl", [record | at_once])
+    scored = read_scored([path])
+    assert scored.layouts == ("sglang",)
+    assert scored.requests.arrival_s.tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(scored.requests.finish_s, [3.0, 3.0])
+    for wrong in ({"request_rate": 2.0}, {"max_concurrency": 8}):
+        lines(path, [record | at_once | wrong])
+        with pytest.raises(DataError, match="no start times"):
+            read_scored([path])
+
+
+def test_the_metrics_of_three_requests_by_hand(tmp_path):
+    scored = read_scored([write_plain(tmp_path)], registered=["cat", "ann"])
+    assert scored.clients == ("cat", "ann", "bob")
+    got = summary_of(scored)
+    rates = {one["client"]: one["service_rate_tok_s"] for one in got["clients"]}
+    assert rates == pytest.approx({"cat": 0.0, "ann": 200 / 4, "bob": 300 / 4})  # input + 2 output
+    assert got["jain_index"] == pytest.approx(500**2 / (3 * (200**2 + 300**2)))
+    demands = {one["client"]: one["demand_tok_s"] for one in got["clients"]}
+    assert demands == pytest.approx(
+        {"cat": 0.0, "ann": 260 / 4, "bob": 300 / 4}
+    )  # what failed was asked for
+    assert got["jain_index_maxmin"] == pytest.approx(500**2 / (3 * (250**2 + 250**2)))
+    assert (got["completed"], got["refused"], got["failed"]) == (2, 1, 0)
+    assert got["mean_ttft_ms"] == 1000.0
+    assert got["mean_e2el_ms"] == 3000.0
+
+
+def test_what_the_records_do_not_say_is_null_with_the_reason(tmp_path):
+    got = summary_of(read_scored([write_plain(tmp_path)]))
+    for key in ("max_service_gap", "queue_empty_share"):
+        assert got[key] is None
+    assert "admitted" in got["notes"]["queue_empty_share"]
+    for key in ("jain_index_actual", "cache_hit_rate", "actual_service_tok_s"):
+        assert got[key] is None
+        assert "cached" in got["notes"][key]
+    assert got["clients"][0]["actual_service_tok_s"] is None
+    assert "scheduler" in got["notes"]["service_gap_bound"]
+
+
+def test_cached_tokens_and_admissions_are_used_where_they_are(tmp_path):
+    records = rows(REQUESTS[:2], cached_tokens=60)
+    for record in records:
+        record["admitted"] = record["first_token"] - 0.25
+    got = summary_of(read_scored([lines(tmp_path / "r.jsonl", records)]))
+    assert got["cache_hit_rate"] == 0.6
+    assert got["actual_service_tok_s"] == pytest.approx((40 + 100 + 40 + 200) / 4)
+    # One of them waits from 0 to 0.75 s and from 1 to 1.75 s.
+    assert got["queue_empty_share"] == pytest.approx(1 - 1.5 / 4)
+
+
+def test_a_server_without_a_cache_computed_everything(tmp_path):
+    got = summary_of(read_scored([write_vtc(tmp_path)]))
+    assert got["cache_hit_rate"] == 0.0
+    assert got["actual_service_tok_s"] == got["service_rate_tok_s"] == pytest.approx(500 / 4)
+
+
+def test_requests_of_one_program_are_one_latency(tmp_path):
+    records = rows((("ann", 0.0, 1.0, 2.0, 1, 2), ("ann", 3.0, 4.0, 9.0, 1, 2)), program="p")
+    path = lines(tmp_path / "r.jsonl", records)
+    got = summary_of(read_scored([path]))
+    assert got["num_programs"] == 1
+    assert got["clients"][0]["p50_s"] == 9.0
+    assert summary_of(read_scored([path]), latency="ttft")["clients"][0]["p50_s"] == 1.0
+    lines(path, [*records, *rows((("bob", 0.0, 1.0, 2.0, 1, 2),), program="p")])
+    with pytest.raises(DataError, match="several clients"):
+        read_scored([path])
+
+
+def test_one_refused_request_fails_its_program_and_an_unfinished_one_leaves_it_open(tmp_path):
+    done, failed = REQUESTS[0], REQUESTS[2]
+    records = [
+        *rows((done,), program=1, status="finished"),
+        *rows((failed,), program=1, status="unfinished"),
+        *rows((done,), program=2, status="finished"),
+        *rows((failed,), program=2, status="refused"),
+        *rows((failed,), program=2, status="unfinished"),
+    ]
+    programs = read_scored([lines(tmp_path / "r.jsonl", records)]).programs
+    assert sorted(programs.status.tolist()) == sorted([UNFINISHED, REFUSED])
+    assert np.isnan(programs.finish_s).all()
+
+
+def test_a_field_that_is_mapped_replaces_what_says_the_same(tmp_path):
+    record = {"who": "ann", "t0": 5_000, "ttft_ms": 250, "took": 1_000, "in": 3, "out": 2}
+    names = {"client": "who", "start": "t0", "ttft": "ttft_ms", "latency": "took"}
+    names |= {"input_tokens": "in", "output_tokens": "out"}
+    path = lines(tmp_path / "r.jsonl", [record])
+    requests = read_scored([path], names=names, unit_s=1e-3).requests
+    assert requests.arrival_s.tolist() == [0.0]
+    assert requests.first_token_s.tolist() == pytest.approx([0.25])
+    assert requests.finish_s.tolist() == pytest.approx([1.0])
+
+
+def test_the_window_is_that_of_the_arrivals_unless_all_came_at_once(tmp_path):
+    scored = read_scored([write_plain(tmp_path)])
+    assert scored_window(scored, None, None) == Window(0.0, 2.0)
+    assert scored_window(scored, 1.0, None) == Window(1.0, 2.0)
+    assert scored_window(scored, None, 3.5) == Window(0.0, 3.5)
+    at_once = read_scored([lines(tmp_path / "r.jsonl", rows(REQUESTS[:1] * 2))])
+    window = scored_window(at_once, None, None)
+    assert summary_of(at_once, window)["service_rate_tok_s"] == pytest.approx(400 / 3.0)
+
+
+times = st.floats(0.001, 1_000).map(lambda s: round(s, 3))
+requests = st.tuples(
+    st.sampled_from("abc"), times, times, times, st.integers(0, 500), st.integers(1, 500)
+).map(lambda r: (r[0], r[1], r[1] + r[2], r[1] + r[2] + r[3], r[4], r[5]))
+
+
+@settings(max_examples=30)
+@given(st.lists(requests, min_size=1, max_size=12), st.integers(0, 10**9))
+def test_it_does_not_matter_when_the_clock_began(tmp_path_factory, drawn, began_s):
+    folder = tmp_path_factory.mktemp("clock")
+    later = [(c, s + began_s, f + began_s, e + began_s, i, o) for c, s, f, e, i, o in drawn]
+    one, other = (
+        read_scored([lines(folder / name, rows(records))]).requests
+        for name, records in (("one.jsonl", drawn), ("other.jsonl", later))
+    )
+    assert one.client.tolist() == other.client.tolist()
+    assert one.arrival_s.min() == 0.0
+    for column in ("arrival_s", "first_token_s", "finish_s"):
+        np.testing.assert_allclose(getattr(one, column), getattr(other, column), atol=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.lists(requests, min_size=1, max_size=12))
+def test_all_service_is_somebodys(tmp_path_factory, drawn):
+    path = lines(tmp_path_factory.mktemp("sum") / "r.jsonl", rows(drawn))
+    got = summary_of(read_scored([path]), Window(0.0, 1e6))
+    total = sum(1 * r[4] + 2 * r[5] for r in drawn)
+    length_s = got["window_end_s"] - got["window_start_s"]
+    assert got["service_rate_tok_s"] * length_s == pytest.approx(total)
+    each = sum(one["service_rate_tok_s"] for one in got["clients"])
+    assert each == pytest.approx(got["service_rate_tok_s"])
+
+
+BAD = {
+    "client is missing": {"client": None},
+    "start is missing": {"start": None},
+    "start = 'noon': must be a number": {"start": "noon"},
+    "its first token is before its start": {"first_token": -1.0},
+    "its end is before its first token": {"end": 0.5},
+    "it ended, but its first token is missing": {"first_token": None},
+    "input_tokens must be a whole number, at least 0": {"input_tokens": -3},
+    "output_tokens must be a whole number": {"output_tokens": 1.5},
+    "output_tokens is missing": {"output_tokens": None},
+    "more of its tokens are cached than it has": {"cached_tokens": 101},
+    "unknown status 'done'": {"status": "done"},
+    "a time is infinite": {"end": float("inf")},
+    "first_token = 10000": {"first_token": 10**400},
+    "end = True: must be a number": {"end": True},
+}
+
+
+@pytest.mark.parametrize("complaint", BAD)
+def test_a_request_that_cannot_have_been_like_that_is_named(tmp_path, complaint):
+    records = rows(REQUESTS[:2])
+    for record in records:
+        record |= {"status": "finished", "cached_tokens": 0}
+    records[1] |= BAD[complaint]
+    path = lines(tmp_path / "r.jsonl", records)
+    with pytest.raises(DataError) as caught:
+        read_scored([path])
+    assert str(caught.value).startswith(f"{path}: request 2: ")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "complaint"),
+    [
+        ("", {}, "no records"),
+        ("{oops\n{}", {}, "line 1: not JSON"),
+        ("[1]\n[2]\n", {}, "line 1: must be a JSON object"),
+        ('{"a": 1}\n', {}, "in no known layout"),
+        ('{"a": 1}\n', {"layout": "vllm"}, "missing 'start_times' (start)"),
+        ('{"a": 1}\n', {"layout": "vlm"}, "unknown layout 'vlm'"),
+        ('{"result": {"responses": [1]}}', {"layout": "vtc"}, "must be a JSON object"),
+        (json.dumps(bench(REQUESTS, ttfts=[1.0])), {}, "'ttfts' (ttft) must be a list, as long"),
+        (json.dumps(bench(REQUESTS, ttfts=7)), {"layout": "vllm"}, "must be a list, as long"),
+        (json.dumps(bench(REQUESTS, itls=[1, 2, 3])), {}, "request 1: itls must be a list"),
+        (json.dumps(bench(REQUESTS, input_lens=3)), {"layout": "vllm"}, "must be a list, as long"),
+        (json.dumps(bench(())), {}, "no records"),
+        (json.dumps(bench(REQUESTS)) + "\n" + json.dumps(bench(REQUESTS)), {}, "holds 2 runs"),
+        (json.dumps(bench(REQUESTS)), {"line": 2}, "--line 2: must be between 1 and 1"),
+        (json.dumps(rows()[0]), {"line": 1}, "each line of this file is a request"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path, text, options, complaint):
+    path = tmp_path / "r.jsonl"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_scored([path], **options)
+    assert complaint in str(caught.value)
+
+
+def test_other_files_say_why_too(tmp_path):
+    for name, content in (("r.parquet", b"PAR1"), ("r.jsonl.gz", b"no gzip"), ("r.json", b"\xff")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"{name}: cannot be read"):
+            read_scored([path])
+    with pytest.raises(DataError, match="cannot be read"):
+        read_scored([tmp_path / "none.jsonl"])

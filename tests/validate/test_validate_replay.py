@@ -1,0 +1,255 @@
+"""Measured runs: reading them, replaying them, and the calibration."""
+
+import dataclasses
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairbench.errors import DataError
+from fairbench.hardware.timing import load_profile, resolve_profile
+from fairbench.metrics.trace import Trace, throughput_tok_s
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.validate import calibrate
+from fairbench.validate.measured import build_scheduler, load_measured
+from fairbench.validate.replay import (
+    ADDED_PROMPT_TOKENS,
+    FITTED_PROFILE,
+    FITTED_SCENARIOS,
+    PREFILL_OVERHEAD_MS,
+    replay,
+    replay_run,
+    server_limits,
+)
+
+MEASURED = Path(__file__).resolve().parents[3] / "shared/data/vtc_measured_runs.jsonl.gz"
+needs_measured = pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
+
+
+def record(path="fair_bench/FCFS/all_results_overload.jsonl", **changes):
+    columns = {
+        "client": [0, 1, 0],
+        "prompt_len": [256, 64, 256],
+        "output_len": [100, 50, 2],
+        "req_time": [0.5, 1.0, 30.0],
+        "first_token_latency": [0.2, 0.3, -1],
+        "request_latency": [4.2, 2.3, -1],
+    }
+    return {"path": path, **columns, **changes}
+
+
+def write(folder, *records, name="runs.jsonl"):
+    path = folder / name
+    text = "".join(json.dumps(one) + "\n" for one in records)
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "runs.jsonl.gz"])
+def test_reading_runs(tmp_path, name):
+    other = record("x/y/LShare/rpm20/all_results_real.jsonl")
+    limited, run = load_measured(write(tmp_path, record(), other, name=name))[::-1]
+    assert (run.name, run.scheduler, run.scenario) == ("FCFS/overload", "FCFS", "overload")
+    assert limited.name == "LShare/rpm20/real"
+    assert run.trace.refused == 1
+    assert run.trace.prompt_tokens.tolist() == [256, 64, 256]
+    assert np.isnan(run.trace.first_token_latency_s).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"path": 3}, "line 1: missing field 'path'"),
+        ({"path": "all_results_real.jsonl"}, "names no scheduler"),
+        ({"path": "a/VCT/all_results_real.jsonl"}, "line 1: unknown scheduler of a measured run"),
+        ({"path": "a/VCT/all_results_real.jsonl"}, "choose from FCFS, LCF, LShare/rpmN, VTC"),
+        ({"path": "a/VCT/all_results_real.jsonl"}, "Did you mean 'VTC'?"),
+        ({"path": "a/LShare/rpm0/all_results_real.jsonl"}, "'LShare/rpm0'"),
+        ({"output_len": [1, 2]}, "line 1: field 'output_len' is not as long as 'client'"),
+        ({"req_time": ["x", 1, 2]}, "field 'req_time' must be a list of numbers"),
+        ({"req_time": [float("nan"), 1, 2]}, "field 'req_time' must be a list of numbers"),
+        ({"req_time": 7}, "field 'req_time' must be a list of numbers"),
+        ({"client": [0, 0.5, 1]}, "field 'client' must hold whole numbers of at least 0"),
+        ({"output_len": [1, 0, 1]}, "field 'output_len' must hold whole numbers of at least 1"),
+    ],
+)
+def test_a_bad_record_is_named(tmp_path, changes, complaint):
+    with pytest.raises(DataError) as error:
+        load_measured(write(tmp_path, record(**changes)))
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_column_is_named(tmp_path):
+    broken = record()
+    del broken["req_time"]
+    with pytest.raises(DataError, match="line 2: missing field 'req_time'"):
+        load_measured(write(tmp_path, record(), broken))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b"", "no records"), (b"{", "line 1: not JSON"), (b"\xff\n", "cannot be read")],
+)
+def test_a_bad_file_is_named(tmp_path, content, complaint):
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        load_measured(path)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    broken = tmp_path / "broken.gz"
+    broken.write_bytes(gzip.compress(json.dumps(record()).encode() * 100)[:-20])
+    for path in (tmp_path / "absent.jsonl", tmp_path, broken):
+        with pytest.raises(DataError, match="cannot be read"):
+            load_measured(path)
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path):
+    with pytest.raises(DataError, match="two runs are called 'FCFS/overload'"):
+        load_measured(write(tmp_path, record(), record()))
+
+
+def test_every_known_scheduler_is_built_in_the_form_that_made_the_records():
+    limit = build_scheduler("LShare/rpm15")
+    assert (limit.name, limit.params.limit, limit.params.window) == ("rpm", 15, "sliding")
+    for name, local, error in (
+        ("FCFS", "fcfs", None),
+        ("LCF", "lcf", None),
+        ("VTC", "vtc", None),
+        ("VTC_oracle", "vtc-predict", 0),
+        ("VTC_pred_50", "vtc-predict", 0.5),
+        ("VTC_predict", "vtc-predict", 0),
+    ):
+        built = build_scheduler(name)
+        assert built.name == local
+        if local != "fcfs":
+            assert (built.params.form, built.params.charge) == ("artifact", "input")
+        if error is not None:
+            predictor = "average" if name == "VTC_predict" else "oracle"
+            assert (built.params.error, built.params.predictor) == (error, predictor)
+
+
+def test_a_lone_request_by_hand(tmp_path):
+    """256 tokens were sent as 258; the times are relative to the first arrival."""
+    (run,) = load_measured(write(tmp_path, record()))
+    assert ADDED_PROMPT_TOKENS == 2
+    profile = load_profile(FITTED_PROFILE)
+    replayed = replay_run(run)
+    prefill_s = profile.prefill_ps([(0, 258)]) / 1e12 + PREFILL_OVERHEAD_MS / 1e3
+    assert replayed.first_token_latency_s[2] == pytest.approx(prefill_s, rel=1e-9)
+    step_s = profile.decode_ps(1, 259) / 1e12
+    assert replayed.request_latency_s[2] == pytest.approx(prefill_s + step_s, rel=1e-9)
+    assert replayed.refused == 0
+
+
+def test_a_replay_is_deterministic_and_keeps_the_order_of_the_records(tmp_path):
+    shuffled = record(
+        "a/VTC_pred_50/all_results_overload.jsonl",
+        client=[1, 0, 1],
+        req_time=[9.0, 3.0, 6.0],
+    )
+    (run,) = load_measured(write(tmp_path, shuffled))
+    first, second = replay_run(run), replay_run(run)
+    for field in dataclasses.fields(Trace):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        assert one.tobytes() == other.tobytes()
+    assert first.req_time_s.tolist() == [9.0, 3.0, 6.0]
+    # Client 0 comes to an idle server; the others find it at work.
+    alone_s = load_profile(FITTED_PROFILE).prefill_ps([(0, 66)]) / 1e12 + PREFILL_OVERHEAD_MS / 1e3
+    assert first.first_token_latency_s[1] == pytest.approx(alone_s, rel=1e-9)
+
+
+def test_a_rate_limit_refuses_in_the_replay_too(tmp_path):
+    times = {"req_time": [0.0, 1.0, 2.0], "client": [0, 0, 0]}
+    (run,) = load_measured(write(tmp_path, record("a/LShare/rpm2/all_results_x.jsonl", **times)))
+    assert replay_run(run).finished.tolist() == [True, True, False]
+
+
+def test_the_fitted_profile_is_there_but_never_the_default():
+    assert load_profile(FITTED_PROFILE).coefficients_ms["c_T"] == 0.22
+    for gpu in ("a10g", "a10g-24gb"):
+        derived = resolve_profile(gpu, "llama-2-7b")
+        assert derived.profile_id == "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
+    assert resolve_profile(FITTED_PROFILE, "llama-2-7b").profile_id == FITTED_PROFILE
+
+
+def test_the_calibration_finds_what_a_made_up_server_has(monkeypatch):
+    """A server with c_T = 0.21 and 50 ms a minibatch, measured without noise."""
+    monkeypatch.setattr(calibrate, "CANDIDATES_C_T_MS", (0.19, 0.20, 0.21, 0.22))
+    derived = load_profile(calibrate.DERIVED_PROFILE)
+    profile = dataclasses.replace(derived, coefficients_ms={**derived.coefficients_ms, "c_T": 0.21})
+    n = 60
+    lengths, arrivals = np.full(n, 256), np.concatenate([[0.0], 20 + np.arange(n - 1) / 3])
+    asked = Trace(np.arange(n) % 2, lengths, lengths, arrivals, arrivals, arrivals)
+    answered = replay(asked, FCFS(FCFS.Params()), profile, server_limits(50.0))
+    run = calibrate.MeasuredRun("FCFS", "overload", answered)
+    fits = list(calibrate.candidates(calibrate.fitted_runs([run])))
+    best = min(fits, key=lambda fit: fit.error)
+    assert (best.c_t_ms, best.prefill_overhead_ms, best.error) == (0.21, 50.0, 0.0)
+    # Less per token means more per minibatch for the same first token.
+    assert [a.prefill_overhead_ms > b.prefill_overhead_ms for a, b in pairwise(fits)] == [True] * 3
+
+
+def test_only_the_named_scenarios_are_fitted_to():
+    run = calibrate.MeasuredRun("FCFS", "real", None)
+    with pytest.raises(DataError, match="no run of the scenarios overload and proportional"):
+        calibrate.fitted_runs([run])
+
+
+@needs_measured
+def test_throughput_and_refusals_of_the_ten_runs_that_were_not_fitted():
+    runs = load_measured(MEASURED)
+    held_out = [run for run in runs if run.scenario not in FITTED_SCENARIOS]
+    assert (len(runs), len(held_out)) == (16, 10)
+    for run in held_out:
+        simulated = replay_run(run)
+        assert throughput_tok_s(simulated) == pytest.approx(throughput_tok_s(run.trace), rel=0.05)
+        assert simulated.refused == pytest.approx(run.trace.refused, rel=0.05)
+
+
+def minibatches(trace):
+    """(first token in s, requests) of the minibatches from 200 to 350 s, cut off at both ends."""
+    first_s = np.sort(trace.req_time_s + trace.first_token_latency_s)
+    first_s = first_s[(first_s > 200) & (first_s < 350)]
+    groups = np.split(first_s, np.flatnonzero(np.diff(first_s) > 0.06) + 1)
+    return [(float(group[0]), len(group)) for group in groups[1:-1]]
+
+
+@needs_measured
+@pytest.mark.parametrize(
+    ("name", "cycle"),
+    [
+        ("FCFS/overload", (1, 1, 7, 11)),
+        ("VTC/overload", (1, 1, 7, 11)),
+        ("VTC/proportional", (8, 11)),
+    ],
+)
+def test_minibatches_form_as_they_did_on_the_server(name, cycle):
+    """Under overload the server falls into a cycle of minibatches, and so does the simulator.
+
+    Without the adapters' share of the pool all three would settle on 1, 8 and 11.
+    """
+    (run,) = [run for run in load_measured(MEASURED) if run.name == name]
+    for trace in (run.trace, replay_run(run)):
+        sizes = [size for _, size in minibatches(trace)]
+        cycles = [sorted(sizes[at : at + len(cycle)]) for at in range(0, len(sizes), len(cycle))]
+        assert len(cycles) > 12
+        assert all(one == list(cycle) for one in cycles if len(one) == len(cycle))
+
+
+@needs_measured
+def test_the_last_request_of_a_cycle_waits_for_room_as_long_as_on_the_server():
+    """It fits when the others have come so far; with a token less a prompt, a third earlier."""
+    (run,) = [run for run in load_measured(MEASURED) if run.name == "FCFS/overload"]
+    waits_s = []
+    for trace in (run.trace, replay_run(run)):
+        after_seven = [
+            then_s - at_s for (at_s, size), (then_s, _) in pairwise(minibatches(trace)) if size == 7
+        ]
+        waits_s.append(float(np.median(after_seven)))
+    assert waits_s[1] == pytest.approx(waits_s[0], rel=0.05)
