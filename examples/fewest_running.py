@@ -8,7 +8,7 @@ The same object schedules emulated and real servers, with ``--backend emulator``
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from annotated_types import Gt
 
 from fairbench.core import Request
 from fairbench.errors import unknown_name
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
 
 
 class FewestRunning(LocalScheduler):
@@ -34,12 +34,13 @@ class FewestRunning(LocalScheduler):
         self.params = params
         self.running: defaultdict[str, set[int]] = defaultdict(set)  # request ids of a client
 
-    def check_clients(self, clients: Collection[str]) -> None:
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
         for client in self.params.weights:
-            if client not in clients:
-                raise unknown_name(f"client in {self.name}.weights", client, clients)
+            if setup.clients and client not in setup.clients:
+                raise unknown_name(f"client in {self.name}.weights", client, setup.clients)
 
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         while waiting := view.clients():
             client = min(waiting, key=self._places)
             if not (yield view.oldest(client)):
@@ -51,7 +52,7 @@ class FewestRunning(LocalScheduler):
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.running[request.client].add(request.request_id)
 
-    def on_retract(self, request: Request, view: WaitingView) -> None:
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.running[request.client].discard(request.request_id)
 
     def on_finish(self, request: Request) -> None:  # an aborted request may never have run

@@ -13,7 +13,7 @@ import numpy as np
 from fairbench.hardware.timing import TimingProfile, load_profile
 from fairbench.results.run_result import RunResult
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.registry import local_class
+from fairbench.schedulers.registry import local_class, router_class
 from fairbench.sim.run import Simulation, source_of
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from worker_invariants import check_rest, check_worker, watch
@@ -26,6 +26,7 @@ class Records:
     """The three tables as numpy columns, and what is needed to judge them.
 
     ``profile`` is None where it is not known exactly. ``limited``: a rate limit refuses too.
+    ``conserving``: neither scheduler nor router leaves room unused on purpose.
     """
 
     requests: dict
@@ -34,6 +35,7 @@ class Records:
     profile: TimingProfile | None
     pool_tokens: int
     limited: bool = False
+    conserving: bool = True
 
 
 def check_all(result, profile=None) -> None:
@@ -42,8 +44,10 @@ def check_all(result, profile=None) -> None:
     if profile is None and not summary["timing_error_pct"]:
         profile = load_profile(summary["timing_profile"])
     tables = map(_plain, (result.requests, result.programs, result.service))
-    limited = local_class(summary["local"]).accepts is not LocalScheduler.accepts
-    check_records(Records(*tables, profile, summary["pool_tokens"], limited))
+    local, router = local_class(summary["local"]), router_class(summary["router"])
+    limited = local.accepts is not LocalScheduler.accepts
+    conserving = local.work_conserving and not router.holds
+    check_records(Records(*tables, profile, summary["pool_tokens"], limited, conserving))
 
 
 def run_checked(spec) -> RunResult:
@@ -229,7 +233,9 @@ def check_durations(records: Records) -> None:
 
 
 def check_work_conservation(records: Records) -> None:
-    """INV-10: no worker is idle while a request waits there."""
+    """INV-10: no worker is idle while a request waits there, unless its scheduler says so."""
+    if not records.conserving:
+        return
     r, s = records.requests, records.service
     last_s = np.nanmax(s["end_s"], initial=0.0)
     for worker in np.unique(s["worker"]):

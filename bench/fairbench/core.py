@@ -40,7 +40,10 @@ class Request:
     """One LLM call as routers, engines and schedulers see it. Identity, never the true length.
 
     ``max_new_tokens`` is what the client allows, not what will be produced. ``depth`` is the
-    length of the longest chain of earlier calls of its program that this one waited for.
+    length of the longest chain of earlier calls of its program that this one waited for, and
+    ``calls_left`` how many calls of its program come after it (None where nobody knows).
+    ``arrival_s`` and ``deadline_s`` are seconds on the home's clock, the same as every ``now_s``;
+    ``priority`` is the client's own, larger first.
     """
 
     request_id: Final[int]
@@ -50,6 +53,10 @@ class Request:
     prompt: Final[Prompt]
     input_tokens: Final[int]
     max_new_tokens: Final[int]
+    arrival_s: Final[float] = 0.0
+    deadline_s: Final[float | None] = None
+    priority: Final[int] = 0
+    calls_left: Final[int | None] = None
 
 
 class LLM(Protocol):
@@ -103,9 +110,34 @@ class ServiceBound:
     """The plain numbers from which metrics compute a scheduler's theorem bound.
 
     ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output): a bound holds
-    for one of them only. ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
+    for one of them only, for service that is weighted with ``weights``, and for so many
+    ``workers``. ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
     """
 
     view: str
     quantum_tokens: int
     source: str
+    weights: ServiceWeights = ServiceWeights()
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NoBound:
+    """Why no theorem bounds the service differences of a scheduler with its settings."""
+
+    reason: str
+
+
+class CostModel(Protocol):
+    """How long an engine's iterations take, for policies that weigh time.
+
+    The simulator answers from its timing profile; a real server's home fits the server's own steps.
+    """
+
+    def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
+        """Seconds to compute ``new_tokens`` of one prompt after ``cached_tokens`` of it."""
+        ...
+
+    def decode_step_s(self, requests: int, context_tokens: int) -> float:
+        """Seconds of a decode step of so many requests with so many tokens of context in all."""
+        ...

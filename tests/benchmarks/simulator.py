@@ -112,14 +112,14 @@ def pass_ms(local):
             number, f"client-{number % 8}", number, 0, prompt, prompt_tokens(prompt), 256
         )
         scheduler.accepts(request, number / 100)
-        scheduler.on_arrival(request, queue)
+        scheduler.on_arrival(request, queue, number / 100)
         queue.enter(Sequence(request, Segment(f"o-{number}", 256), 0, lambda _: None))
 
     def one_pass():
         start_s = time.process_time()
         if not scheduler.cache_aware:
             queue.pass_unmatched()
-        selection = scheduler.select(queue)
+        selection = scheduler.select(queue, 0.0)
         next(selection)
         selection.close()
         queue.end_pass()

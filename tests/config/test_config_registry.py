@@ -12,6 +12,7 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers import registry
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import as_settings, make_params
+from fairbench.schedulers.setup import Setup
 
 
 @pytest.mark.parametrize("name", registry.LOCALS)
@@ -178,18 +179,32 @@ def test_a_combination_that_the_class_refuses_is_one_line():
 @pytest.mark.parametrize("name", ["vtc", "vtc-predict", "lcf"])
 def test_weights_are_of_clients_that_exist(name):
     scheduler = registry.build_local(name, {f"{name}.weights": {"client-1": 2.0}})
-    scheduler.check_clients(["client-0", "client-1"])
+    scheduler.prepare(
+        Setup(
+            clients=(
+                "client-0",
+                "client-1",
+            )
+        )
+    )
     with pytest.raises(
         UsageError,
         match=rf"^unknown client in {name}\.weights 'client-1': choose from client-0, client-2\."
         r" Did you mean 'client-",
     ):
-        scheduler.check_clients(["client-0", "client-2"])
+        scheduler.prepare(
+            Setup(
+                clients=(
+                    "client-0",
+                    "client-2",
+                )
+            )
+        )
 
 
 @pytest.mark.parametrize("name", registry.LOCALS)
 def test_no_scheduler_names_clients_by_itself(name):
-    registry.build_local(name, {}).check_clients(["a"])
+    registry.build_local(name, {}).prepare(Setup(clients=("a",)))
 
 
 def test_a_pool_beyond_any_cluster_is_refused():

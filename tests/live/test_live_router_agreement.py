@@ -32,11 +32,13 @@ class Behind(Router):
         self.now_s = 0.0
         self.flights = {}
 
-    def on_capacity(self, pool_tokens):
+    holds = False
+
+    def prepare(self, setup):
         self.home = Dispatcher(
             self.router,
             self.workers,
-            pool_tokens,
+            setup.pool_tokens,
             lambda: self.now_s,
             followed=range(self.workers),
         )

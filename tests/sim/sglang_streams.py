@@ -177,9 +177,9 @@ def retelling(base):
     class Retelling(base):
         heard = None
 
-        def on_retract(self, request, view):
+        def on_retract(self, request, view, now_s):
             self.heard().retracted.append(request.request_id)
-            super().on_retract(request, view)
+            super().on_retract(request, view, now_s)
 
     return Retelling
 

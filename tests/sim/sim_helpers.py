@@ -40,9 +40,9 @@ class Spy(FCFS):
         self.tokens = 0
         self.retracted = []
 
-    def select(self, view):
+    def select(self, view, now_s):
         self.passes += 1
-        return super().select(view)
+        return super().select(view, now_s)
 
     def on_admitted(self, request, extend_tokens, recompute):
         self.admissions.append((request.request_id, extend_tokens, recompute))
@@ -50,7 +50,7 @@ class Spy(FCFS):
     def on_tokens(self, client, tokens):
         self.tokens += tokens
 
-    def on_retract(self, request, view):
+    def on_retract(self, request, view, now_s):
         self.retracted.append(request.request_id)
 
 

@@ -108,7 +108,7 @@ def test_a_last_chunk_that_uses_up_two_budgets_leaves_the_batch_full():
 class Skipping(Spy):
     """Tries every request, whether or not the one before it fitted."""
 
-    def select(self, view):
+    def select(self, view, now_s):
         for request in view.queue_order():
             _ = yield request
 

@@ -176,7 +176,7 @@ def test_above_its_limit_lpm_touches_the_head_of_the_list_as_other_policies_do(l
     for _ in range(2):
         queue.arrive(prompt("a", 5, "more", 5))
     before = queue.cache.refresh_stamp
-    next(scheduler.select(queue.waiting))
+    next(scheduler.select(queue.waiting, 0.0))
     queue.waiting.end_pass()
     assert (queue.cache.refresh_stamp == before) == touched
     assert queue.keys_by_eviction() == ["b", "a"]  # either way a is protected

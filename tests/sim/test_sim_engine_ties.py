@@ -22,12 +22,12 @@ class Listener(Spy):
         self.heard = []
         self.asked_us = []
 
-    def on_arrival(self, request, view):
+    def on_arrival(self, request, view, now_s):
         self.heard.append((request.request_id, self.tokens))
 
-    def select(self, view):
+    def select(self, view, now_s):
         self.asked_us.append(self.clock.now_ps // US)
-        return super().select(view)
+        return super().select(view, now_s)
 
 
 def pair(step_by_step):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nextafter
 
 from fairbench.config import ExperimentSpec
-from fairbench.core import ServiceBound
+from fairbench.core import NoBound, ServiceBound, ServiceWeights
 from fairbench.metrics.records import Window
 from fairbench.schedulers.base import LocalScheduler, Router
 
@@ -31,10 +32,17 @@ def cluster_bound(
 ) -> tuple[ServiceBound | None, str]:
     """The theorem that holds for router and local scheduler together, or None and why."""
     bound = local.service_bound()
-    if bound is None:
-        return None, f"{local.name} bounds no service difference"
+    if isinstance(bound, NoBound):
+        return None, bound.reason
+    counted, charged = ServiceWeights(), bound.weights
+    if charged != counted:
+        return None, (
+            f"{local.name} charges {charged.extend} a token of extend and {charged.output} a token "
+            f"of output, while service counts {counted.extend} and {counted.output}"
+        )
     if workers == 1:
         return bound, ""
-    if not router.cluster_theorem:
+    theorem = router.cluster_theorems.get(bound.source)
+    if theorem is None:
         return None, f"no theorem covers {local.name} behind {router.name} on several workers"
-    return ServiceBound(bound.view, bound.quantum_tokens, router.cluster_theorem), ""
+    return replace(bound, source=theorem, workers=workers), ""

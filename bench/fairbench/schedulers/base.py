@@ -2,74 +2,46 @@
 
 Both are pure state machines. They read no clock, no random source and no socket; time and facts
 are passed in and decisions come out, so the very same object runs in the simulator, inside a real
-SGLang server (local schedulers) and in the router process in front of real servers (routers).
+SGLang server (local schedulers), in the router process in front of real servers (routers), and in
+a queue before the cluster (``gateway``).
+
+The hooks of a local scheduler, in the life of a request:
+
+    accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish
+                  ^                                            |
+                  +-- (waits again) <-- on_retract <-----------+
+
+``prepare`` comes before all of them, once. ``accepts`` may end it at once; one that is aborted
+while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted`` runs before the generator
+of ``select`` is resumed. At one instant steps end (``on_tokens``, then ``on_finish``), then
+requests arrive, then a pass is made. A router's hooks: ``prepare``, then for each request ``route``
+(again whenever it was None) and ``on_finish``; ``on_evict`` comes late, at any time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator, Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from fairbench.core import Prompt, Request, Segment, ServiceBound
+from fairbench.core import NoBound, Prompt, Request, Segment, ServiceBound
 from fairbench.errors import RunFailed
+from fairbench.schedulers.drive import Preempt, Selection
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import FleetView, Running, RunningView, Scan, WaitingView
 
-# A pass of admissions: the scheduler yields the request that should be tried next, the home sends
-# back whether it was admitted, or closes the generator when the pass is over.
-Selection = Generator[Request, bool, None]
-
-
-class Scan(Protocol):
-    """The waiting requests in one order, frozen when the scan was made, clients skippable."""
-
-    def __iter__(self) -> Iterator[Request]: ...
-
-    def __next__(self) -> Request: ...
-
-    def skip(self, client: str) -> None:
-        """Pass over this client's requests from here on (cheap, however many there are)."""
-        ...
-
-    def unskip_all(self) -> None:
-        """Offer every client again, from the current position on. What was passed stays passed."""
-        ...
-
-
-class WaitingView(Protocol):
-    """The home's waiting queue as a scheduler sees it.
-
-    A request leaves the view the moment it is admitted, except that a scan made earlier has its
-    own frozen order (it never offers an admitted request again). Retracted requests re-enter at
-    the tail of the queue.
-    """
-
-    def __len__(self) -> int: ...
-
-    def clients(self) -> Collection[str]:
-        """Clients with at least one waiting request, in a deterministic order."""
-        ...
-
-    def oldest(self, client: str) -> Request:
-        """The client's first request in queue order. Precondition: the client is waiting."""
-        ...
-
-    def queue_order(self) -> Scan:
-        """All waiting requests in queue order."""
-        ...
-
-    def match_order(self, *, refresh: bool = True) -> Scan:
-        """All waiting requests, longest cached prefix first, as SGLang's LPM sorts them.
-
-        The sort is stable over the previous order. Requests that share 32 tokens with an earlier
-        waiting request and have at most 32 cached come last (in-batch deprioritisation). With
-        ``refresh=False`` nothing is matched or sorted: the last order, newcomers at the tail.
-        Only for a scheduler that declares ``cache_aware``.
-        """
-        ...
-
-    def matched_tokens(self, request: Request) -> int:
-        """Tokens of this request's prompt that are cached now (at most its length - 1)."""
-        ...
+__all__ = [
+    "FleetView",
+    "LocalScheduler",
+    "Preempt",
+    "Router",
+    "Running",
+    "RunningView",
+    "Scan",
+    "Selection",
+    "Setup",
+    "WaitingView",
+]
 
 
 class LocalScheduler(ABC):
@@ -82,28 +54,43 @@ class LocalScheduler(ABC):
     name: ClassVar[str]
     cache_aware: ClassVar[bool] = False
     per_request_tokens: ClassVar[bool] = False  # wants on_request_tokens, which costs time
+    wants_costs: ClassVar[bool] = False  # asks setup.costs, which a real server has to measure
+    preempts: ClassVar[bool] = False  # its passes are made even when the batch is full
+    orders_retraction: ClassVar[bool] = False  # in place of the engine, see retraction_order
+    work_conserving: ClassVar[bool] = True  # False: it may leave room unused, see wake_s
     Params: ClassVar[Any]
 
+    setup: Setup = Setup()
+
+    def prepare(self, setup: Setup) -> None:
+        """Told once, before the first request, what is known of clients, weights and costs.
+
+        Raises UsageError if the parameters do not fit, such as for a client that is not there.
+        """
+        self.setup = setup
+
     @abstractmethod
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         """One admission pass. Yield candidates; stop when nothing more should be tried.
 
         The generator receives True if the candidate was admitted (``on_admitted`` has then run
         already) and False if there was no room for it. SGLang's own schedulers return at the
-        first False.
+        first False. ``Preempt(request)`` may be yielded as well. Seconds are on the home's clock,
+        the same for every ``now_s``.
         """
 
-    def check_clients(self, clients: Collection[str]) -> None:
-        """Told once, before the first request, who the clients of the run are.
+    def wake_s(self, view: WaitingView, now_s: float) -> float | None:
+        """When to be asked again although nothing has happened, None for never.
 
-        Raises UsageError if the parameters name a client that is not among them.
+        Only for one that is not ``work_conserving``, when its worker is idle and requests wait.
         """
+        return None
 
     def accepts(self, request: Request, now_s: float) -> bool:
         """Whether an arriving request is taken in at all. A rate limit refuses some for good."""
         return True
 
-    def on_arrival(self, request: Request, view: WaitingView) -> None:
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         """The request is about to enter the queue; ``view`` does not hold it yet."""
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -118,8 +105,15 @@ class LocalScheduler(ABC):
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         """The same request by request, only for a scheduler with ``per_request_tokens``."""
 
-    def on_retract(self, request: Request, view: WaitingView) -> None:
-        """A running request lost its memory and is about to re-enter the queue."""
+    def retraction_order(self, running: RunningView) -> Sequence[Request]:
+        """Memory is out: all running requests, the first to lose its memory first.
+
+        Only for a scheduler with ``orders_retraction``; without it the engine's own order holds.
+        """
+        raise NotImplementedError(f"{self.name} declares orders_retraction and has no order")
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        """A running request lost its memory, or was preempted, and is about to wait again."""
 
     def on_finish(self, request: Request) -> None:
         """The request has produced its last token, or was aborted."""
@@ -128,9 +122,9 @@ class LocalScheduler(ABC):
         """What is held for or against each client, for monitoring: a credit, a counter."""
         return {}
 
-    def service_bound(self) -> ServiceBound | None:
-        """Numbers of the theorem that bounds service differences on one worker, or None."""
-        return None
+    def service_bound(self) -> ServiceBound | NoBound:
+        """The theorem that bounds service differences on one worker with these settings."""
+        return NoBound(f"{self.name} bounds no service difference")
 
 
 class Router(ABC):
@@ -141,16 +135,26 @@ class Router(ABC):
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
-    # The theorem by which the workers' own bounds, added up, bound the cluster; "" if none.
-    cluster_theorem: ClassVar[str] = ""
+    holds: ClassVar[bool] = False  # ``route`` may answer None
+    # By which theorem the workers' bounds, added up, bound the cluster: a local scheduler's
+    # theorem -> the cluster's.
+    cluster_theorems: ClassVar[Mapping[str, str]] = {}
     Params: ClassVar[Any]
 
-    @abstractmethod
-    def route(self, request: Request, now_s: float) -> int:
-        """The worker for this request. The request is dispatched there at once."""
+    setup: Setup = Setup()
 
-    def on_capacity(self, pool_tokens: int) -> None:
-        """The size of every worker's KV pool, told once before the first request, if known."""
+    def prepare(self, setup: Setup) -> None:
+        """Told once, before the first request; ``setup.fleet`` is every worker's load."""
+        self.setup = setup
+
+    @abstractmethod
+    def route(self, request: Request, now_s: float) -> int | None:
+        """The worker for this request, which is dispatched there at once.
+
+        One that declares ``holds`` may answer None: the request is held, and the router asked
+        again when something has changed (a request has finished or started to run, a worker has
+        come or gone), in order of arrival.
+        """
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         """The request finished (or was refused, with 0 tokens) at that worker."""

@@ -11,6 +11,7 @@ from itertools import count
 
 from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import truncate
+from fairbench.schedulers.views import NothingRunning, RunningView
 
 IN_BATCH_TOKENS = 32  # SGLang's in-batch check and deprioritize thresholds
 
@@ -52,6 +53,7 @@ class ListView:
         matched: Callable[[Request], int],
         prompt: Callable[[Request], Prompt] = lambda request: request.prompt,
     ) -> None:
+        self.running: RunningView = NothingRunning()
         self._requests = requests
         self._matched = matched
         self._prompt = prompt

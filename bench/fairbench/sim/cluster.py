@@ -14,6 +14,7 @@ from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.ingress import Ingress
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
@@ -48,7 +49,12 @@ class Cluster:
     """Runs client streams of ``(arrival_s, program)`` on workers behind a router."""
 
     def __init__(
-        self, clock: Clock, router: Router, workers: list[Worker], clients: list[str]
+        self,
+        clock: Clock,
+        router: Router,
+        workers: list[Worker],
+        clients: list[str],
+        ingress: Ingress | None = None,
     ) -> None:
         self.clock = clock
         self.router = router
@@ -61,6 +67,9 @@ class Cluster:
         self.last_arrival_ps = 0
         self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
         self._request_ids = count()
+        if ingress is None and router.holds:
+            ingress = Ingress.of_router(clock, router, workers)
+        self.ingress = ingress  # where requests are held back; None: every one goes at once
 
     @property
     def now_s(self) -> float:
@@ -104,19 +113,27 @@ class Cluster:
                 prompt,
                 prompt_tokens(prompt),
                 max_new,
+                self.now_s,
+                calls_left=started.demand.requests - started.requests,
             )
             segment = output_segment(program.program_id, name, min(output, max_new))
             on_done = partial(self._finished, done)
-            worker = self.router.route(request, self.now_s)
-            if not 0 <= worker < len(self.workers):
-                raise RunFailed(f"router {self.router.name}: there is no worker {worker}")
-            self.workers[worker].submit(Sequence(request, segment, self.clock.now_ps, on_done))
+            self._submit(Sequence(request, segment, self.clock.now_ps, on_done))
 
         def ended(_: Any, error: ProgramFailed | None) -> None:
             del self.running[started.program_id]
             self._record(started, REFUSED if error else FINISHED, self.clock.now_ps)
 
         run(program.run(SimLLM(self.clock, submit)), ended)
+
+    def _submit(self, sequence: Sequence) -> None:
+        if self.ingress is not None:
+            self.ingress.enter(sequence)
+            return
+        worker = self.router.route(sequence.request, self.now_s)
+        if worker is None or not 0 <= worker < len(self.workers):
+            raise RunFailed(f"router {self.router.name}: there is no worker {worker}")
+        self.workers[worker].submit(sequence)
 
     def _record(self, started: _Started, status: int, finish_ps: int) -> None:
         demand = started.demand
@@ -134,6 +151,11 @@ class Cluster:
 
     def _finished(self, done: Callback, sequence: Sequence) -> None:
         """A request of a program is over; ``done`` resumes the program."""
+        self._over(done, sequence)
+        if self.ingress is not None:
+            self.ingress.finished(sequence)
+
+    def _over(self, done: Callback, sequence: Sequence) -> None:
         request, refused = sequence.request, sequence.status == REFUSED
         self.request_log.record(sequence)
         output = Segment(sequence.output.key, 0) if refused else sequence.output
@@ -154,6 +176,9 @@ class Cluster:
             for sequence in worker.in_flight():
                 if sequence in worker.batch.sequences:
                     sequence.produced = worker.batch.produced(sequence)
+                self.request_log.record(sequence)
+        if self.ingress is not None:
+            for sequence in self.ingress.held():
                 self.request_log.record(sequence)
         for started in self.running.values():
             self._record(started, UNFINISHED, NEVER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
@@ -17,10 +17,13 @@ from fairbench.hardware.timing import load_profile, perturbed, slowed
 from fairbench.results.run_result import RunResult, Tables
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
+from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
+from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.fleet import SimFleet
 from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
@@ -102,8 +105,13 @@ class Simulation:
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
         self.router = build_router(spec.router, spec.settings, spec.dp)
-        self.router.on_capacity(self.limits.pool_tokens)
+        self.setup = Setup(
+            tuple(clients),
+            pool_tokens=self.limits.pool_tokens,
+            costs=ProfileCosts(self.profile),
+        )
         workers = [self._worker(index, params) for index in range(spec.dp)]
+        self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
         self.cluster = Cluster(self.clock, self.router, workers, clients)
         for number, plan in enumerate(plans):
             programs = program_stream(plan, seed=spec.seed, source=source)
@@ -120,7 +128,7 @@ class Simulation:
             delay_ps = round(params.eviction_delay_s * PS_PER_S)
             cache.on_evict = eviction_news(self.clock, self.router, index, delay_ps)
         local = build_local(self.spec.local, self.spec.settings)
-        local.check_clients([plan.client for plan in self.plans])
+        local.prepare(self.setup)
         return Worker(index, self.clock, local, self.profile, self.limits, self.log, cache)
 
     def run(

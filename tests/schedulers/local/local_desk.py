@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import Verdict, drive
 from fairbench.schedulers.list_view import ListView
 
 PATIENCE = 10_000  # candidates in one pass, after which it is taken for endless
@@ -24,11 +25,11 @@ class Desk:
 
     def arrive(self, *requests: Request) -> None:
         for request in requests:
-            self.scheduler.on_arrival(request, self.view)
+            self.scheduler.on_arrival(request, self.view, 0.0)
             self.view.enter(request)
 
     def retract(self, request: Request) -> None:
-        self.scheduler.on_retract(request, self.view)
+        self.scheduler.on_retract(request, self.view, 0.0)
         self.view.enter(request)
 
     def run_pass(
@@ -37,21 +38,17 @@ class Desk:
         """Admit what fits, at most so many, then break off; returns what was admitted."""
         self.offered = []
         admitted: list[Request] = []
-        selection = self.scheduler.select(self.view)
-        request = next(selection, None)
-        while request is not None:
+
+        def try_admit(request: Request) -> Verdict:
             self.offered.append(request)
             assert len(self.offered) < PATIENCE, "the pass does not end"
-            if taken := fits(request):
-                self._admit(request)
-                admitted.append(request)
-                if len(admitted) == at_most:
-                    break
-            try:
-                request = selection.send(taken)
-            except StopIteration:
-                break
-        selection.close()
+            if not fits(request):
+                return Verdict.NO_ROOM
+            self._admit(request)
+            admitted.append(request)
+            return Verdict.LAST if len(admitted) == at_most else Verdict.ADMITTED
+
+        drive(self.scheduler.select(self.view, 0.0), try_admit)
         return admitted
 
     def _admit(self, request: Request) -> None:

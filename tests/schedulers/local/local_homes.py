@@ -16,6 +16,7 @@ from fairbench.live.plugins.sglang import home as plugin_home
 from fairbench.live.plugins.sglang.ledger import Ledger
 from fairbench.live.plugins.sglang.live_view import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
+from fairbench.schedulers.drive import Verdict, drive
 from fairbench.schedulers.list_view import ListView
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
@@ -106,11 +107,11 @@ class Home:
         raise NotImplementedError
 
     def arrive(self, request: Request) -> None:
-        self.scheduler.on_arrival(request, self.view)
+        self.scheduler.on_arrival(request, self.view, 0.0)
         self.enter(request)
 
     def retract(self, request: Request) -> None:
-        self.scheduler.on_retract(request, self.view)
+        self.scheduler.on_retract(request, self.view, 0.0)
         self.enter(request)
 
     def book(self, request: Request, gate: Gate) -> None:
@@ -125,21 +126,16 @@ class _Driven(Home):
         raise NotImplementedError
 
     def run_pass(self, gate: Gate) -> None:
-        selection = self.scheduler.select(self.view)
-        request = next(selection, None)
-        while request is not None:
+        def try_admit(request: Request) -> Verdict:
             before = len(gate.can_run_list)
             result = gate.add_one_req(request)
-            if admitted := len(gate.can_run_list) > before:
-                self.leave(request)
-                self.book(request, gate)
-                if result is not Result.CONTINUE:
-                    break
-            try:
-                request = selection.send(admitted)
-            except StopIteration:
-                break
-        selection.close()
+            if len(gate.can_run_list) == before:
+                return Verdict.NO_ROOM
+            self.leave(request)
+            self.book(request, gate)
+            return Verdict.ADMITTED if result is Result.CONTINUE else Verdict.LAST
+
+        drive(self.scheduler.select(self.view, 0.0), try_admit)
 
 
 class ListHome(_Driven):
@@ -211,16 +207,16 @@ class EngineHome(Home):
     def arrive(self, request: Request) -> None:
         req = self._reqs[request] = FakeReq(request)
         assert self._home.accepts(req, 0.0)
-        self._home.queued(req, retracted=False)
+        self._home.queued(req, retracted=False, now_s=0.0)
         self._sorted.enter(request)
 
     def retract(self, request: Request) -> None:
-        self._home.queued(self._reqs[request], retracted=True)
+        self._home.queued(self._reqs[request], retracted=True, now_s=0.0)
         self._sorted.enter(request)
 
     def run_pass(self, gate: Gate) -> None:
         queue = ArmedQueue(self._sort(refresh=False))
-        self._home.arm(queue)
+        self._home.arm(queue, 0.0)
         for req in queue:
             before = len(gate.can_run_list)
             result = gate.add_one_req(req.request)

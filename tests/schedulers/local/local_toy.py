@@ -13,6 +13,7 @@ from local_trace import Trace
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import Verdict, drive
 from fairbench.schedulers.list_view import ListScan
 
 
@@ -92,7 +93,7 @@ class ToyEngine:
     def submit(self, request: Request, output: int | None = None) -> None:
         """A request arrives that will produce ``output`` tokens (all that it may)."""
         self._outputs[request] = output or request.max_new_tokens
-        self.scheduler.on_arrival(request, self.view)
+        self.scheduler.on_arrival(request, self.view, 0.0)
         self.view.enter(request)
         cost = request.input_tokens + 2 * self._outputs[request]
         self.trace.add(arrived={request.client: 1}, asked={request.client: cost})
@@ -111,16 +112,17 @@ class ToyEngine:
         self._decode()
 
     def _pass(self) -> int:
-        selection = self.scheduler.select(self.view)
-        request, count = next(selection, None), 0
-        while request is not None:
-            if fits := self._fits(request):
-                self._admit(request)
-                count += 1
-            try:
-                request = selection.send(fits)
-            except StopIteration:
-                break
+        count = 0
+
+        def try_admit(request: Request) -> Verdict:
+            nonlocal count
+            if not self._fits(request):
+                return Verdict.NO_ROOM
+            self._admit(request)
+            count += 1
+            return Verdict.ADMITTED
+
+        drive(self.scheduler.select(self.view, 0.0), try_admit)
         return count
 
     def _extend(self, request: Request) -> int:

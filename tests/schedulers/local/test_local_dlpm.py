@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from local_desk import Desk
 from local_requests import Calls
 
-from fairbench.core import Request
+from fairbench.core import Request, ServiceBound
 from fairbench.schedulers.local.dlpm import DLPM
 
 RULES = [("strict", "stop"), ("strict", "skip"), ("relaxed", "skip")]
@@ -79,7 +79,7 @@ def random_state(rng: random.Random, params: DLPM.Params):
     idle = set("vwx"[: rng.randint(0, 3)])
     for client in sorted(idle):
         request = call(client)
-        at.scheduler.on_arrival(request, at.view)
+        at.scheduler.on_arrival(request, at.view, 0.0)
         at.scheduler.on_tokens(client, rng.randint(0, 40))
         if params.rejoin == "keep":
             at.scheduler.on_finish(request)
@@ -289,6 +289,6 @@ def test_a_client_with_something_running_stays_on_the_list():
 )
 def test_a_bound_is_claimed_only_where_theorem_4_1_holds(params, bounded):
     bound = DLPM(DLPM.Params(quantum=123, **params)).service_bound()
-    assert (bound is not None) == bounded
-    if bound:
+    assert isinstance(bound, ServiceBound) == bounded
+    if bounded:
         assert (bound.view, bound.quantum_tokens) == ("actual", 123)

@@ -6,6 +6,7 @@ import pytest
 from local_desk import Desk
 from local_requests import Calls
 
+from fairbench.core import NoBound
 from fairbench.errors import UsageError
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
@@ -43,6 +44,6 @@ def test_no_lift_when_nobody_waits_either():
 
 
 def test_it_has_no_bound_and_its_lift_cannot_be_set():
-    assert build_local("lcf", {}).service_bound() is None
+    assert isinstance(build_local("lcf", {}).service_bound(), NoBound)
     with pytest.raises(UsageError, match="lift"):
         build_local("lcf", {"lcf.lift": "paper"})

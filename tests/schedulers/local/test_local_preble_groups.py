@@ -113,7 +113,7 @@ def test_a_pass_that_is_closed_anywhere_loses_nothing(no_room):
     at, call = desk(no_room=no_room), Calls()
     requests = [cached(at, call, tokens) for tokens in (95, 95, 45, 5)]
     served = at.run_pass(at_most=1)
-    untried = at.scheduler.select(at.view)
+    untried = at.scheduler.select(at.view, 0.0)
     assert next(untried) is requests[1]
     untried.close()
     served += at.run_pass(at_most=1)

@@ -26,9 +26,9 @@ class ArtifactLift(VTC):
     def __init__(self) -> None:
         super().__init__(VTC.Params())
 
-    def on_arrival(self, request: Request, view: WaitingView) -> None:
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         if len(view):
-            super().on_arrival(request, view)
+            super().on_arrival(request, view, now_s)
         else:
             self.counters.setdefault(request.client, 0)
 

@@ -7,7 +7,9 @@ from local_desk import Desk
 from local_requests import Calls
 from local_toy import ToyEngine
 
+from fairbench.core import NoBound
 from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.setup import Setup
 
 
 def desk(**params) -> Desk:
@@ -161,8 +163,12 @@ def test_service_is_in_proportion_to_the_weights():
         ({"charge": "input"}, "client"),
         ({"lift": "none"}, None),
         ({"weights": {"a": 2}}, None),
+        ({}, "unequal"),
     ],
 )
 def test_the_bound_is_stated_for_the_view_that_is_counted(params, view):
-    bound = VTC(VTC.Params(**params)).service_bound()
-    assert (bound and bound.view) == view
+    scheduler = VTC(VTC.Params(**params))
+    scheduler.prepare(Setup(weights={"b": 3.0}) if view == "unequal" else Setup())
+    bound = scheduler.service_bound()
+    assert getattr(bound, "view", None) == (None if view == "unequal" else view)
+    assert isinstance(bound, NoBound) == (view in (None, "unequal"))

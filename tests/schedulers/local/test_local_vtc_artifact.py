@@ -6,6 +6,7 @@ import pytest
 from local_desk import Desk
 from local_requests import Calls
 
+from fairbench.core import NoBound, ServiceBound
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
 
@@ -82,5 +83,5 @@ def test_the_lift_to_those_that_wait_is_kept_by_vtc_but_not_by_lcf(scheduler, li
 
 
 def test_it_claims_no_bound():
-    assert VTC(VTC.Params()).service_bound() is not None
-    assert VTC(VTC.Params(form="artifact")).service_bound() is None
+    assert VTC(VTC.Params()).service_bound() == ServiceBound("actual", 0, "VTC Theorem 4.4")
+    assert isinstance(VTC(VTC.Params(form="artifact")).service_bound(), NoBound)

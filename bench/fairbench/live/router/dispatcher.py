@@ -19,7 +19,11 @@ from fairbench.errors import RunFailed
 from fairbench.live.router.assumed_cache import AssumedCache
 from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Router
+from fairbench.schedulers.gateway.queue import GatewayQueue
+from fairbench.schedulers.gateway.room import AlwaysRoom
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.token_pages import segments_of
+from fairbench.schedulers.views import WorkerLoad
 
 RETRY_AFTER_S = 5
 # Where events tell what has gone, a guess must not come first: it only bounds what is remembered.
@@ -68,12 +72,25 @@ class Dispatcher:
         self._followed = followed
         self._now_s = now_s
         self._request_ids = count()
+        self._held: dict[Request, Callable[[Flight], None]] = {}
+        self._ingress = (
+            GatewayQueue(FCFS(FCFS.Params()), router, AlwaysRoom()) if router.holds else None
+        )
         self._caches = [self._new_cache(worker) for worker in range(workers)]
 
     @property
     def under_way(self) -> int:
-        """Requests sent and not finished, those that wait at their worker included."""
-        return sum(map(len, self.flights))
+        """Requests sent and not finished, those that wait at their worker or here included."""
+        return sum(map(len, self.flights)) + len(self._held)
+
+    def workers(self) -> Collection[int]:
+        """The workers that are up, ascending (``FleetView``)."""
+        return sorted(self.up)
+
+    def load(self, worker: int) -> WorkerLoad:
+        """What was sent there and is not over; the worker itself is not asked (``FleetView``)."""
+        flights = self.flights[worker]
+        return WorkerLoad(len(flights), sum(flight.request.input_tokens for flight in flights))
 
     def make_request(
         self, client: str, ids: array[int], max_new_tokens: int, program_id: int, depth: int
@@ -86,19 +103,60 @@ class Dispatcher:
         whole.append(0)
         prompt = segments_of(whole)[:-1]  # so that the page left out is the last in any case
         return Request(
-            next(self._request_ids), client, program_id, depth, prompt, len(ids), max_new_tokens
+            next(self._request_ids),
+            client,
+            program_id,
+            depth,
+            prompt,
+            len(ids),
+            max_new_tokens,
+            self._now_s(),
         )
 
-    def dispatch(self, request: Request) -> Flight:
-        """Route a request. Raises Problem (503) if no worker is up."""
+    def dispatch(
+        self, request: Request, on_sent: Callable[[Flight], None] = lambda flight: None
+    ) -> Flight | None:
+        """Route a request. None if the router holds it: ``on_sent`` is then called once it goes.
+
+        Raises Problem (503) if no worker is up.
+        """
         if not self.up:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up", retry_after_s=RETRY_AFTER_S
             )
-        worker = routed = self.router.route(request, self._now_s())
-        if not 0 <= routed < len(self.flights):
+        if self._ingress is None:
+            return self._send(request, self.router.route(request, self._now_s()))
+        self._held[request] = lambda flight: None
+        self._ingress.enter(request, self._now_s())
+        sent = self._release().get(request)
+        if sent is None:
+            self._held[request] = on_sent
+        return sent
+
+    def withdraw(self, request: Request) -> None:
+        """A request that is held is wanted no more."""
+        if self._ingress is not None and request in self._held:
+            del self._held[request]
+            self._ingress.withdraw(request)
+
+    def _release(self) -> dict[Request, Flight]:
+        """Ask the router again about what it holds; what goes now."""
+        flights: dict[Request, Flight] = {}
+
+        def send(request: Request, routed: int) -> None:
+            flights[request] = self._send(request, routed)
+
+        if self._ingress is not None and self.up:
+            self._ingress.release(self._now_s(), send)
+        for request, flight in flights.items():
+            self._held.pop(request)(flight)
+        return flights
+
+    def _send(self, request: Request, routed: int | None) -> Flight:
+        if routed is None or not 0 <= routed < len(self.flights):
             text = f"router {self.router.name}: there is no worker {routed}"
             raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+        worker = routed
         if routed not in self.up:  # a router that cannot change its workers, see ``leave``
             worker = min(self.up, key=lambda one: len(self.flights[one]))
         flight = Flight(request, worker, routed)
@@ -119,6 +177,9 @@ class Dispatcher:
         if self.router.wants_evictions and output_tokens:
             # Nothing will ever match, or evict, a segment that is not made of token pages.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
+        if self._ingress is not None:
+            self._ingress.finish(request, output_tokens)
+            self._release()
 
     def leave(self, worker: int) -> None:
         """The worker is down: nothing goes there any more, and what was there is lost."""
@@ -133,6 +194,7 @@ class Dispatcher:
         log.warning("worker %d is down", worker)
         for flight in lost:
             flight.on_lost()
+        self._release()
 
     def join(self, worker: int) -> None:
         """The worker is up again, with an empty cache."""
@@ -142,6 +204,7 @@ class Dispatcher:
         with suppress(RunFailed):
             self.router.on_worker_join(worker, self._now_s())
         log.info("worker %d is up", worker)
+        self._release()
 
     def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
         """The last ``tokens`` of a prefix have left the worker's cache."""

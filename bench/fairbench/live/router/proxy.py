@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
@@ -12,7 +13,7 @@ from fairbench.live import headers
 from fairbench.live.http_server import parsed
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.router.dispatcher import RETRY_AFTER_S, Dispatcher
+from fairbench.live.router.dispatcher import RETRY_AFTER_S, Dispatcher, Flight
 from fairbench.live.router.exchange import LOST, RETRIED, Exchange, WorkerLost
 from fairbench.live.router.health import Health
 from fairbench.live.router.identity import client_of
@@ -117,7 +118,7 @@ class Proxy:
         self, http: web.Request, path: str, call: Call, request: Request
     ) -> web.StreamResponse:
         """Ask one worker. Raises WorkerLost, once it is known whether the worker is down."""
-        flight = self.dispatcher.dispatch(request)
+        flight = await self._sent(request)
         exchange = Exchange(http, call, flight)
         url = self._config.workers[flight.worker].url + path
         try:
@@ -129,6 +130,20 @@ class Proxy:
                 await self._health.check(flight.worker)
             elif exchange.outcome == LOST:
                 self._health.suspect(flight.worker)
+
+    async def _sent(self, request: Request) -> Flight:
+        """The request on its way to a worker, once the router lets it go."""
+        later: asyncio.Future[Flight] = asyncio.get_running_loop().create_future()
+        flight = self.dispatcher.dispatch(request, later.set_result)
+        if flight is not None:
+            return flight
+        try:
+            return await later
+        except asyncio.CancelledError:
+            self.dispatcher.withdraw(request)
+            if later.done() and not later.cancelled():
+                self.dispatcher.finish(later.result(), 0)
+            raise
 
     def _headers(self, http: web.Request, client: str) -> dict[str, str]:
         return {

@@ -21,7 +21,7 @@ from fairbench.live.router.kv_pool import sizes
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.text_tokens import TextTokens
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 
 # Uvicorn, which serves SGLang, closes a connection that is idle for 5 s.
 KEEP_ALIVE_S = 4.0
@@ -69,10 +69,8 @@ async def _new_dispatcher(
     tokens, page_tokens = await sizes(session, [worker.url for worker in workers])
     if tokens is None:
         log.warning("no worker says how large its KV pool is; assumed: %d", ASSUMED_POOL_TOKENS)
-    else:
-        router.on_capacity(tokens)
     start = time.monotonic()
-    return Dispatcher(
+    dispatcher = Dispatcher(
         router,
         len(workers),
         tokens or ASSUMED_POOL_TOKENS,
@@ -80,6 +78,8 @@ async def _new_dispatcher(
         page_tokens=page_tokens,
         followed={n for n, worker in enumerate(workers) if worker.kv_events is not None},
     )
+    router.prepare(Setup(pool_tokens=tokens or 0, fleet=dispatcher))
+    return dispatcher
 
 
 def _subscribers(config: RouterConfig, dispatcher: Dispatcher) -> dict[int, Subscriber]:

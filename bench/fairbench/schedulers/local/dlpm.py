@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt
 
-from fairbench.core import Request, ServiceBound
+from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
@@ -29,6 +29,7 @@ class DLPM(LocalScheduler):
     class Params:
         """``quantum`` is Q^u in service units (tokens; an output token counts ``output_weight``).
 
+        It is that of a client of weight 1; one of weight 2 gets twice as much.
         ``no_room``: ``stop`` ends the pass as SGLang does, ``skip`` tries the next request as
         Algorithm 1 reads. ``refill``: ``relaxed`` does not let a client whose request did not fit
         hold up the refill (only with ``skip``; it breaks Theorem 4.1). ``rejoin``: ``keep`` as
@@ -51,7 +52,7 @@ class DLPM(LocalScheduler):
         self._frozen: dict[str, int] = {}  # debts of clients that left, under rejoin=min0
         self._outstanding: Counter[str] = Counter()
 
-    def on_arrival(self, request: Request, view: WaitingView) -> None:
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         client = request.client
         self._outstanding[client] += 1
         if client not in self.credit:
@@ -68,7 +69,7 @@ class DLPM(LocalScheduler):
     def on_tokens(self, client: str, tokens: int) -> None:
         self.credit[client] -= self.params.output_weight * tokens
 
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         blocked: set[str] = set()  # clients whose request did not fit, under refill=relaxed
         progressed, refresh = True, True
         while progressed and len(view):
@@ -97,16 +98,19 @@ class DLPM(LocalScheduler):
 
     def _refill(self, view: WaitingView, blocked: set[str]) -> bool:
         """Repeat lines 6-7 until a waiting client is in credit, in closed form."""
-        quantum = self.params.quantum
-        debts = [self.credit[c] for c in view.clients() if c not in blocked]
-        if not debts:
+        waiting = [c for c in view.clients() if c not in blocked]
+        if not waiting:
             return False
-        rounds = min(-debt // quantum + 1 for debt in debts)
+        rounds = min(-self.credit[c] // self._quantum(c) + 1 for c in waiting)
         for client, credit in list(self.credit.items()):
             if credit <= 0:
+                quantum = self._quantum(client)
                 self.credit[client] += min(rounds, -credit // quantum + 1) * quantum
                 self._let_go(client)
         return True
+
+    def _quantum(self, client: str) -> int:
+        return max(1, round(self.params.quantum * self.setup.weight(client)))
 
     def _let_go(self, client: str) -> None:
         """Take an idle client off the list, by the rule of ``rejoin``."""
@@ -122,8 +126,11 @@ class DLPM(LocalScheduler):
     def balances(self) -> Mapping[str, float]:
         return self.credit
 
-    def service_bound(self) -> ServiceBound | None:
+    def service_bound(self) -> ServiceBound | NoBound:
         params = self.params
         if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
-            return None
-        return ServiceBound("actual", params.quantum, "DLPM Theorem 4.1")
+            return NoBound(f"{self.name} bounds no service difference in this form")
+        if not self.setup.equal_weights:
+            return NoBound(f"{self.name} bounds no service difference of clients by weight")
+        weights = ServiceWeights(params.extend_weight, params.output_weight)
+        return ServiceBound("actual", params.quantum, "DLPM Theorem 4.1", weights)

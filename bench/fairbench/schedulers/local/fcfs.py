@@ -19,7 +19,7 @@ class FCFS(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in view.queue_order():
             if not (yield request):
                 return

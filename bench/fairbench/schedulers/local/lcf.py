@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairbench.core import ServiceBound
+from fairbench.core import NoBound, ServiceBound
 from fairbench.schedulers.local.vtc import VTC
 
 
@@ -20,5 +20,5 @@ class LCF(VTC):
 
         lift: Literal["none"] = "none"
 
-    def service_bound(self) -> ServiceBound | None:
-        return None
+    def service_bound(self) -> ServiceBound | NoBound:
+        return NoBound(f"{self.name} bounds no service difference")

@@ -29,7 +29,7 @@ class LPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         limit = self.params.queue_limit
         for request in view.match_order(refresh=not limit or len(view) <= limit):
             if not (yield request):

@@ -38,7 +38,7 @@ class PrebleGroups(LocalScheduler):
         self._drawn = 0
         self._queued: set[Request] = set()
 
-    def on_arrival(self, request: Request, view: WaitingView) -> None:
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._new.append(request)
         self._queued.add(request)
 
@@ -54,7 +54,7 @@ class PrebleGroups(LocalScheduler):
             queue = next(q for q in (self._new, *self._groups) if request in q)
             queue.remove(request)
 
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         self._sort_in(view)
         tried: list[tuple[deque[Request], Request]] = []
         try:

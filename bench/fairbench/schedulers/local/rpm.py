@@ -46,7 +46,7 @@ class RPM(LocalScheduler):
         accepted.append(now_s)
         return True
 
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in view.queue_order():
             if not (yield request):
                 return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Gt
 
-from fairbench.core import Request, ServiceBound
+from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import unknown_name
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
 
 
 class VTC(LocalScheduler):
@@ -29,7 +29,8 @@ class VTC(LocalScheduler):
 
         ``charge``: ``extend`` books uncached input tokens (000:L398 needs it), ``input`` the whole
         input (001). ``lift``: ``none`` is the naive form without lines 6-13, for comparison only.
-        ``weights``: a client of weight 2 is entitled to twice the service (001 section 4.3).
+        ``weights``: in place of the experiment's own: a client of weight 2 is entitled to twice
+        the service (001 section 4.3).
         ``form``: ``artifact`` does what the code behind 001's figures does: no lift when nobody
         waits, the first output token free, and one token more for every running request in each
         step that ends one (VTC-artifact 192c2e2). It is there to replay that code's records; it
@@ -46,6 +47,7 @@ class VTC(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
+        self._weights: Mapping[str, float] = params.weights
         self._last_left: str | None = None
         self._turn: dict[str, int] = {}  # when a client was last picked: ties rotate
         self._picks = 0
@@ -54,12 +56,14 @@ class VTC(LocalScheduler):
         self._running: Counter[str] = Counter()
         self._step_charged = False
 
-    def check_clients(self, clients: Collection[str]) -> None:
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
         for client in self.params.weights:
-            if client not in clients:
-                raise unknown_name(f"client in {self.name}.weights", client, clients)
+            if setup.clients and client not in setup.clients:
+                raise unknown_name(f"client in {self.name}.weights", client, setup.clients)
+        self._weights = {**setup.weights, **self.params.weights}
 
-    def on_arrival(self, request: Request, view: WaitingView) -> None:
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._enter(request, view)
 
     def _enter(self, request: Request, view: WaitingView) -> None:
@@ -73,7 +77,7 @@ class VTC(LocalScheduler):
         elif self._last_left is not None and not self._artifact:
             self.counters[client] = max(own, self.counters[self._last_left])
 
-    def select(self, view: WaitingView) -> Selection:
+    def select(self, view: WaitingView, now_s: float) -> Selection:
         while waiting := view.clients():
             client = min(waiting, key=lambda c: (self.counters[c], self._turn.get(c, -1)))
             if not (yield view.oldest(client)):
@@ -108,20 +112,24 @@ class VTC(LocalScheduler):
                 self._charge(client, self.params.output_weight * running)
         self._running[request.client] -= 1
 
-    def on_retract(self, request: Request, view: WaitingView) -> None:
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         if self._artifact:
             self._running[request.client] -= 1
         self._enter(request, view)
 
     def _charge(self, client: str, service: int) -> None:
-        weight = self.params.weights.get(client, 1)
+        weight = self._weights.get(client, 1)
         self.counters[client] += service if weight == 1 else service / weight
 
     def balances(self) -> Mapping[str, float]:
         return self.counters
 
-    def service_bound(self) -> ServiceBound | None:
-        if self.params.lift == "none" or self.params.weights or self._artifact:
-            return None
-        view = "actual" if self.params.charge == "extend" else "client"
-        return ServiceBound(view, 0, "VTC Theorem 4.4")
+    def service_bound(self) -> ServiceBound | NoBound:
+        params = self.params
+        if params.lift == "none" or self._artifact:
+            return NoBound(f"{self.name} bounds no service difference in this form")
+        if any(weight != 1 for weight in self._weights.values()):
+            return NoBound(f"{self.name} bounds no service difference of clients by weight")
+        view = "actual" if params.charge == "extend" else "client"
+        weights = ServiceWeights(params.input_weight, params.output_weight)
+        return ServiceBound(view, 0, "VTC Theorem 4.4", weights)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from fairbench.core import Request, ServiceBound
+from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.local.vtc import VTC
 
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
@@ -85,5 +85,5 @@ class PredictiveVTC(VTC):
         spread = 2 * (request.request_id * GOLDEN % 1) - 1
         return round(request.max_new_tokens * (1 + self.params.error * spread))
 
-    def service_bound(self) -> ServiceBound | None:
-        return None
+    def service_bound(self) -> ServiceBound | NoBound:
+        return NoBound(f"{self.name} bounds no service difference")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from fairbench.core import Prompt, Request
-from fairbench.schedulers.base import Selection
+from fairbench.schedulers.drive import Verdict, drive
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
@@ -39,7 +39,7 @@ class CentralDLPM:
 
     def on_arrival(self, request: Request) -> None:
         """The request joins the global queue."""
-        self.scheduler.on_arrival(request, _Turn(self.queue, {}))
+        self.scheduler.on_arrival(request, _Turn(self.queue, {}), request.arrival_s)
         self.queue.append(request)
 
     def on_tokens(self, client: str, tokens: int) -> None:
@@ -69,20 +69,23 @@ class CentralDLPM:
         They leave the queue. Each takes its uncached prompt and all of its ``max_new_tokens``.
         """
         turn = _Turn(self.queue, matched)
-        selection = self.scheduler.select(turn)
         dispatched: list[Request] = []
-        request = next(selection, None)
-        while request is not None:
+        left = free_tokens
+
+        def try_admit(request: Request) -> Verdict:
+            nonlocal left
             extend_tokens = request.input_tokens - turn.matched_tokens(request)
             needed = extend_tokens + request.max_new_tokens
-            fits = needed <= free_tokens
-            if fits:
-                free_tokens -= needed
-                turn.leave(request)
-                self.queue.remove(request)
-                self.scheduler.on_admitted(request, extend_tokens, recompute=False)
-                dispatched.append(request)
-            request = _resume(selection, fits)
+            if needed > left:
+                return Verdict.NO_ROOM
+            left -= needed
+            turn.leave(request)
+            self.queue.remove(request)
+            self.scheduler.on_admitted(request, extend_tokens, recompute=False)
+            dispatched.append(request)
+            return Verdict.ADMITTED
+
+        drive(self.scheduler.select(turn, now_s=0.0), try_admit)
         return dispatched
 
 
@@ -105,10 +108,3 @@ class _Turn(ListView):
 
     def matched_tokens(self, request: Request) -> int:
         return min(self._matches[request], request.input_tokens - 1)
-
-
-def _resume(selection: Selection, fits: bool) -> Request | None:
-    try:
-        return selection.send(fits)
-    except StopIteration:
-        return None

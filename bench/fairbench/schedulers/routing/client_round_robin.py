@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Router
@@ -16,7 +17,7 @@ class ClientRoundRobin(Router):
     """
 
     name = "client-round-robin"
-    cluster_theorem = "VTC Theorem A.6"
+    cluster_theorems = MappingProxyType({"VTC Theorem 4.4": "VTC Theorem A.6"})
 
     @dataclass(frozen=True)
     class Params:

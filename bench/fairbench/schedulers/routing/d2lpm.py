@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
@@ -25,13 +26,14 @@ class D2LPM(Router):
     """
 
     name = "d2lpm"
-    cluster_theorem = "D2LPM Theorem 5.1"
+    cluster_theorems = MappingProxyType({"DLPM Theorem 4.1": "D2LPM Theorem 5.1"})
     wants_evictions = True
 
     @dataclass(frozen=True)
     class Params:
         """``worker_quantum`` is Q^w in service units (an output token counts ``output_weight``).
 
+        It is that of a client of weight 1; one of weight 2 gets twice as much.
         It has to be many mean request costs, or clients leave their prefix at every request.
         ``charge``: ``input`` deducts the full prompt (line 16), ``uncached`` only what the chosen
         worker does not hold. Matches below ``min_match_tokens`` are ignored, so that a system
@@ -56,7 +58,7 @@ class D2LPM(Router):
     def route(self, request: Request, now_s: float) -> int:
         credit = self.credit.setdefault(request.client, dict.fromkeys(self._fleet.workers, 0))
         found = self._tree.find(request.prompt)
-        worker = self._select(credit, self._preferred(found[0]))
+        worker = self._select(request.client, credit, self._preferred(found[0]))
         credit[worker] -= self.params.extend_weight * self._charged(request, found[0], worker)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
@@ -67,11 +69,12 @@ class D2LPM(Router):
         tokens, workers = self._tree.holders(node)
         return workers if tokens >= self.params.min_match_tokens else 0
 
-    def _select(self, credit: dict[int, int], preferred: int) -> int:
+    def _select(self, client: str, credit: dict[int, int], preferred: int) -> int:
         """SELECTWORKER (lines 3-8)."""
         available = [worker for worker, left in credit.items() if left > 0]
         if not available:
-            refill(credit, self.params.worker_quantum)
+            weight = self.setup.weight(client)
+            refill(credit, max(1, round(self.params.worker_quantum * weight)))
             available = [worker for worker, left in credit.items() if left > 0]
         candidates = [worker for worker in available if preferred >> worker & 1]
         return self._fleet.least_loaded(candidates or available)

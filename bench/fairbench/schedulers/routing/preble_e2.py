@@ -10,7 +10,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 
 from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
@@ -41,8 +41,8 @@ class PrebleE2(Router):
         inf: never rebalance).
 
         ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means what the home
-        tells (``on_capacity``), and M is 0 if it does not. The router knows which prompts a worker
-        holds, not which outputs, so it sees a pool as full somewhat late.
+        tells (``Setup.pool_tokens``), and M is 0 if it does not. The router knows which prompts a
+        worker holds, not which outputs, so it sees a pool as full somewhat late.
         ``default_output_tokens`` stands for the average output until something has finished on
         the GPU. The prefill times are Preble's for
         Mistral 7B on an A100: linear from ``prefill_linear_from_tokens`` on, below that
@@ -79,6 +79,10 @@ class PrebleE2(Router):
     def _window(self) -> GpuWindow:
         params = self.params
         return GpuWindow(params.window_s, self._times, params.default_output_tokens)
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self._capacity = self._capacity or setup.pool_tokens
 
     def route(self, request: Request, now_s: float) -> int:
         self._expire(now_s)
@@ -150,9 +154,6 @@ class PrebleE2(Router):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
         return price_us * needed / freed if freed else 0
-
-    def on_capacity(self, pool_tokens: int) -> None:
-        self._capacity = self._capacity or pool_tokens
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         # A refused request (0 tokens) says nothing about output lengths.

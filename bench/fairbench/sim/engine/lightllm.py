@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.core import PS_PER_S
+from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import Verdict, drive
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
 
@@ -52,6 +54,7 @@ class LightLLMWorker:
         self.limits = limits
         self.batch = RunningBatch()
         self.waiting = WaitingQueue(KVCache(limits.pool_tokens), cache_aware=False)
+        self.waiting.running = BatchView(self.batch, self._free_tokens)
         self._clock = clock
         self._profile = profile
         self._max_prefill = limits.max_prefill_tokens or max(limits.pool_tokens // 6, 3_072)
@@ -72,11 +75,14 @@ class LightLLMWorker:
             return
         if self._run is not None:
             self._book(self._run, self._run.steps_before(self._clock.now_ps))
-        self.scheduler.on_arrival(request, self.waiting)
+        self.scheduler.on_arrival(request, self.waiting, now_s)
         self.waiting.enter(sequence)
         if self._idle:
             self._idle = False
             self._clock.at(self._clock.now_ps, DECIDE, 0, self._decide)
+
+    def _free_tokens(self) -> int:
+        return self.limits.pool_tokens - self.batch.context_tokens
 
     def _ever_fits(self, sequence: Sequence) -> bool:
         alone = FitTest(RunningBatch(), self.limits)
@@ -116,22 +122,20 @@ class LightLLMWorker:
         fit = FitTest(self.batch, self.limits)
         admitted: list[Sequence] = []
         tokens = 0
-        selection = self.scheduler.select(self.waiting)
-        request = next(selection, None)
-        while request is not None:
+
+        def try_admit(request: Request) -> Verdict:
+            nonlocal tokens
             sequence = self.waiting.sequence_of(request)
-            fits = tokens + sequence.total <= self._max_prefill and fit.try_add(sequence)
-            if fits:
-                tokens += sequence.total
-                admitted.append(sequence)
-                sequence.extend_tokens = sequence.total
-                self.waiting.admit(request)
-                self.scheduler.on_admitted(request, sequence.total, recompute=False)
-            try:
-                request = selection.send(fits)
-            except StopIteration:
-                break
-        selection.close()
+            if tokens + sequence.total > self._max_prefill or not fit.try_add(sequence):
+                return Verdict.NO_ROOM
+            tokens += sequence.total
+            admitted.append(sequence)
+            sequence.extend_tokens = sequence.total
+            self.waiting.admit(request)
+            self.scheduler.on_admitted(request, sequence.total, recompute=False)
+            return Verdict.ADMITTED
+
+        drive(self.scheduler.select(self.waiting, self._clock.now_ps / PS_PER_S), try_admit)
         self.waiting.end_pass()
         return admitted
 

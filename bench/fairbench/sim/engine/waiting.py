@@ -16,6 +16,7 @@ from sortedcontainers import SortedList
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.prefix_tree import Place
+from fairbench.schedulers.views import NothingRunning, RunningView
 from fairbench.sim.engine.kv_cache import KVCache, KVNode, Waiter
 from fairbench.sim.engine.scans import MatchScan, QueueScan
 from fairbench.sim.sequence import Sequence
@@ -83,6 +84,7 @@ class WaitingQueue:
     """
 
     def __init__(self, cache: KVCache, cache_aware: bool) -> None:
+        self.running: RunningView = NothingRunning()
         self._cache = cache
         self._cache_aware = cache_aware
         self._queue: OrderedDict[int, Entry] = OrderedDict()

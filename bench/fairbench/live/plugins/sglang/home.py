@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from itertools import count
 
 from fairbench.core import Request
+from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.sglang.config import PluginConfig
 from fairbench.live.plugins.sglang.ledger import Ledger
+from fairbench.live.plugins.sglang.live_batch import LiveBatch
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
-from fairbench.schedulers.base import Selection
+from fairbench.schedulers.drive import Preempt, Selection, resume
+from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
 
 
@@ -44,8 +47,11 @@ class Home:
         self.config = config
         self.scheduler = config.build()
         self.ledger = ledger
-        self.view = LiveView(sort, match)
         self._tracked: dict[Req, Tracked] = {}
+        self.batch = LiveBatch(self._tracked)
+        self.view = LiveView(sort, match, self.batch)
+        self.costs = FittedCosts() if self.scheduler.wants_costs else None
+        self.scheduler.prepare(Setup(costs=self.costs))
         self._numbers = count()
         self._selection: Selection
         self._candidate: Request | None = None
@@ -57,14 +63,14 @@ class Home:
         """Whether the scheduler takes the request in. A retracted one is in already."""
         if req in self._tracked:
             return True
-        tracked = self._tracked[req] = Tracked(self._request(req))
+        tracked = self._tracked[req] = Tracked(self._request(req, now_s))
         if self.scheduler.accepts(tracked.request, now_s):
             return True
         del self._tracked[req]
         self.ledger.count("refusals", tracked.request.client)
         return False
 
-    def _request(self, req: Req) -> Request:
+    def _request(self, req: Req, now_s: float) -> Request:
         """What the scheduler gets to see. SGLang knows of no programs, hence the zeros."""
         return Request(
             request_id=next(self._numbers),
@@ -74,18 +80,19 @@ class Home:
             prompt=segments_of(req.origin_input_ids),
             input_tokens=len(req.origin_input_ids),
             max_new_tokens=req.sampling_params.max_new_tokens,
+            arrival_s=now_s,
         )
 
-    def queued(self, req: Req, retracted: bool) -> None:
+    def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """SGLang has appended the request to its queue."""
         request = self._tracked[req].request
         if retracted:
             self.ledger.count("retractions", request.client)
-            self.scheduler.on_retract(request, self.view)
+            self.scheduler.on_retract(request, self.view, now_s)
         else:
             self.ledger.count("arrivals", request.client)
-            self.scheduler.on_arrival(request, self.view)
-        self.view.enter(request, req)
+            self.scheduler.on_arrival(request, self.view, now_s)
+        self.view.track(request, req)
 
     def gone(self, req: Req) -> None:
         """The request has ended, wherever it was. To be told twice does no harm."""
@@ -109,14 +116,15 @@ class Home:
 
     # Admission.
 
-    def arm(self, queue: ArmedQueue) -> None:
+    def arm(self, queue: ArmedQueue, now_s: float) -> None:
         """Let the next walk over the queue follow the scheduler."""
-        queue.armed = self._candidates()
+        queue.armed = self._candidates(now_s)
 
-    def _candidates(self) -> Iterator[Req]:
-        selection = self._selection = self.scheduler.select(self.view)
+    def _candidates(self, now_s: float) -> Iterator[Req]:
+        """What the scheduler names, as SGLang's own loop, which does the driving, asks for it."""
+        selection = self._selection = self.scheduler.select(self.view, now_s)
         try:
-            self._candidate = next(selection, None)
+            self._candidate = self._request_of(next(selection, None))
             while self._candidate is not None:
                 self._answer = False
                 yield self.view.req_of(self._candidate)
@@ -128,10 +136,13 @@ class Home:
     def _resume(self, admitted: bool) -> None:
         """Tell the scheduler what became of its candidate, and hear the next one."""
         self._answer = None
-        try:
-            self._candidate = self._selection.send(admitted)
-        except StopIteration:
-            self._candidate = None
+        self._candidate = self._request_of(resume(self._selection, admitted))
+
+    def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
+        """The next request to try: nothing is preempted here (see ``limits``)."""
+        while isinstance(candidate, Preempt):
+            candidate = resume(self._selection, False)
+        return candidate
 
     def tries_another(self) -> bool:
         """There was no room for the candidate. Whether the scheduler names another."""

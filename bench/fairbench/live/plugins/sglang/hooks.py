@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from fairbench import __version__
+from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.sglang.config import PluginConfig
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.ledger import COUNTED, Ledger
@@ -107,7 +108,7 @@ class Hooks:
         """Around ``_add_request_to_queue``."""
         original(scheduler, req, is_retracted)
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
-            self.home.queued(req, is_retracted)
+            self.home.queued(req, is_retracted, time.monotonic())
 
     # An admission pass.
 
@@ -116,6 +117,7 @@ class Hooks:
         self.home.sweep(scheduler.waiting_queue)
         queue = scheduler.waiting_queue = ArmedQueue(scheduler.waiting_queue)
         self._passed_over = False
+        self.home.batch.look(scheduler, named.get("running_batch", scheduler.running_batch).reqs)
         new_batch, running_batch = original(scheduler, *args, **named)
         if scheduler.waiting_queue is queue:  # nothing was admitted
             scheduler.waiting_queue = queue[:]
@@ -128,7 +130,7 @@ class Hooks:
     ) -> None:
         """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
         self.order.begin_pass(original, policy, waiting_queue, *args, **named)
-        self.home.arm(waiting_queue)
+        self.home.arm(waiting_queue, time.monotonic())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
         """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
@@ -150,10 +152,25 @@ class Hooks:
     def results(self, original: Original, scheduler: Any, batch: Any, *args: Any) -> Any:
         """Around ``process_batch_result``."""
         result = original(scheduler, batch, *args)
+        if self.home.costs is not None:
+            self._observe(self.home.costs, batch, time.monotonic())
         self.home.produced(batch.reqs)
         if self._exporter:
             self._exporter.balances(self.home.scheduler, self.home.idle)
         return result
+
+    @staticmethod
+    def _observe(costs: FittedCosts, batch: Any, now_s: float) -> None:
+        """What this iteration took. With overlap scheduling it is rather more than that."""
+        started_s = getattr(batch, "launch_ts", None)
+        if not started_s or not batch.reqs:
+            return
+        if batch.forward_mode.is_decode():
+            context = sum(len(req.origin_input_ids) + len(req.output_ids) for req in batch.reqs)
+            costs.observe_decode(len(batch.reqs), context, now_s - started_s)
+        elif batch.forward_mode.is_extend() and batch.extend_lens:
+            chunks = zip(batch.prefix_lens, batch.extend_lens, strict=True)
+            costs.observe_prefill(chunks, now_s - started_s)
 
     def retract(self, original: Original, batch: Any, *args: Any) -> Any:
         """Around ``retract_decode``: what it has to abort is never heard of again."""

@@ -25,6 +25,9 @@ def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
         if value and value != off:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {value} is not supported with FAIRBENCH_LOCAL")
+    if scheduler.preempts or scheduler.orders_retraction:
+        what = "preempts" if scheduler.preempts else "orders retractions"
+        raise UsageError(f"{scheduler.name} {what}, which SGLang's own scheduler keeps to itself")
     # Each rank has a clock of its own, and all must decide alike.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if refuses and server_args.tp_size > 1:

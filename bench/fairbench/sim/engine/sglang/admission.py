@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, Selection
+from fairbench.core import PS_PER_S, Request
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import Verdict, drive, never
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
@@ -73,6 +75,10 @@ class PrefillPass:
         """After an admission: nothing more is tried."""
         return self._input_left <= 0 or self._chunk_left <= 0 or self._reserved_all
 
+    def give_back(self, reserved_tokens: float) -> None:
+        """A running request was preempted: nothing is kept free for its outputs any more."""
+        self._total_offset -= reserved_tokens
+
     def continue_chunk(self, sequence: Sequence) -> None:
         """The chunked request goes first, whatever the policy says."""
         remaining_total = self._cache.free + self._cache.evictable - self._total_offset
@@ -120,37 +126,35 @@ def run_selection(
     attempt: PrefillPass,
     scheduler: LocalScheduler,
     waiting: WaitingQueue,
-    slots: int,
+    slots: Callable[[], int],
     now_ps: int,
+    preempt: Callable[[Request], bool] = never,
 ) -> bool:
-    """Let the scheduler fill the pass. Returns whether it ended for want of request slots."""
-    selection = scheduler.select(waiting)
-    new = 0
+    """Let the scheduler fill the pass. Returns whether it ended for want of request slots.
+
+    ``slots`` tells how many more requests may run now.
+    """
+    no_slots = False
+
+    def try_admit(request: Request) -> Verdict:
+        nonlocal no_slots
+        if attempt.spent:
+            return Verdict.OVER
+        if slots() <= 0:
+            no_slots = True
+            return Verdict.OVER
+        sequence = waiting.sequence_of(request)
+        if not attempt.try_admit(sequence, waiting):
+            return Verdict.NO_ROOM
+        waiting.admit(request)
+        _book(sequence, scheduler, now_ps)
+        return Verdict.LAST if attempt.over else Verdict.ADMITTED
+
     try:
-        request: Request | None = next(selection, None)
-        while request is not None and not attempt.spent:
-            if new >= slots:
-                return True
-            sequence = waiting.sequence_of(request)
-            admitted = attempt.try_admit(sequence, waiting)
-            if admitted:
-                new += 1
-                waiting.admit(request)
-                _book(sequence, scheduler, now_ps)
-                if attempt.over:
-                    break
-            request = _resume(selection, admitted)
-        return False
+        drive(scheduler.select(waiting, now_ps / PS_PER_S), try_admit, preempt)
     finally:
-        selection.close()
         waiting.end_pass()
-
-
-def _resume(selection: Selection, admitted: bool) -> Request | None:
-    try:
-        return selection.send(admitted)
-    except StopIteration:
-        return None
+    return no_slots
 
 
 def _book(sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:

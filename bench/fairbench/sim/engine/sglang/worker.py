@@ -6,22 +6,30 @@ scheduling is off. Rules: algorithms.md 1.1 and 10 ("Engine contract", "Exact mu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from math import ceil
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import never
 from fairbench.sim.clock import DECIDE, END, Clock
-from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import Prefill, PrefillPass, run_selection, shares_of
 from fairbench.sim.engine.sglang.sequence_memory import give_back, store_outputs, store_prompt
 from fairbench.sim.engine.sglang.token_ratio import RETRACT_DECODE_STEPS, NewTokenRatio
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import ServiceLog, Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
+
+
+def nothing() -> None:
+    """What happens after a decision of which nobody wants to hear."""
 
 
 class Worker:
@@ -43,6 +51,8 @@ class Worker:
         self.cache = cache
         self.batch = RunningBatch()
         self.waiting = WaitingQueue(cache, scheduler.cache_aware)
+        self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
+        self.on_pass: Callable[[], None] = nothing  # after every decision what to run next
         self._clock = clock
         self._profile = profile
         self._log = log
@@ -52,6 +62,7 @@ class Worker:
         self._run: DecodeRun | None = None
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
+        self._preempted: list[Sequence] = []  # in the pass under way
         self._idle = True
         self._stretch: Stretch | None = None  # under way; written when the batch changes
 
@@ -61,13 +72,13 @@ class Worker:
         """A request arrives. One that can never fit, or is over a rate limit, is refused now."""
         request = sequence.request
         sequence.worker = self.index
-        accepts = self.scheduler.accepts
-        if not self.fits(request) or not accepts(request, self._clock.now_ps / PS_PER_S):
+        now_s = self._clock.now_ps / PS_PER_S
+        if not self.fits(request) or not self.scheduler.accepts(request, now_s):
             sequence.status = REFUSED
             sequence.on_done(sequence)
             return
         self.sync()
-        self.scheduler.on_arrival(request, self.waiting)
+        self.scheduler.on_arrival(request, self.waiting, now_s)
         self.waiting.enter(sequence)
         if self._run is not None and not self._batch_is_full:
             self._stop_run(self._run)
@@ -153,26 +164,47 @@ class Worker:
     def _decide(self) -> None:
         if not self.batch.sequences:
             self._batch_is_full = False
-        if self._start_prefill() or self._start_decode():
-            return
+        if not (self._start_prefill() or self._start_decode()):
+            self._rest()
+        self.on_pass()
+
+    def _rest(self) -> None:
+        """Nothing runs. Who waits was left out by the scheduler's own wish."""
+        self._idle = True
         if not len(self.waiting):
             self._ratio.reset(self.batch.steps)
-        self._idle = True
+        elif not self.scheduler.work_conserving:
+            now_ps = self._clock.now_ps
+            wake_s = self.scheduler.wake_s(self.waiting, now_ps / PS_PER_S)
+            if wake_s is not None:
+                wake_ps = max(now_ps + 1, ceil(wake_s * PS_PER_S))
+                self._clock.at(wake_ps, DECIDE, self.index, self._wake)
+
+    def _wake(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._decide()
 
     # Prefill.
 
     def _start_prefill(self) -> bool:
         if self._chunked is None:
-            if self._batch_is_full or not len(self.waiting):
+            if not len(self.waiting):
                 return False
-            if len(self.batch.sequences) >= self.limits.max_running_requests:
+            if self._batch_is_full and not self.scheduler.preempts:
+                return False
+            if (
+                len(self.batch.sequences) >= self.limits.max_running_requests
+                and not self.scheduler.preempts
+            ):
                 self._batch_is_full = True
                 return False
         if not self.scheduler.cache_aware:
             self.waiting.pass_unmatched()
         attempt = self._fill_pass()
         if not attempt.admitted:
-            return False
+            return self._requeue_preempted() and self._start_prefill()
+        self._requeue_preempted()
         self._prefills = attempt.admitted
         self._prefill_start_ps = self._clock.now_ps
         chunks = []
@@ -186,16 +218,22 @@ class Worker:
         return True
 
     def _fill_pass(self) -> PrefillPass:
-        limits = self.limits
+        limits, sequences = self.limits, self.batch.sequences
+        most = limits.max_running_requests
         reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
         attempt = PrefillPass(
             self.cache, reserved, limits.max_prefill_tokens, limits.chunked_prefill_size
         )
         if self._chunked is not None:
             attempt.continue_chunk(self._chunked)
-        slots = limits.max_running_requests - len(self.batch.sequences) - len(attempt.admitted)
-        now_ps = self._clock.now_ps
-        no_slots = run_selection(attempt, self.scheduler, self.waiting, slots, now_ps)
+        no_slots = run_selection(
+            attempt,
+            self.scheduler,
+            self.waiting,
+            lambda: most - len(sequences) - len(attempt.admitted),
+            self._clock.now_ps,
+            partial(self._preempt, attempt) if self.scheduler.preempts else never,
+        )
         if no_slots or (attempt.out_of_memory and (attempt.admitted or len(self.batch.sequences))):
             self._batch_is_full = True
         self._chunked = attempt.chunked
@@ -281,7 +319,7 @@ class Worker:
         those that stay have memory for 20 steps each.
         """
         batch, cache = self.batch, self.cache
-        order = batch.retraction_order()
+        order = self._retraction_order()
         self._end_stretch()
         cache.evict(len(batch) - cache.free)
         while len(batch) > cache.free + cache.evictable and len(order) > 1:
@@ -289,11 +327,47 @@ class Worker:
             give_back(cache, sequence, batch.leave(sequence))
             cache.evict(RETRACT_DECODE_STEPS * len(order) - cache.free)
             sequence.retract(self._clock.now_ps)
-            self.scheduler.on_retract(sequence.request, self.waiting)
-            self.waiting.enter(sequence)
+            self._wait_again(sequence)
         batch.rearrange(order)
         self._ratio.after_retraction(batch)
         self._batch_is_full = False
+
+    def _retraction_order(self) -> list[Sequence]:
+        """Who loses its memory first comes last."""
+        if not self.scheduler.orders_retraction:
+            return self.batch.retraction_order()
+        of_request = {sequence.request: sequence for sequence in self.batch.sequences}
+        wanted = self.scheduler.retraction_order(self.waiting.running)
+        assert set(wanted) == set(of_request), "a retraction order names every running request once"
+        return [of_request[request] for request in reversed(wanted)]
+
+    def _preempt(self, attempt: PrefillPass, request: Request) -> bool:
+        """Take a running request's memory back, at its scheduler's wish. False: it does not run."""
+        batch = self.batch
+        sequence = next((one for one in batch.sequences if one.request is request), None)
+        if sequence is None:
+            return False
+        self._end_stretch()
+        to_go = min(request.max_new_tokens - batch.produced(sequence), CLIP_MAX_NEW_TOKENS)
+        attempt.give_back(to_go * self._ratio.at(batch.steps))
+        give_back(self.cache, sequence, batch.leave(sequence))
+        sequence.retract(self._clock.now_ps)
+        self._preempted.append(sequence)
+        return True
+
+    def _requeue_preempted(self) -> bool:
+        """The pass is over: what it preempted waits again. Whether nothing else is running."""
+        preempted, self._preempted = self._preempted, []
+        for sequence in preempted:
+            self._wait_again(sequence)
+        if preempted:
+            self._batch_is_full = False
+        return bool(preempted) and not len(self.batch)
+
+    def _wait_again(self, sequence: Sequence) -> None:
+        now_s = self._clock.now_ps / PS_PER_S
+        self.scheduler.on_retract(sequence.request, self.waiting, now_s)
+        self.waiting.enter(sequence)
 
     def _finish(self, sequence: Sequence) -> None:
         self.batch.leave(sequence)

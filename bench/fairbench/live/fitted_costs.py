@@ -1,0 +1,66 @@
+"""What iterations cost on a real server, fitted to the server's own while it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORGET = 0.999  # weight of what was seen one iteration earlier
+FEW = 8  # iterations below which nothing is fitted
+
+
+class _Fit:
+    """Recent least squares of seconds on a constant and two counts, none of them negative."""
+
+    def __init__(self) -> None:
+        self._products: NDArray[np.float64] = np.zeros((3, 3))
+        self._targets: NDArray[np.float64] = np.zeros(3)
+        self._seen = 0
+
+    def observe(self, first: float, second: float, seconds: float) -> None:
+        """One iteration."""
+        row = np.array([1.0, first, second])
+        self._products = FORGET * self._products + np.outer(row, row)
+        self._targets = FORGET * self._targets + row * seconds
+        self._seen += 1
+
+    def predict(self, first: float, second: float) -> float:
+        """Seconds; 0 as long as too little has been seen."""
+        if self._seen < FEW:
+            return 0.0
+        coefficients = np.linalg.lstsq(self._products, self._targets, rcond=1e-9)[0]
+        return max(0.0, float(coefficients @ np.array([1.0, first, second])))
+
+
+class FittedCosts:
+    """A ``CostModel``: a prefill is linear in its tokens and in the context that they attend to,
+
+    a decode step in its requests and in their context, as in the simulator's timing profiles.
+    """
+
+    def __init__(self) -> None:
+        self._prefill, self._decode = _Fit(), _Fit()
+
+    def observe_prefill(self, chunks: Iterable[tuple[int, int]], seconds: float) -> None:
+        """An iteration of (tokens before, new tokens) of each prompt took so long."""
+        pairs = list(chunks)
+        self._prefill.observe(
+            sum(new for _, new in pairs), sum(_attended(*pair) for pair in pairs), seconds
+        )
+
+    def observe_decode(self, requests: int, context_tokens: int, seconds: float) -> None:
+        """A decode step took so long."""
+        self._decode.observe(requests, context_tokens, seconds)
+
+    def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
+        return self._prefill.predict(new_tokens, _attended(cached_tokens, new_tokens))
+
+    def decode_step_s(self, requests: int, context_tokens: int) -> float:
+        return self._decode.predict(requests, context_tokens)
+
+
+def _attended(cached_tokens: int, new_tokens: int) -> float:
+    """Pairs of tokens that attend to each other."""
+    return new_tokens * (cached_tokens + (new_tokens + 1) / 2)

@@ -1,0 +1,71 @@
+"""An admission pass: a scheduler names candidates, its home says what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from fairbench.core import Request
+
+
+class Preempt(NamedTuple):
+    """Yielded in a selection: take this running request's memory back; it is recomputed later.
+
+    The answer is whether that was done. Its outputs stay, ``on_retract`` is called, and it waits
+    again once the pass is over. Only for a scheduler that declares ``preempts``.
+    """
+
+    request: Request
+
+
+# The scheduler yields what should be tried next, the home sends back whether it was done, or
+# closes the generator when the pass is over.
+Selection: TypeAlias = Generator[Request | Preempt, bool, None]
+
+
+class Verdict(Enum):
+    """What became of a candidate."""
+
+    ADMITTED = "it is in"
+    NO_ROOM = "there is no room for it"
+    LAST = "it is in, and the pass is over"
+    OVER = "it was not tried: the pass is over"
+
+
+def never(request: Request) -> bool:
+    """The answer of a home that preempts nothing."""
+    return False
+
+
+def drive(
+    selection: Selection,
+    try_admit: Callable[[Request], Verdict],
+    preempt: Callable[[Request], bool] = never,
+) -> None:
+    """Try what the scheduler names until it stops or the pass is over.
+
+    After an admission that ends the pass the scheduler is not asked again: it might refill, or
+    move on to another group, for a candidate that nobody will try.
+    """
+    admitted, no_room = Verdict.ADMITTED, Verdict.NO_ROOM
+    try:
+        candidate = next(selection, None)
+        while candidate is not None:
+            if isinstance(candidate, Preempt):
+                candidate = resume(selection, preempt(candidate.request))
+                continue
+            verdict = try_admit(candidate)
+            if verdict is not admitted and verdict is not no_room:
+                return
+            candidate = resume(selection, verdict is admitted)
+    finally:
+        selection.close()
+
+
+def resume(selection: Selection, answer: bool) -> Request | Preempt | None:
+    """Tell the scheduler what became of its candidate; the next one, None if it has none."""
+    try:
+        return selection.send(answer)
+    except StopIteration:
+        return None

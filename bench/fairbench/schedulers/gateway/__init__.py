@@ -1,0 +1,1 @@
+"""Queues before the cluster: which request goes next, and when one may go."""

@@ -1,0 +1,68 @@
+"""The queue before the cluster: any local scheduler orders it, any router empties it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Router
+from fairbench.schedulers.drive import Verdict, drive
+from fairbench.schedulers.gateway.room import Room
+from fairbench.schedulers.queue_view import QueueView
+
+
+class GatewayQueue:
+    """Holds requests until ``room`` and the router let them go, in the order of its scheduler.
+
+    A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches: the whole
+    input is charged when a request goes, its outputs when it is over. Pure: the home calls
+    ``release`` whenever something has changed.
+    """
+
+    def __init__(self, scheduler: LocalScheduler, router: Router, room: Room) -> None:
+        self.scheduler = scheduler
+        self._router = router
+        self._room = room
+        self._view = QueueView()
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __iter__(self) -> Iterator[Request]:
+        """The requests that are held, in order of arrival."""
+        return iter(self._view.queue_order())
+
+    def enter(self, request: Request, now_s: float) -> None:
+        """A request arrives."""
+        self.scheduler.on_arrival(request, self._view, now_s)
+        self._view.enter(request)
+
+    def release(self, now_s: float, send: Callable[[Request, int], None]) -> None:
+        """``send`` to its worker whatever may go now, one by one, so that the loads are true."""
+
+        def try_send(request: Request) -> Verdict:
+            if not self._room.has_room():
+                return Verdict.OVER
+            worker = self._router.route(request, now_s)
+            if worker is None:
+                return Verdict.NO_ROOM
+            self._view.leave(request)
+            self.scheduler.on_admitted(request, request.input_tokens, recompute=False)
+            send(request, worker)
+            return Verdict.ADMITTED
+
+        if len(self._view):
+            drive(self.scheduler.select(self._view, now_s), try_send)
+
+    def finish(self, request: Request, output_tokens: int) -> None:
+        """A request that was sent is over, and has produced so many tokens."""
+        if output_tokens:
+            self.scheduler.on_tokens(request.client, output_tokens)
+            if self.scheduler.per_request_tokens:
+                self.scheduler.on_request_tokens(request, output_tokens)
+        self.scheduler.on_finish(request)
+
+    def withdraw(self, request: Request) -> None:
+        """A request that is held is wanted no more."""
+        self._view.leave(request)
+        self.scheduler.on_finish(request)

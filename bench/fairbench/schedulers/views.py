@@ -1,0 +1,160 @@
+"""What a scheduler sees of its home: the waiting queue, the running batch, the workers' load."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple, Protocol
+
+from fairbench.core import Request
+
+
+class Scan(Protocol):
+    """The waiting requests in one order, frozen when the scan was made, clients skippable."""
+
+    def __iter__(self) -> Iterator[Request]: ...
+
+    def __next__(self) -> Request: ...
+
+    def skip(self, client: str) -> None:
+        """Pass over this client's requests from here on (cheap, however many there are)."""
+        ...
+
+    def unskip_all(self) -> None:
+        """Offer every client again, from the current position on. What was passed stays passed."""
+        ...
+
+
+class Running(NamedTuple):
+    """A request of the running batch. ``held_tokens`` is its context, a shared prefix included;
+
+    ``reserved_tokens`` is what admission still keeps free for it, before any ratio.
+    """
+
+    request: Request
+    output_tokens: int
+    held_tokens: int
+    reserved_tokens: int
+
+
+class ClientLoad(NamedTuple):
+    """What a client has running: sums over its ``Running``; ``decode_steps`` counts tokens made."""
+
+    requests: int
+    held_tokens: int
+    reserved_tokens: int
+    decode_steps: int
+
+
+class RunningView(Protocol):
+    """The running batch, as it was when the pass began.
+
+    What this pass has admitted is not in it; what it has preempted is no longer in it.
+    """
+
+    @property
+    def free_tokens(self) -> int:
+        """KV memory that a request could get: free, or cached and in use by nobody."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Running]:
+        """The running requests, in the order of the batch. A walk over all of them."""
+        ...
+
+    def load(self, client: str) -> ClientLoad:
+        """What this client has running. A walk over the batch."""
+        ...
+
+
+class WaitingView(Protocol):
+    """The home's waiting queue as a scheduler sees it.
+
+    A request leaves the view the moment it is admitted, except that a scan made earlier has its
+    own frozen order (it never offers an admitted request again). Retracted requests re-enter at
+    the tail of the queue, preempted ones when the pass is over.
+    """
+
+    @property
+    def running(self) -> RunningView:
+        """The batch that runs beside this queue."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def clients(self) -> Collection[str]:
+        """Clients with at least one waiting request, in a deterministic order."""
+        ...
+
+    def oldest(self, client: str) -> Request:
+        """The client's first request in queue order. Precondition: the client is waiting."""
+        ...
+
+    def queue_order(self) -> Scan:
+        """All waiting requests in queue order."""
+        ...
+
+    def match_order(self, *, refresh: bool = True) -> Scan:
+        """All waiting requests, longest cached prefix first, as SGLang's LPM sorts them.
+
+        The sort is stable over the previous order. Requests that share 32 tokens with an earlier
+        waiting request and have at most 32 cached come last (in-batch deprioritisation). With
+        ``refresh=False`` nothing is matched or sorted: the last order, newcomers at the tail.
+        Only for a scheduler that declares ``cache_aware``.
+        """
+        ...
+
+    def matched_tokens(self, request: Request) -> int:
+        """Tokens of this request's prompt that are cached now (at most its length - 1)."""
+        ...
+
+
+class WorkerLoad(NamedTuple):
+    """What is under way at a worker. ``queued`` and ``running`` are None where nobody says.
+
+    ``in_flight`` requests were sent there and have not finished; ``tokens`` are held by running
+    requests, or, where the worker is not asked, the prompts of those in flight.
+    """
+
+    in_flight: int
+    tokens: int
+    queued: int | None = None
+    running: int | None = None
+
+
+class FleetView(Protocol):
+    """The workers as a router or a gateway sees them."""
+
+    def workers(self) -> Collection[int]:
+        """The workers that are up, ascending."""
+        ...
+
+    def load(self, worker: int) -> WorkerLoad:
+        """What is under way there now."""
+        ...
+
+
+class NothingRunning:
+    """A ``RunningView`` for homes without a batch, such as a queue before the cluster."""
+
+    free_tokens = 0
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter(())
+
+    def load(self, client: str) -> ClientLoad:
+        return ClientLoad(0, 0, 0, 0)
+
+
+def client_load(running: RunningView, client: str) -> ClientLoad:
+    """``RunningView.load`` by a walk over the batch."""
+    mine = [one for one in running if one.request.client == client]
+    return ClientLoad(
+        len(mine),
+        sum(one.held_tokens for one in mine),
+        sum(one.reserved_tokens for one in mine),
+        sum(one.output_tokens for one in mine),
+    )

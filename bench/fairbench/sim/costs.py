@@ -1,0 +1,19 @@
+"""What iterations cost on a simulated worker, for schedulers that weigh time."""
+
+from __future__ import annotations
+
+from fairbench.core import PS_PER_S
+from fairbench.hardware.timing import TimingProfile
+
+
+class ProfileCosts:
+    """The ``CostModel`` of a timing profile."""
+
+    def __init__(self, profile: TimingProfile) -> None:
+        self._profile = profile
+
+    def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
+        return self._profile.prefill_ps([(cached_tokens, new_tokens)]) / PS_PER_S
+
+    def decode_step_s(self, requests: int, context_tokens: int) -> float:
+        return self._profile.decode_ps(requests, context_tokens) / PS_PER_S

@@ -1,0 +1,34 @@
+"""The running batch of a simulated worker, as its scheduler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fairbench.schedulers.views import ClientLoad, Running, client_load
+from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
+
+
+class BatchView:
+    """A RunningView. ``free_tokens`` returns the KV memory that a request could get."""
+
+    def __init__(self, batch: RunningBatch, free_tokens: Callable[[], int]) -> None:
+        self._batch = batch
+        self._free_tokens = free_tokens
+
+    @property
+    def free_tokens(self) -> int:
+        return self._free_tokens()
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __iter__(self) -> Iterator[Running]:
+        for sequence in self._batch.sequences:
+            request, produced = sequence.request, self._batch.produced(sequence)
+            reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
+            yield Running(request, produced, request.input_tokens + produced, reserved)
+
+    def load(self, client: str) -> ClientLoad:
+        if client not in self._batch.per_client:
+            return ClientLoad(0, 0, 0, 0)
+        return client_load(self, client)

@@ -1,0 +1,26 @@
+"""The simulated workers as a router or a gateway sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from fairbench.schedulers.views import WorkerLoad
+from fairbench.sim.engine.sglang.worker import Worker
+
+
+class SimFleet:
+    """A FleetView that knows everything at once; a real one hears of it late."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._workers = workers
+
+    def workers(self) -> Collection[int]:
+        return range(len(self._workers))
+
+    def load(self, worker: int) -> WorkerLoad:
+        one = self._workers[worker]
+        one.sync()
+        queued, under_way = len(one.waiting), len(one.in_flight())
+        cache = one.cache
+        tokens = cache.capacity - cache.free - cache.evictable
+        return WorkerLoad(under_way, tokens, queued, under_way - queued)

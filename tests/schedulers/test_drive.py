@@ -1,0 +1,80 @@
+"""The one loop of an admission pass: who is asked, in which order, and when it ends."""
+
+import pytest
+
+from fairbench.core import Request
+from fairbench.schedulers.drive import Preempt, Verdict, drive
+
+
+def request(number):
+    return Request(number, "a", 0, 0, (), 1, 1)
+
+
+REQUESTS = [request(number) for number in range(4)]
+
+
+def selection(heard, candidates=REQUESTS):
+    """Names the candidates in turn and writes down what it hears, and that it was closed."""
+    try:
+        for candidate in candidates:
+            heard.append((yield candidate))
+        heard.append("out of candidates")
+    finally:
+        heard.append("closed")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "heard"),
+    [
+        ("ANAN", [True, False, True, False, "out of candidates", "closed"]),
+        ("AL", [True, "closed"]),  # admitted, but the scheduler is not asked for another
+        ("NO", [False, "closed"]),
+        ("O", ["closed"]),
+    ],
+)
+def test_what_a_scheduler_hears(verdicts, heard):
+    meaning = {
+        "A": Verdict.ADMITTED,
+        "N": Verdict.NO_ROOM,
+        "L": Verdict.LAST,
+        "O": Verdict.OVER,
+    }
+    told, tried = [], []
+
+    def try_admit(candidate):
+        tried.append(candidate)
+        return meaning[verdicts[len(tried) - 1]]
+
+    drive(selection(told), try_admit)
+    assert told == heard
+    assert tried == REQUESTS[: len(verdicts)]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_preemption_is_answered_and_is_no_admission(done):
+    told, preempted = [], []
+
+    def preempt(victim):
+        preempted.append(victim)
+        return done
+
+    drive(selection(told, [Preempt(REQUESTS[0]), REQUESTS[1]]), lambda _: Verdict.ADMITTED, preempt)
+    assert told == [done, True, "out of candidates", "closed"]
+    assert preempted == [REQUESTS[0]]
+
+
+def test_a_home_that_preempts_nothing_says_so():
+    told = []
+    drive(selection(told, [Preempt(REQUESTS[0])]), lambda _: Verdict.ADMITTED)
+    assert told == [False, "out of candidates", "closed"]
+
+
+def test_the_scheduler_is_closed_when_its_home_fails():
+    told = []
+
+    def fail(_):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        drive(selection(told), fail)
+    assert told == ["closed"]

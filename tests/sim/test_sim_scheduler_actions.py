@@ -1,0 +1,194 @@
+"""What a scheduler can see and do beyond ordering a queue, in the simulated engine."""
+
+import pytest
+from sim_helpers import PLAIN, US, Home
+
+from fairbench.core import PS_PER_S
+from fairbench.schedulers.base import Preempt
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.sim.costs import ProfileCosts
+from fairbench.sim.sequence import FINISHED
+
+
+class Policy(FCFS):
+    """FCFS to change in one place."""
+
+    def __init__(self):
+        super().__init__(FCFS.Params())
+        self.heard = []
+
+    def on_retract(self, request, view, now_s):
+        self.heard.append(("retracted", request.request_id, round(now_s * 1e6)))
+
+
+class Urgent(Policy):
+    """Whoever waits with a priority takes the memory of running requests without one."""
+
+    preempts = True
+
+    def select(self, view, now_s):
+        for request in view.queue_order():
+            if not request.priority and any(one.request.priority for one in view.running):
+                return
+            if (yield request):
+                continue
+            victims = [one.request for one in view.running if one.request.priority == 0]
+            if not request.priority or not victims:
+                return
+            self.heard.append(("preempts", victims[0].request_id, (yield Preempt(victims[0]))))
+            yield request
+
+
+def with_priority(home, parts, output, at_ps):
+    """A request of priority 1."""
+    sequence = home.send(parts, output, at_ps=at_ps, client="y")
+    object.__setattr__(sequence.request, "priority", 1)
+    return sequence
+
+
+def test_a_preempted_request_waits_again_and_keeps_its_outputs():
+    """Pool 100: 40 + 40 outputs run when one of 50 + 10 with a priority arrives at 20 ms."""
+    policy = Urgent()
+    home = Home(policy, pool=100, full_reservation=True)
+    first = home.send(40, 40)
+    urgent = with_priority(home, 50, 10, at_ps=20_000 * US)
+    home.run()
+    assert [kind for kind, *_ in policy.heard] == ["preempts", "retracted"]
+    assert policy.heard[0] == ("preempts", 0, True)
+    assert (first.status, urgent.status) == (FINISHED, FINISHED)
+    assert urgent.finish_ps < first.finish_ps
+    assert (first.retractions, urgent.retractions) == (1, 0)
+    assert (first.produced, urgent.produced) == (40, 10)
+    # Its prompt and what it had produced are computed again, and nothing else.
+    kept = first.recompute_tokens + first.filled - first.total
+    assert 0 < first.recompute_tokens <= 40 + 40
+    assert kept >= 0
+
+
+def test_nobody_running_cannot_be_preempted():
+    class Eager(Policy):
+        preempts = True
+
+        def select(self, view, now_s):
+            for request in view.queue_order():
+                self.heard.append((yield Preempt(request)))
+                yield request
+
+    policy = Eager()
+    home = Home(policy)
+    home.send(10, 3)
+    home.run()
+    assert policy.heard == [False]
+
+
+def test_everyone_preempted_and_nobody_admitted_is_no_deadlock():
+    class Fickle(Policy):
+        """Throws everything out once, and admits nothing in that pass."""
+
+        preempts = True
+
+        def select(self, view, now_s):
+            if len(view.running) and not self.heard:
+                for one in list(view.running):
+                    yield Preempt(one.request)
+                return
+            yield from view.queue_order()
+
+    home = Home(Fickle())
+    sent = [home.send(10, 50), home.send(10, 50, at_ps=3_000 * US)]
+    home.run()
+    assert [one.status for one in sent] == [FINISHED, FINISHED]
+    assert sent[0].retractions == 1
+
+
+def test_the_running_batch_is_visible():
+    class Looking(Policy):
+        def select(self, view, now_s):
+            seen = [(one.request.request_id, one.output_tokens) for one in view.running]
+            self.heard.append((seen, view.running.load("x"), view.running.free_tokens))
+            yield from super().select(view, now_s)
+
+    policy = Looking()
+    home = Home(policy, pool=1000)
+    home.send(100, 30)
+    home.send(50, 30, client="y", at_ps=20_000 * US)
+    home.run()
+    (nothing, none, free), (seen, load, later) = policy.heard
+    assert (nothing, none.requests, free) == ([], 0, 1000)
+    [(number, produced)] = seen
+    assert number == 0
+    # 2 ms of prefill, then steps of 1.01 ms: 1 + floor-ish of 18 ms, the step under way booked.
+    assert produced == home.sent[0].produced - 30 + produced == load.decode_steps
+    assert (load.requests, load.held_tokens) == (1, 100 + produced)
+    assert load.reserved_tokens == 30 - produced
+    assert later == 1000 - (100 + produced - 1)  # the last token has no KV yet
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_retraction_follows_the_policy_where_it_has_an_order(backwards):
+    class Ordered(Policy):
+        orders_retraction = True
+
+        def retraction_order(self, running):
+            requests = [one.request for one in running]
+            return requests[::-1] if backwards else requests
+
+    policy = Ordered()
+    home = Home(policy, pool=130, schedule_conservativeness=0.01)
+    for _ in range(3):
+        home.send(30, 25)
+    home.run()
+    assert all(one.status == FINISHED for one in home.sent)
+    first_victim = policy.heard[0][1]
+    assert first_victim == (2 if backwards else 0)
+
+
+class TestRoomLeftOnPurpose:
+    class Reserved(Policy):
+        """Client y may run only from 50 ms on."""
+
+        work_conserving = False
+
+        def select(self, view, now_s):
+            for request in view.queue_order():
+                if request.client == "y" and now_s < 0.05:
+                    continue
+                if not (yield request):
+                    return
+
+        def wake_s(self, view, now_s):
+            return 0.05 if now_s < 0.05 else None
+
+    def test_an_idle_worker_asks_again_when_it_was_told_to(self):
+        home = Home(self.Reserved())
+        held, other = home.send(10, 3, client="y"), home.send(10, 3, at_ps=5_000 * US)
+        home.run()
+        assert other.admitted_ps == 5_000 * US
+        assert held.admitted_ps == 50_000 * US
+        assert held.status == other.status == FINISHED
+
+    def test_a_busy_worker_asks_after_every_step(self):
+        home = Home(self.Reserved())
+        held = home.send(10, 3, client="y", at_ps=1)
+        home.send(10, 100)
+        home.run()
+        assert 50_000 * US <= held.admitted_ps < 53_000 * US
+
+    def test_without_a_time_to_wake_up_it_waits_for_something_to_happen(self):
+        class Silent(self.Reserved):
+            def wake_s(self, view, now_s):
+                return None
+
+        home = Home(Silent())
+        held = home.send(10, 3, client="y")
+        home.run()
+        assert held.admitted_ps == -1
+        home.send(10, 3, at_ps=60_000 * US)
+        home.run()
+        assert held.status == FINISHED
+
+
+def test_costs_are_the_profiles():
+    costs = ProfileCosts(PLAIN)
+    assert costs.prefill_s(50, 100) == pytest.approx(0.002)  # 1 ms + 10 us a token
+    assert costs.decode_step_s(4, 1000) == PLAIN.decode_ps(4, 1000) / PS_PER_S
