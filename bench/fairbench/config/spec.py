@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fairbench.config.backend import Backend
 from fairbench.config.toml import dumps
+from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import MAX_NAME, WorkloadSpec
-from fairbench.workloads.plan import ClientPlan, plan_clients
+from fairbench.workloads.plan import ClientPlan
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000

@@ -26,7 +26,7 @@ from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.summary import facts_of, summary_of
-from fairbench.workloads.arrivals import stream
+from fairbench.streams import stream
 from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import ClientPlan, program_stream
 

@@ -39,6 +39,15 @@ def _plain(name: str) -> str:
     return name
 
 
+def _not_generated(name: str) -> str:
+    if re.fullmatch(r"client-\d+", name):
+        raise ValueError("clients without a name of their own are called client-N")
+    return _plain(name)
+
+
+ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_not_generated)]
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -88,7 +97,7 @@ class WorkloadSpec(_Table):
 
     ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
     ``latency`` is what its latency columns show: a whole program, or each request's first token.
-    Times are in seconds.
+    ``client_names`` name the first clients; the rest are ``client-N``. Times are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
@@ -96,6 +105,7 @@ class WorkloadSpec(_Table):
     program: str
     latency: Literal["program", "ttft"]
     clients: Annotated[int, Field(ge=1, le=1000)]
+    client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
     duration_s: Positive
     warmup_s: NotNegative
     max_drain_s: NotNegative
@@ -111,10 +121,16 @@ class WorkloadSpec(_Table):
             program_class(self.program)
         except UsageError as error:
             raise ValueError(str(error)) from None
+        _check_client_names(self)
         make_params(self.program, self.params, "params")
         for name, scenario in self.scenarios.items():
             _check_scenario(self, name, scenario)
         return self
+
+    def name_clients(self, count: int) -> tuple[str, ...]:
+        """What ``count`` clients are called, in order: their own names, else ``client-N``."""
+        named = (self.client_names or ())[:count]
+        return (*named, *(f"client-{index}" for index in range(len(named), count)))
 
     @property
     def scenario_names(self) -> list[str]:
@@ -158,6 +174,15 @@ def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
 @lru_cache(maxsize=32)
 def _adapter(params_class: type) -> TypeAdapter[Any]:
     return TypeAdapter(params_class)
+
+
+def _check_client_names(spec: WorkloadSpec) -> None:
+    named = spec.client_names or ()
+    if len(named) > spec.clients:
+        raise ValueError(f"client_names: {len(named)} names for clients = {spec.clients}")
+    for name in named:
+        if named.count(name) > 1:
+            raise ValueError(f"client_names: {name!r} is listed twice")
 
 
 def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
