@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fairbench.config import ExperimentSpec, identity, to_toml
 from fairbench.config.resolve import resolve
+from fairbench.config.settings import MACHINE
 from fairbench.errors import UsageError
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
@@ -97,7 +98,7 @@ def test_precedence_of_a_parameter():
 
 def test_settings_hold_exactly_the_parts_in_use():
     spec = resolve({"scheduler": "vtc"}, {"dlpm.quantum": 5, "judge.dimensions": 4})
-    assert {key.split(".")[0] for key in spec.settings} == {"vtc", "engine"}
+    assert {key.split(".")[0] for key in spec.settings} == {"vtc", *MACHINE}
     assert spec == resolve({"scheduler": "vtc"})
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED
-from fairbench.config.settings import ENGINE, resolve_settings
-from fairbench.config.spec import flat_settings
+from fairbench.config.setting_names import flat_settings
+from fairbench.config.settings import MACHINE, resolve_settings
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.hardware.timing import resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
@@ -106,10 +106,10 @@ def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parts whose parameters matter: router, local scheduler and engine, none if as served."""
+    """The parts whose parameters matter: router, local scheduler and machine, none if as served."""
     if draft["scheduler"] == AS_SERVED:
         return ()
-    return (*parts_of(draft), ENGINE)
+    return (*parts_of(draft), *MACHINE)
 
 
 def read_workload(value: Any) -> WorkloadSpec:

@@ -8,11 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.backend import check_engine, resolve_backend
+from fairbench.config.backend import check_machine, resolve_backend
 from fairbench.config.defaults import choices, read_workload, text_of, times_of, used_parts
 from fairbench.config.serving import check_scheduling, defaults_of, fitting, served
+from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
-from fairbench.config.spec import ExperimentSpec, flat_settings
+from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
 from fairbench.workloads.plan import expected_programs
@@ -82,12 +83,12 @@ def _resolve(
     if not RULING.isdisjoint(flags):
         file = choices(file)
     draft = {**defaults_of(backend), **_not_overridden(file, flags), **flags}
-    settings = flat_settings(draft.pop("settings", {})) | dict(assignments)
+    settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
     draft |= served(backend, draft)
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
     )
-    check_engine(backend, settings | resolved)
+    check_machine(backend, settings | resolved)
     check_scheduling(backend, assignments)
     draft |= {"settings": resolved, "backend": backend, "workload": workload}
     try:

@@ -1,23 +1,29 @@
-"""``NAME.PARAM=VALUE``: every parameter of every scheduler, of the engine and of the workload."""
+"""``NAME.PARAM=VALUE``: every parameter of a scheduler, of the machine and of the workload."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, unknown_name
+from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.timing_error import TimingParams
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
 
-ENGINE = "engine"
+ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
+
+MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
+"""The parts that schedulers run on, in the order in which an experiment spells them out."""
 
 
 def parts() -> dict[str, type]:
-    """Everything but a workload that has parameters: schedulers, routers and the engine."""
-    return params_classes() | {ENGINE: EngineParams}
+    """Everything but a workload that has parameters: schedulers, routers and the machine."""
+    return params_classes() | dict(MACHINE)
 
 
 def resolve_settings(
@@ -70,7 +76,7 @@ def _checked_defaults(
     workload: WorkloadSpec, scenario: str, known: Mapping[str, type]
 ) -> dict[str, Any]:
     """The workload file's scheduler parameters, every key checked."""
-    defaults = dict(workload.scheduler_settings(scenario))
+    defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:
             raise unknown_name(f"part in the settings of workload {workload.name}", owner, known)

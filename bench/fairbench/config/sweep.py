@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fairbench.config.spec import ExperimentSpec, flat_settings
+from fairbench.config.setting_names import current_keys, flat_settings
+from fairbench.config.spec import ExperimentSpec
 from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
@@ -124,7 +125,7 @@ def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
     Axes that say how much work there is end ``quick``. Raises UsageError as ``make_sweep`` does.
     """
-    grid = [{**one, **axes} for one in sweep.grid]
+    grid = [{**one, **current_keys(axes)} for one in sweep.grid]
     quick = sweep.quick and SIZES.isdisjoint(axes)
     return make_sweep({**sweep.model_dump(), "grid": grid, "quick": quick, **fields})
 

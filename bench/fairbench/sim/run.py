@@ -11,9 +11,12 @@ from pathlib import Path
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_limits import engine_limits, mem_fraction
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.hardware.timing import load_profile, perturbed, slowed
+from fairbench.hardware.timing import slowed
+from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.results.run_result import RunResult, Tables
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
@@ -89,10 +92,10 @@ class Simulation:
         self.plans = plans
         params = make_params("engine", EngineParams, spec.settings)
         self.profile = slowed(load_profile(spec.gpu), slowdown)
-        self.timing_error_pct = params.timing_error_pct
-        if params.timing_error_pct:
+        self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
+        if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
-            self.profile = perturbed(self.profile, params.timing_error_pct, rng)
+            self.profile = perturbed(self.profile, self.timing_error_pct, rng)
         self.limits = engine_limits(params, self.profile)
         # What the pool was computed from; None where its size was given.
         self.mem_fraction_static = (
@@ -103,7 +106,7 @@ class Simulation:
         self.log = ServiceLog(clients)
         self.router = build_router(spec.router, spec.settings, spec.dp)
         self.router.on_capacity(self.limits.pool_tokens)
-        workers = [self._worker(index, params) for index in range(spec.dp)]
+        workers = [self._worker(index) for index in range(spec.dp)]
         self.cluster = Cluster(self.clock, self.router, workers, clients)
         for number, plan in enumerate(plans):
             programs = program_stream(plan, seed=spec.seed, source=source)
@@ -114,10 +117,11 @@ class Simulation:
         """What is written down, by the names of the tables."""
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
 
-    def _worker(self, index: int, params: EngineParams) -> Worker:
+    def _worker(self, index: int) -> Worker:
         cache = KVCache(self.limits.pool_tokens)
         if self.router.wants_evictions:
-            delay_ps = round(params.eviction_delay_s * PS_PER_S)
+            cluster = make_params("cluster", ClusterParams, self.spec.settings)
+            delay_ps = round(cluster.eviction_delay_s * PS_PER_S)
             cache.on_evict = eviction_news(self.clock, self.router, index, delay_ps)
         local = build_local(self.spec.local, self.spec.settings)
         local.check_clients([plan.client for plan in self.plans])
