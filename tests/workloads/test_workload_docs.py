@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairbench.workloads.json_schema import schema_text
-from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec, make_params
+from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec
+from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import KINDS
 from fairbench.workloads.spec import workload_names
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, isnan
+from typing import TypeVar
 
 from fairbench.errors import UsageError
-from fairbench.workloads.model import Misbehaving, WorkloadSpec, make_params
+from fairbench.workloads.model import Misbehaving, WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
+from fairbench.workloads.program_params import make_params
 from fairbench.workloads.traffic.gamma import GammaArrivals, Rate
+
+Number = TypeVar("Number", int, float)
 
 
 def plan_clients(
@@ -33,27 +37,26 @@ def plan_clients(
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
     rate = chosen.rate * _positive("dp", dp) if request_rate is None else request_rate
-    _positive("request_rate", rate, infinite=True)
-    _positive("burstiness", burstiness)
-    if num_programs is not None:
-        _positive("num_programs", num_programs)
+    usual = GammaArrivals(
+        (Rate(0.0, _positive("request_rate", rate, infinite=True)),),
+        _positive("burstiness", burstiness),
+        num_programs if num_programs is None else _positive("num_programs", num_programs),
+        _end_s(spec, num_programs, duration_s),
+    )
     if rate == inf and num_programs is None:
         raise UsageError("request_rate = inf: needs num_programs, or there is no end to them")
-    if duration_s is not None:
-        until_s = _positive("duration_s", duration_s)
-    else:
-        until_s = spec.duration_s if num_programs is None else inf
-    usual = GammaArrivals((Rate(0.0, rate),), burstiness, num_programs, until_s)
-    params = make_params(spec.program, {**spec.params, **chosen.params}, spec.name)
+    shared = {**spec.params, **chosen.params}
+    params = make_params(spec.program, shared, spec.name)
     plans = [
         ClientPlan(index, len(names), name, False, spec.program, params, usual)
         for index, name in enumerate(names)
     ]
     for wrong in chosen.misbehaving:
-        own = make_params(spec.program, {**spec.params, **chosen.params, **wrong.params}, spec.name)
-        arrivals = _misbehaving(usual, wrong)
         plans[wrong.client] = replace(
-            plans[wrong.client], misbehaving=True, params=own, arrivals=arrivals
+            plans[wrong.client],
+            misbehaving=True,
+            params=make_params(spec.program, {**shared, **wrong.params}, spec.name),
+            arrivals=_misbehaving(usual, wrong),
         )
     for other in chosen.others or ():
         plans[other.client] = replace(
@@ -63,6 +66,12 @@ def plan_clients(
             arrivals=replace(usual, rates=(Rate(0.0, other.rate * rate / chosen.rate),)),
         )
     return tuple(plans)
+
+
+def _end_s(spec: WorkloadSpec, num_programs: int | None, duration_s: float | None) -> float:
+    if duration_s is not None:
+        return _positive("duration_s", duration_s)
+    return spec.duration_s if num_programs is None else inf
 
 
 def _misbehaving(usual: GammaArrivals, wrong: Misbehaving) -> GammaArrivals:
@@ -94,7 +103,7 @@ def _client_count(spec: WorkloadSpec, scenario: str, clients: int | None) -> int
     return count
 
 
-def _positive(field: str, value: float, *, infinite: bool = False) -> float:
+def _positive(field: str, value: Number, *, infinite: bool = False) -> Number:
     if isnan(value) or value <= 0 or (value == inf and not infinite):
         raise UsageError(f"{field} = {value}: must be above 0" + (" or inf" if infinite else ""))
     return value

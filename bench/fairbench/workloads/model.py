@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain
-from fairbench.workloads.programs import program_class
+from fairbench.errors import unknown_name
+from fairbench.workloads.consistency import CALM, check_workload
+from fairbench.workloads.program_params import Value
 
-Value = bool | int | float | str
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MAX_NAME = 64  # characters; it is part of a directory's name
-
-CALM = "none"
-"""The scenario in which every client is well-behaved; every workload has it."""
 
 
 def _plain(name: str) -> str:
@@ -115,16 +99,7 @@ class WorkloadSpec(_Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.warmup_s >= self.duration_s:
-            raise ValueError(f"warmup_s = {self.warmup_s}: must be below duration_s")
-        try:
-            program_class(self.program)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        _check_client_names(self)
-        make_params(self.program, self.params, "params")
-        for name, scenario in self.scenarios.items():
-            _check_scenario(self, name, scenario)
+        check_workload(self)
         return self
 
     def name_clients(self, count: int) -> tuple[str, ...]:
@@ -153,61 +128,3 @@ class WorkloadSpec(_Table):
     def scheduler_settings(self, scenario: str) -> dict[str, Value]:
         """The workload's scheduler parameters, ``NAME.PARAM`` -> value, in this scenario."""
         return {**self.settings, **self.scenario(scenario).settings}
-
-
-def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
-    """The ``Params`` of a kind. Raises ValueError: one line that names ``where`` and the key."""
-    params_class = program_class(kind).Params
-    names = [field.name for field in fields(params_class)]
-    for name in values:
-        if name not in names:
-            raise ValueError(str(unknown_name(f"parameter in {where}", name, names)))
-    try:
-        # By way of JSON, where strict takes a table for a dataclass.
-        return _adapter(params_class).validate_json(json.dumps(dict(values)), strict=True)
-    except ValidationError as error:
-        raise ValueError(explain(error, where)) from None
-    except TypeError:
-        raise ValueError(f"parameters in {where} are numbers: dates are not allowed") from None
-
-
-@lru_cache(maxsize=32)
-def _adapter(params_class: type) -> TypeAdapter[Any]:
-    return TypeAdapter(params_class)
-
-
-def _check_client_names(spec: WorkloadSpec) -> None:
-    named = spec.client_names or ()
-    if len(named) > spec.clients:
-        raise ValueError(f"client_names: {len(named)} names for clients = {spec.clients}")
-    for name in named:
-        if named.count(name) > 1:
-            raise ValueError(f"client_names: {name!r} is listed twice")
-
-
-def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
-    where = f"scenarios.{name}"
-    if name == CALM and scenario.misbehaving:
-        raise ValueError(f"{where}.misbehaving: in {CALM!r} every client is well-behaved")
-    make_params(spec.program, {**spec.params, **scenario.params}, f"{where}.params")
-    others = scenario.others or ()
-    _check_numbers(f"{where}.misbehaving", [one.client for one in scenario.misbehaving], spec)
-    _check_numbers(f"{where}.others", [one.client for one in others], spec)
-    for wrong in scenario.misbehaving:
-        if any(wrong.client == other.client for other in others):
-            raise ValueError(f"{where}.others: client {wrong.client} also misbehaves")
-        merged = {**spec.params, **scenario.params, **wrong.params}
-        make_params(spec.program, merged, f"{where}.misbehaving.params")
-    for other in others:
-        try:
-            make_params(other.program, other.params, f"{where}.others.params")
-        except UsageError as error:
-            raise ValueError(f"{where}.others: {error}") from None
-
-
-def _check_numbers(where: str, clients: Sequence[int], spec: WorkloadSpec) -> None:
-    if len(clients) != len(set(clients)):
-        raise ValueError(f"{where}: a client is listed twice")
-    for client in clients:
-        if client >= spec.clients:
-            raise ValueError(f"{where}.client = {client}: must be below clients = {spec.clients}")
