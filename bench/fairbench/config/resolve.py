@@ -9,7 +9,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairbench.config.backend import check_machine, resolve_backend
-from fairbench.config.defaults import choices, read_workload, text_of, times_of, used_parts
+from fairbench.config.defaults import (
+    read_workload,
+    text_of,
+    used_parts,
+    without_defaults,
+    workload_defaults,
+)
 from fairbench.config.serving import check_scheduling, defaults_of, fitting, served
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
@@ -81,7 +87,7 @@ def _resolve(
     flags = {key: value for key, value in flags.items() if key != "backend"}
     file = fitting(file, backend)
     if not RULING.isdisjoint(flags):
-        file = choices(file)
+        file = without_defaults(file)
     draft = {**defaults_of(backend), **_not_overridden(file, flags), **flags}
     settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
     draft |= served(backend, draft)
@@ -92,7 +98,7 @@ def _resolve(
     check_scheduling(backend, assignments)
     draft |= {"settings": resolved, "backend": backend, "workload": workload}
     try:
-        spec = ExperimentSpec.model_validate(times_of(draft, workload) | draft)
+        spec = ExperimentSpec.model_validate(workload_defaults(draft, workload) | draft)
     except ValidationError as error:
         raise UsageError(explain(error)) from None
     _check_size(spec)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, unknown_name
@@ -21,6 +21,13 @@ MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIM
 """The parts that schedulers run on, in the order in which an experiment spells them out."""
 
 
+class ResolvedSettings(NamedTuple):
+    """A workload with the settings that are its own applied, and all others, ``NAME.PARAM``."""
+
+    workload: WorkloadSpec
+    settings: dict[str, Any]
+
+
 def parts() -> dict[str, type]:
     """Everything but a workload that has parameters: schedulers, routers and the machine."""
     return params_classes() | dict(MACHINE)
@@ -28,8 +35,8 @@ def parts() -> dict[str, type]:
 
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
-) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """The workload with its own settings applied, and every setting of the parts ``used``.
+) -> ResolvedSettings:
+    """The workload as it is set, and every setting of the parts ``used``.
 
     A parameter is its class's default, overridden by the workload's, overridden by ``given``. All
     of ``given`` is checked, in use or not. Raises UsageError naming the key and what is allowed.
@@ -51,7 +58,7 @@ def resolve_settings(
     resolved: dict[str, Any] = {}
     for owner in used:
         resolved |= as_settings(owner, make_params(owner, known[owner], merged))
-    return workload, resolved
+    return ResolvedSettings(workload, resolved)
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
