@@ -69,10 +69,7 @@ def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, 
     whole = {**workload_defaults(file, workload), **file}
     for key in ("warmup_s", "duration_s", "warmup_s", "max_drain_s", "clients"):
         fewer = {name: value for name, value in kept.items() if name != key}
-        if {**workload_defaults(fewer, workload), **fewer} == {
-            **workload_defaults(file, workload),
-            **file,
-        }:
+        if {**workload_defaults(fewer, workload), **fewer} == whole:
             kept = fewer
     return kept
 
