@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from fairbench.hardware.timing import TimingProfile, load_profile
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.timing import TimingProfile
 from fairbench.results.run_result import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class

@@ -20,7 +20,7 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # own, but for ``BESIDE``.
 FLOORS = (
     ("errors",),
-    ("core",),
+    ("core", "streams"),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),
@@ -33,7 +33,10 @@ FLOORS = (
     ("__main__",),
 )
 ROOMS = [room for floor in FLOORS for room in floor]
-IMPURE = ("time", "random", "asyncio", "aiohttp", "threading", "datetime", "numpy.random")
+IMPURE = (
+    *("time", "random", "asyncio", "aiohttp", "threading", "datetime", "numpy.random"),
+    "fairbench.streams",
+)
 
 
 def imports(path: Path) -> Iterator[str]:

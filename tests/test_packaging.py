@@ -50,6 +50,7 @@ def test_the_wheel_holds_one_package_and_the_workloads(built):
     }
     for workload in workload_names():
         assert f"fairbench/workloads/specs/{workload}.toml" in names
+    assert "fairbench/workloads/specs/schema.json" in names
     assert "fairbench/hardware/profiles/engine_profiles.json" in names
     assert "fairbench/py.typed" in names
     assert f"fairbench_llm-{__version__}.dist-info/licenses/LICENSE" in names
@@ -60,6 +61,7 @@ def test_the_sdist_holds_what_the_repository_does(built):
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}
     wanted |= {f"workloads/{workload}.toml" for workload in workload_names()}
+    wanted |= {"workloads/schema.json"}
     wanted |= {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     assert sorted(wanted - names) == []

@@ -8,7 +8,7 @@ of 25 sequences. Scheduler and messages are measured, the decode step is simulat
 import argparse
 
 from fairbench.figures.central.timing import BATCH_SIZE, time_rounds
-from fairbench.hardware.timing import resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
 
 
 def main():

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.toml import parse_assignment
-from fairbench.hardware.timing import profile_ids
+from fairbench.hardware.catalogue import profile_ids
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.workloads.spec import workload_names
 
@@ -25,7 +25,7 @@ def entries(text):
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        ("schedulers", [*PAIRS, *LOCALS, "engine"]),
+        ("schedulers", [*PAIRS, *LOCALS, "engine", "cluster", "timing"]),
         ("routers", list(ROUTERS)),
         ("workloads", workload_names()),
         ("profiles", profile_ids()),

@@ -131,14 +131,15 @@ def test_other_times_than_a_stored_endpoint_had():
         (
             SGLANG,
             {"engine.timing_error_pct": 5},
-            "engine.timing_error_pct = 5.0: backend sglang has",
+            "timing.error_pct = 5.0: backend sglang has",
         ),
         (
             SGLANG,
             {"engine.full_reservation": True},
             "engine.full_reservation = True: backend sglang",
         ),
-        (EMULATOR, {"engine.timing_error_pct": 5}, "engine.timing_error_pct = 5.0: backend emul"),
+        (EMULATOR, {"timing.error_pct": 5}, "timing.error_pct = 5.0: backend emulator has no"),
+        (SGLANG, {"cluster.eviction_delay_s": 2}, "cluster.eviction_delay_s = 2.0: backend sgl"),
         (ENDPOINT, {"engine.max_total_tokens": 9}, "engine.max_total_tokens = 9: backend endpoint"),
         ({**ENDPOINT, "scheduler": "vtc"}, {}, "scheduler = 'vtc': an endpoint is benchmarked as"),
         ({**ENDPOINT, "router": "d2lpm"}, {}, "router = 'd2lpm': an endpoint is benchmarked as"),

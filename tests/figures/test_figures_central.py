@@ -14,7 +14,7 @@ from fairbench.core import Segment
 from fairbench.figures.central.arrivals import LEVELS, TreeOfThoughtArrivals
 from fairbench.figures.central.timing import RoundCost, time_rounds
 from fairbench.figures.central.workers import CentralWorkers
-from fairbench.hardware.timing import resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.routing.central_dlpm import CentralDLPM
 from fairbench.sim.engine.kv_cache import KVCache

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
-from fairbench.hardware.timing import perturbed, resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.hardware.timing_error import perturbed
 from fairbench.sim.run import simulate
 
 PROFILE = resolve_profile("a100", "llama-3.1-8b")
@@ -38,8 +39,8 @@ def test_the_bias_is_common_and_the_rest_is_not():
 def test_a_run_draws_once_from_its_seed():
     flags = {"workload": "chat", "scenario": "none", "num_programs": 2, "seed": 3}
     plain = simulate(resolve(flags)).summary
-    off = simulate(resolve(flags, {"engine.timing_error_pct": 20.0})).summary
-    again = simulate(resolve(flags, {"engine.timing_error_pct": 20.0})).summary
+    off = simulate(resolve(flags, {"timing.error_pct": 20.0})).summary
+    again = simulate(resolve(flags, {"timing.error_pct": 20.0})).summary
     assert off == again
     assert off["duration"] != plain["duration"]
     assert off["total_output_tokens"] == plain["total_output_tokens"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.config.toml import toml_value
-from fairbench.hardware.timing import load_profile
+from fairbench.hardware.catalogue import load_profile
 from fairbench.live.driver.drive import drive
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records, tables_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 import aiohttp
 from aiohttp import web
 
-from fairbench.hardware.timing import resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.emulator.app import build_app
 from fairbench.live.emulator.build import build
 from fairbench.live.emulator.config import EmulatorConfig

@@ -85,7 +85,7 @@ def test_a_scheduler_that_fails_ends_it(tmp_path):
         (["--local", "dlpm", "--set", "dlpm.quantun=5"], "Did you mean 'quantum'?"),
         (["--local", "dlpm", "--set", "dlmp.quantum=5"], "Did you mean 'dlpm'?"),
         (["--local", "vtc", "--set", "dlpm.quantum=5"], "'dlpm': choose from engine, vtc"),
-        (["--set", "engine.timing_error_pct=5"], "engine.timing_error_pct"),
+        (["--set", "engine.timing_error_pct=5"], "unknown parameter of engine 'timing_error_pct'"),
         (["--time-scale", "0"], "time_scale = 0.0: must be from 1e-06 to 1e+06"),
         (["--time-scale", "1e300"], "time_scale = 1e+300: must be from 1e-06 to 1e+06"),
         (["--time-scale", "nan"], "time_scale = nan: must be from 1e-06 to 1e+06"),

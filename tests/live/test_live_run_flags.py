@@ -45,7 +45,7 @@ def refused(tmp_path, monkeypatch):
         (["--backend", "emulator", "--server-arg", "--port 1"], "--port is set by fairbench"),
         (
             ["--backend", "emulator", "--timing-error", "5"],
-            "engine.timing_error_pct = 5.0: backend",
+            "timing.error_pct = 5.0: backend",
         ),
         (["--backend", "emulator", "--server-python", "x"], "--server-python: only with --backend"),
         (["--backend", "emulator", "--header", "A=b"], "--header: only with --base-url"),

@@ -3,7 +3,8 @@
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.hardware.timing import load_profile, profile_ids, slowed
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.timing import slowed
 from fairbench.metrics.records import Window
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.run import Simulation, simulate

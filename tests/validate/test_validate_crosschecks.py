@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.hardware.timing import load_profile
+from fairbench.hardware.catalogue import load_profile
 from fairbench.validate.crosschecks import crosschecks
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/profiles/crosschecks.json"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.hardware.timing import load_profile, resolve_profile
+from fairbench.hardware.catalogue import load_profile, resolve_profile
 from fairbench.metrics.trace import Trace, throughput_tok_s
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.validate import calibrate

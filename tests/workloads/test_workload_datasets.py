@@ -13,8 +13,9 @@ import pytest
 from workload_fakes import calls_of, demand_of, shared_data
 
 from fairbench.errors import DataError, UsageError
+from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.datasets import load_source
-from fairbench.workloads.plan import plan_clients, program_stream
+from fairbench.workloads.plan import program_stream
 from fairbench.workloads.spec import load_workload
 from fairbench.workloads.tokens import ApproximateCounter, load_counter
 

@@ -12,8 +12,9 @@ from workload_fakes import calls_of, demand_of
 
 from fairbench.core import Demand, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.model import make_params
-from fairbench.workloads.plan import plan_clients, program_stream
+from fairbench.workloads.clients import plan_clients
+from fairbench.workloads.plan import program_stream
+from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import KINDS, Item, program_class
 from fairbench.workloads.spec import load_workload, workload_names
 

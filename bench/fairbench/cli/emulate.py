@@ -63,7 +63,7 @@ def emulate(
     from fairbench.live.extra import require_live_extra
 
     require_live_extra()
-    from fairbench.hardware.timing import resolve_profile
+    from fairbench.hardware.catalogue import resolve_profile
     from fairbench.live.emulator.config import EmulatorConfig
     from fairbench.live.emulator.serve import serve
 

@@ -41,7 +41,7 @@ def list_names(
 
 
 def _schedulers() -> Iterator[str]:
-    from fairbench.hardware.engine_params import EngineParams
+    from fairbench.config.settings import MACHINE
     from fairbench.schedulers.registry import PAIRS, local_class, locals_by_name
 
     yield "Schedulers (--scheduler): a router and a local scheduler"
@@ -52,8 +52,9 @@ def _schedulers() -> Iterator[str]:
     for name in locals_by_name():
         yield from _part(name, local_class(name), local_class(name).Params)
     yield ""
-    yield "Engine, parameters for --set"
-    yield from _part("engine", EngineParams, EngineParams)
+    yield "Engine, cluster and timing, parameters for --set"
+    for name, params in MACHINE.items():
+        yield from _part(name, params, params)
 
 
 def _routers() -> Iterator[str]:
@@ -94,7 +95,7 @@ def _workloads() -> Iterator[str]:
 
 
 def _profiles() -> Iterator[str]:
-    from fairbench.hardware.timing import load_profile, profile_ids
+    from fairbench.hardware.catalogue import load_profile, profile_ids
 
     yield "Timing profiles (--gpu, any unique prefix) and how well each is checked"
     for profile_id in profile_ids():

@@ -18,7 +18,7 @@ from fairbench.execute.interruption import Interruption, interruptible
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
 from fairbench.figures.central.timing import time_rounds
 from fairbench.figures.fig4 import FILE, read_timings
-from fairbench.hardware.timing import resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
 from fairbench.results.directories import check_writable
 from fairbench.results.store import write_json
 from fairbench.results.sweep_store import SweepStore

@@ -136,7 +136,7 @@ def _report(
 
 
 def _settings() -> dict[str, Any]:
-    from fairbench.hardware.timing import load_profile
+    from fairbench.hardware.catalogue import load_profile
     from fairbench.validate.replay import FITTED_PROFILE, FITTED_SCENARIOS, PREFILL_OVERHEAD_MS
 
     return {

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.params import own_settings
 
 SIM = "sim"
@@ -28,8 +28,7 @@ MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
 )
-# Engine settings that only the simulator obeys, and those that SGLang has no flag for besides.
-SIMULATOR_ONLY = ("eviction_delay_s", "timing_error_pct")
+# Engine settings that SGLang has no flag for.
 ENGINE_ONLY = ("full_reservation", "step_by_step")
 
 # Emulated seconds in a real one: with more or fewer, times are no longer numbers that make sense.
@@ -157,20 +156,23 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
     return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
 
 
-def check_engine(backend: SGLang | Emulator | Endpoint | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for an engine setting, changed from its default, that nothing would obey."""
-    default = EngineParams()
-    for name, value in own_settings("engine", settings).items():
-        if value != getattr(default, name) and not _obeys(backend, name):
-            assert backend is not None
-            raise UsageError(
-                f"engine.{name} = {value!r}: backend {backend.kind} has no such setting"
-            )
+def check_machine(
+    backend: SGLang | Emulator | Endpoint | None, settings: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for a setting of the machine, changed, that nothing would obey."""
+    for part, params in MACHINE.items():
+        default = params()
+        for name, value in own_settings(part, settings).items():
+            if value != getattr(default, name) and not _obeys(backend, part, name):
+                assert backend is not None
+                raise UsageError(
+                    f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
+                )
 
 
-def _obeys(backend: SGLang | Emulator | Endpoint | None, setting: str) -> bool:
+def _obeys(backend: SGLang | Emulator | Endpoint | None, part: str, setting: str) -> bool:
+    if backend is None or part != ENGINE:
+        return backend is None
     if isinstance(backend, SGLang):
-        return setting not in (*SIMULATOR_ONLY, *ENGINE_ONLY)
-    if isinstance(backend, Emulator):
-        return setting not in SIMULATOR_ONLY
-    return backend is None
+        return setting not in ENGINE_ONLY
+    return isinstance(backend, Emulator)

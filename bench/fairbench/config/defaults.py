@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED
-from fairbench.config.settings import ENGINE, resolve_settings
-from fairbench.config.spec import flat_settings
+from fairbench.config.setting_names import flat_settings
+from fairbench.config.settings import MACHINE, resolve_settings
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.hardware.timing import resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
@@ -33,19 +33,19 @@ DEFAULTS: Mapping[str, Any] = {
 WARMUP_SHARE = 0.1  # of a duration that the user chose; a workload's own may not fit into it
 
 
-def choices(file: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
     """The file without the values that its own workload, scheduler, GPU and model give anyway.
 
     A stored experiment spells everything out. Under flags that replace one of these, a value that
     was only a default must not outlive what it came from.
     """
     try:
-        return _choices(file)
+        return _without_defaults(file)
     except UsageError:  # wrong by itself; whoever asked complains of what the flags leave of it
         return file
 
 
-def _choices(file: Mapping[str, Any]) -> dict[str, Any]:
+def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     draft = {**DEFAULTS, **file}
     workload = read_workload(draft["workload"])
     kept = _chosen_times(file, workload)
@@ -53,7 +53,8 @@ def _choices(file: Mapping[str, Any]) -> dict[str, Any]:
         gpu = text_of(draft, "gpu").split("/")[0]
         if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
             kept["gpu"] = gpu
-    _, usual = resolve_settings(workload, text_of(draft, "scenario"), used_parts(draft), {})
+    scenario = text_of(draft, "scenario")
+    usual = resolve_settings(workload, scenario, used_parts(draft), {}).settings
     given = flat_settings(file.get("settings", {}))
     kept["settings"] = {k: v for k, v in given.items() if k not in usual or usual[k] != v}
     return kept
@@ -65,14 +66,15 @@ def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, 
     The warm-up is looked at both before the duration, on which it may depend, and after.
     """
     kept = dict(file)
+    whole = {**workload_defaults(file, workload), **file}
     for key in ("warmup_s", "duration_s", "warmup_s", "max_drain_s", "clients"):
         fewer = {name: value for name, value in kept.items() if name != key}
-        if {**times_of(fewer, workload), **fewer} == {**times_of(file, workload), **file}:
+        if {**workload_defaults(fewer, workload), **fewer} == whole:
             kept = fewer
     return kept
 
 
-def times_of(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
+def workload_defaults(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
     """The workload's own number of clients and times, where nothing else follows from the rest.
 
     A number of programs lifts the default duration. A workload's warm-up is made for the
@@ -91,8 +93,15 @@ def times_of(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]
     return times
 
 
-def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
-    """(router, local scheduler): the pair's, or those named. Raises UsageError if unknown."""
+class SchedulerParts(NamedTuple):
+    """The names of a router and of a local scheduler."""
+
+    router: str
+    local: str
+
+
+def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
+    """Those of the draft's pair, or those named. Raises UsageError if unknown."""
     router, local = split_pair(text_of(draft, "scheduler"))
     router = text_of(draft, "router") if "router" in draft else router
     local = text_of(draft, "local") if "local" in draft else local
@@ -102,14 +111,14 @@ def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
     ):
         if name not in known:
             raise unknown_name(what, name, known)
-    return router, local
+    return SchedulerParts(router, local)
 
 
 def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parts whose parameters matter: router, local scheduler and engine, none if as served."""
+    """The parts whose parameters matter: router, local scheduler and machine, none if as served."""
     if draft["scheduler"] == AS_SERVED:
         return ()
-    return (*parts_of(draft), ENGINE)
+    return (*parts_of(draft), *MACHINE)
 
 
 def read_workload(value: Any) -> WorkloadSpec:

@@ -8,11 +8,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.backend import check_engine, resolve_backend
-from fairbench.config.defaults import choices, read_workload, text_of, times_of, used_parts
+from fairbench.config.backend import check_machine, resolve_backend
+from fairbench.config.defaults import (
+    read_workload,
+    text_of,
+    used_parts,
+    without_defaults,
+    workload_defaults,
+)
 from fairbench.config.serving import check_scheduling, defaults_of, fitting, served
+from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
-from fairbench.config.spec import ExperimentSpec, flat_settings
+from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
 from fairbench.workloads.plan import expected_programs
@@ -80,18 +87,18 @@ def _resolve(
     flags = {key: value for key, value in flags.items() if key != "backend"}
     file = fitting(file, backend)
     if not RULING.isdisjoint(flags):
-        file = choices(file)
+        file = without_defaults(file)
     draft = {**defaults_of(backend), **_not_overridden(file, flags), **flags}
-    settings = flat_settings(draft.pop("settings", {})) | dict(assignments)
+    settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
     draft |= served(backend, draft)
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
     )
-    check_engine(backend, settings | resolved)
+    check_machine(backend, settings | resolved)
     check_scheduling(backend, assignments)
     draft |= {"settings": resolved, "backend": backend, "workload": workload}
     try:
-        spec = ExperimentSpec.model_validate(times_of(draft, workload) | draft)
+        spec = ExperimentSpec.model_validate(workload_defaults(draft, workload) | draft)
     except ValidationError as error:
         raise UsageError(explain(error)) from None
     _check_size(spec)

@@ -15,7 +15,7 @@ from fairbench.config.backend import (
 )
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError
-from fairbench.hardware.timing import resolve_profile
+from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.registry import pair_name, params_classes
 
 Chosen = SGLang | Emulator | Endpoint | None

@@ -1,29 +1,42 @@
-"""``NAME.PARAM=VALUE``: every parameter of every scheduler, of the engine and of the workload."""
+"""``NAME.PARAM=VALUE``: every parameter of a scheduler, of the machine and of the workload."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, unknown_name
+from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.timing_error import TimingParams
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
 
-ENGINE = "engine"
+ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
+
+MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
+"""The parts that schedulers run on, in the order in which an experiment spells them out."""
+
+
+class ResolvedSettings(NamedTuple):
+    """A workload with the settings that are its own applied, and all others, ``NAME.PARAM``."""
+
+    workload: WorkloadSpec
+    settings: dict[str, Any]
 
 
 def parts() -> dict[str, type]:
-    """Everything but a workload that has parameters: schedulers, routers and the engine."""
-    return params_classes() | {ENGINE: EngineParams}
+    """Everything but a workload that has parameters: schedulers, routers and the machine."""
+    return params_classes() | dict(MACHINE)
 
 
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
-) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """The workload with its own settings applied, and every setting of the parts ``used``.
+) -> ResolvedSettings:
+    """The workload as it is set, and every setting of the parts ``used``.
 
     A parameter is its class's default, overridden by the workload's, overridden by ``given``. All
     of ``given`` is checked, in use or not. Raises UsageError naming the key and what is allowed.
@@ -45,7 +58,7 @@ def resolve_settings(
     resolved: dict[str, Any] = {}
     for owner in used:
         resolved |= as_settings(owner, make_params(owner, known[owner], merged))
-    return workload, resolved
+    return ResolvedSettings(workload, resolved)
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
@@ -70,7 +83,7 @@ def _checked_defaults(
     workload: WorkloadSpec, scenario: str, known: Mapping[str, type]
 ) -> dict[str, Any]:
     """The workload file's scheduler parameters, every key checked."""
-    defaults = dict(workload.scheduler_settings(scenario))
+    defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:
             raise unknown_name(f"part in the settings of workload {workload.name}", owner, known)

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairbench.config.backend import Backend
+from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
+from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import MAX_NAME, WorkloadSpec
-from fairbench.workloads.plan import ClientPlan, plan_clients
+from fairbench.workloads.plan import ClientPlan
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -28,7 +30,7 @@ class ExperimentSpec(BaseModel):
     ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
     workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
-    parameter of the router, the local scheduler and the engine as ``NAME.PARAM -> value``.
+    parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
     ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
     path or name, and an endpoint's scheduler is ``AS_SERVED``.
     """
@@ -86,25 +88,10 @@ class ExperimentSpec(BaseModel):
         )
 
 
-def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``NAME.PARAM -> value`` from the tables ``[settings.NAME]`` of a file, or from itself."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if "." not in key and isinstance(value, Mapping):
-            flat.update({f"{key}.{param}": inner for param, inner in value.items()})
-        else:
-            flat[key] = value
-    return flat
-
-
 def to_toml(spec: ExperimentSpec) -> str:
     """The spec as a TOML file from which ``fairbench run`` makes the identical spec."""
     data = spec.model_dump(mode="json", exclude_none=True)
-    tables: dict[str, dict[str, Any]] = {}
-    for key, value in data["settings"].items():
-        name, _, param = key.partition(".")
-        tables.setdefault(name, {})[param] = value
-    return dumps(data | {"settings": tables})
+    return dumps(data | {"settings": stored_tables(data["settings"])})
 
 
 def identity(spec: ExperimentSpec) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fairbench.config.spec import ExperimentSpec, flat_settings
+from fairbench.config.setting_names import current_keys, flat_settings
+from fairbench.config.spec import ExperimentSpec
 from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
@@ -104,19 +105,25 @@ def to_toml(sweep: Sweep) -> str:
     return dumps(sweep.model_dump(mode="json"))
 
 
-def parse_axis(text: str) -> tuple[str, list[Any]]:
+class Axis(NamedTuple):
+    """A key of a grid and the values that it takes."""
+
+    key: str
+    values: list[Any]
+
+
+def parse_axis(text: str) -> Axis:
     """``NAME.PARAM=V,W`` as a key and values of a grid. Raises UsageError unless it has that shape.
 
     Each value is a TOML value, or else the text itself.
     """
     name, equals, values = text.partition("=")
-    pairs = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
-    key, listed = parse_assignment(
-        f"{name}=[{values}]"
-    )  # tables and arrays have commas of their own
+    single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
+    # Tables and arrays have commas of their own.
+    key, listed = parse_assignment(f"{name}=[{values}]")
     if isinstance(listed, list) and listed:
-        return key, listed
-    return key, [value for _, value in pairs]
+        return Axis(key, listed)
+    return Axis(key, [value for _, value in single])
 
 
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
@@ -124,7 +131,7 @@ def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
     Axes that say how much work there is end ``quick``. Raises UsageError as ``make_sweep`` does.
     """
-    grid = [{**one, **axes} for one in sweep.grid]
+    grid = [{**one, **current_keys(axes)} for one in sweep.grid]
     quick = sweep.quick and SIZES.isdisjoint(axes)
     return make_sweep({**sweep.model_dump(), "grid": grid, "quick": quick, **fields})
 

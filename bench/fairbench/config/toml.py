@@ -6,14 +6,21 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
 from fairbench.errors.validation import TOO_DEEP, is_too_deep
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """``NAME.PARAM=VALUE`` as a pair; VALUE is a TOML value, or else the text itself.
+class Assignment(NamedTuple):
+    """A setting's key, ``NAME.PARAM``, and the value given."""
+
+    key: str
+    value: Any
+
+
+def parse_assignment(text: str) -> Assignment:
+    """``NAME.PARAM=VALUE``, taken apart; VALUE is a TOML value, or else the text itself.
 
     Raises UsageError unless the text has that shape.
     """
@@ -25,11 +32,11 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     except RecursionError:
         raise UsageError(f"--set {key}: {TOO_DEEP}") from None
     except ValueError:
-        return key, value
+        return Assignment(key, value)
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
     # A line break in VALUE would start another key.
-    return key, parsed["value"] if len(parsed) == 1 else value
+    return Assignment(key, parsed["value"] if len(parsed) == 1 else value)
 
 
 def dumps(data: Mapping[str, Any]) -> str:

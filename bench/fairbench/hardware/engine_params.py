@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,6 @@ class EngineParams:
     limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does):
     admission reserves every output token, nothing is ever retracted. ``step_by_step`` advances
     one decode step at a time instead of in closed form; the records are the same.
-    ``eviction_delay_s``: how late routers hear of an eviction. ``timing_error_pct``: scales the
-    timing profile as a whole, and each of its coefficients, by up to so many percent either way,
-    drawn once a run from the seed.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -31,5 +28,3 @@ class EngineParams:
     max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0
     full_reservation: bool = False
     step_by_step: bool = False
-    eviction_delay_s: Annotated[float, Ge(0)] = 0.1
-    timing_error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

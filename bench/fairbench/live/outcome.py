@@ -11,9 +11,9 @@ import msgspec
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import AS_SERVED, Emulator, Endpoint, SGLang
 from fairbench.errors import DataError
+from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import mem_fraction
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.hardware.timing import load_profile
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords, read_records, tables_of
 from fairbench.live.summary import Served, summary_of

@@ -13,9 +13,9 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
+from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import engine_limits
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.hardware.timing import load_profile
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, client_sample, percentile
 from fairbench.schedulers.params import make_params

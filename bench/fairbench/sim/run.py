@@ -11,9 +11,12 @@ from pathlib import Path
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_limits import engine_limits, mem_fraction
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.hardware.timing import load_profile, perturbed, slowed
+from fairbench.hardware.timing import slowed
+from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.results.run_result import RunResult, Tables
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
@@ -29,7 +32,7 @@ from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.summary import facts_of, summary_of
-from fairbench.workloads.arrivals import stream
+from fairbench.streams import stream
 from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import ClientPlan, program_stream
 
@@ -92,10 +95,10 @@ class Simulation:
         self.plans = plans
         params = make_params("engine", EngineParams, spec.settings)
         self.profile = slowed(load_profile(spec.gpu), slowdown)
-        self.timing_error_pct = params.timing_error_pct
-        if params.timing_error_pct:
+        self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
+        if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
-            self.profile = perturbed(self.profile, params.timing_error_pct, rng)
+            self.profile = perturbed(self.profile, self.timing_error_pct, rng)
         self.limits = engine_limits(params, self.profile)
         # What the pool was computed from; None where its size was given.
         self.mem_fraction_static = (
@@ -110,7 +113,7 @@ class Simulation:
             pool_tokens=self.limits.pool_tokens,
             costs=ProfileCosts(self.profile),
         )
-        workers = [self._worker(index, params) for index in range(spec.dp)]
+        workers = [self._worker(index) for index in range(spec.dp)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
         self.cluster = Cluster(self.clock, self.router, workers, clients)
         for number, plan in enumerate(plans):
@@ -122,10 +125,11 @@ class Simulation:
         """What is written down, by the names of the tables."""
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
 
-    def _worker(self, index: int, params: EngineParams) -> Worker:
+    def _worker(self, index: int) -> Worker:
         cache = KVCache(self.limits.pool_tokens)
         if self.router.wants_evictions:
-            delay_ps = round(params.eviction_delay_s * PS_PER_S)
+            cluster = make_params("cluster", ClusterParams, self.spec.settings)
+            delay_ps = round(cluster.eviction_delay_s * PS_PER_S)
             cache.on_evict = eviction_news(self.clock, self.router, index, delay_ps)
         local = build_local(self.spec.local, self.spec.settings)
         local.prepare(self.setup)

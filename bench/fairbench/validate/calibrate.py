@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairbench.errors import DataError
-from fairbench.hardware.timing import PS_PER_MS, TimingProfile, load_profile
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace, throughput_tok_s
 from fairbench.validate.measured import MeasuredRun, build_scheduler

@@ -16,7 +16,8 @@ import numpy as np
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import DataError
-from fairbench.hardware.timing import PS_PER_MS, TimingProfile, load_profile
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.metrics.trace import Trace
 from fairbench.validate.calibrate import DERIVED_PROFILE
 from fairbench.validate.measured import build_scheduler

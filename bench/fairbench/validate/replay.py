@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.hardware.timing import TimingProfile, load_profile
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler

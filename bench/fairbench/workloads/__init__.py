@@ -1,5 +1,5 @@
-"""What clients run: program kinds, arrival processes, workload files and real input.
+"""What clients run: program kinds, traffic, workload files and real input.
 
-A file is read by ``spec.load_workload``; ``plan.plan_clients`` makes clients of it, and
+A file is read by ``spec.load_workload``; ``clients.plan_clients`` makes clients of it, and
 ``plan.program_stream`` the programs of each.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError
-from fairbench.workloads.arrivals import stream
+from fairbench.streams import stream
 from fairbench.workloads.hub import HUB_PREFIX, hub_records
 from fairbench.workloads.programs import Item, Judge, LongQA
 from fairbench.workloads.schemas import (

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain
-from fairbench.workloads.programs import program_class
+from fairbench.errors import unknown_name
+from fairbench.workloads.consistency import CALM, check_workload
+from fairbench.workloads.program_params import Value
 
-Value = bool | int | float | str
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MAX_NAME = 64  # characters; it is part of a directory's name
-
-CALM = "none"
-"""The scenario in which every client is well-behaved; every workload has it."""
 
 
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError("must be letters, digits, - and _, the first a letter or digit")
     return name
+
+
+def _not_generated(name: str) -> str:
+    if re.fullmatch(r"client-\d+", name):
+        raise ValueError("clients without a name of their own are called client-N")
+    return _plain(name)
+
+
+ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_not_generated)]
 
 
 class _Table(BaseModel):
@@ -88,7 +81,7 @@ class WorkloadSpec(_Table):
 
     ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
     ``latency`` is what its latency columns show: a whole program, or each request's first token.
-    Times are in seconds.
+    ``client_names`` name the first clients; the rest are ``client-N``. Times are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
@@ -96,6 +89,7 @@ class WorkloadSpec(_Table):
     program: str
     latency: Literal["program", "ttft"]
     clients: Annotated[int, Field(ge=1, le=1000)]
+    client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
     duration_s: Positive
     warmup_s: NotNegative
     max_drain_s: NotNegative
@@ -105,16 +99,13 @@ class WorkloadSpec(_Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.warmup_s >= self.duration_s:
-            raise ValueError(f"warmup_s = {self.warmup_s}: must be below duration_s")
-        try:
-            program_class(self.program)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        make_params(self.program, self.params, "params")
-        for name, scenario in self.scenarios.items():
-            _check_scenario(self, name, scenario)
+        check_workload(self)
         return self
+
+    def name_clients(self, count: int) -> tuple[str, ...]:
+        """What ``count`` clients are called, in order: their own names, else ``client-N``."""
+        named = (self.client_names or ())[:count]
+        return (*named, *(f"client-{index}" for index in range(len(named), count)))
 
     @property
     def scenario_names(self) -> list[str]:
@@ -137,52 +128,3 @@ class WorkloadSpec(_Table):
     def scheduler_settings(self, scenario: str) -> dict[str, Value]:
         """The workload's scheduler parameters, ``NAME.PARAM`` -> value, in this scenario."""
         return {**self.settings, **self.scenario(scenario).settings}
-
-
-def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
-    """The ``Params`` of a kind. Raises ValueError: one line that names ``where`` and the key."""
-    params_class = program_class(kind).Params
-    names = [field.name for field in fields(params_class)]
-    for name in values:
-        if name not in names:
-            raise ValueError(str(unknown_name(f"parameter in {where}", name, names)))
-    try:
-        # By way of JSON, where strict takes a table for a dataclass.
-        return _adapter(params_class).validate_json(json.dumps(dict(values)), strict=True)
-    except ValidationError as error:
-        raise ValueError(explain(error, where)) from None
-    except TypeError:
-        raise ValueError(f"parameters in {where} are numbers: dates are not allowed") from None
-
-
-@lru_cache(maxsize=32)
-def _adapter(params_class: type) -> TypeAdapter[Any]:
-    return TypeAdapter(params_class)
-
-
-def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
-    where = f"scenarios.{name}"
-    if name == CALM and scenario.misbehaving:
-        raise ValueError(f"{where}.misbehaving: in {CALM!r} every client is well-behaved")
-    make_params(spec.program, {**spec.params, **scenario.params}, f"{where}.params")
-    others = scenario.others or ()
-    _check_numbers(f"{where}.misbehaving", [one.client for one in scenario.misbehaving], spec)
-    _check_numbers(f"{where}.others", [one.client for one in others], spec)
-    for wrong in scenario.misbehaving:
-        if any(wrong.client == other.client for other in others):
-            raise ValueError(f"{where}.others: client {wrong.client} also misbehaves")
-        merged = {**spec.params, **scenario.params, **wrong.params}
-        make_params(spec.program, merged, f"{where}.misbehaving.params")
-    for other in others:
-        try:
-            make_params(other.program, other.params, f"{where}.others.params")
-        except UsageError as error:
-            raise ValueError(f"{where}.others: {error}") from None
-
-
-def _check_numbers(where: str, clients: Sequence[int], spec: WorkloadSpec) -> None:
-    if len(clients) != len(set(clients)):
-        raise ValueError(f"{where}: a client is listed twice")
-    for client in clients:
-        if client >= spec.clients:
-            raise ValueError(f"{where}.client = {client}: must be below clients = {spec.clients}")

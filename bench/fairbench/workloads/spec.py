@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
-from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec, make_params
+from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec
+from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
 
 _MISBEHAVING = "misbehaving."

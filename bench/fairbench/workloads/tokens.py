@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fairbench.errors import DataError, UsageError
 
@@ -46,8 +46,15 @@ def load_counter(tokenizer_path: str | None) -> TokenCounter:
     return TokenizerCounter(*load_tokenizer(tokenizer_path))
 
 
-def load_tokenizer(tokenizer_path: str) -> tuple[Any, str]:
-    """The ``tokenizers`` object of a tokenizer.json (or of a folder with one), and the file's name.
+class LoadedTokenizer(NamedTuple):
+    """A ``tokenizers`` object, and the name of the file that it was read from."""
+
+    tokenizer: Any
+    file_name: str
+
+
+def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
+    """What a tokenizer.json holds; the path is that of the file, or of a folder with one.
 
     Raises UsageError if the file or the ``tokenizers`` package is missing, DataError if it is not
     a tokenizer.
@@ -65,7 +72,7 @@ def load_tokenizer(tokenizer_path: str) -> tuple[Any, str]:
     except Exception as error:  # the package raises bare Exception
         reason = str(error).splitlines()[0]
         raise DataError(f"tokenizer {tokenizer_path}: not a tokenizer.json ({reason})") from None
-    return tokenizer, path.name
+    return LoadedTokenizer(tokenizer, path.name)
 
 
 def _read(tokenizer_path: str) -> tuple[Path, str]:

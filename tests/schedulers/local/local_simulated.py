@@ -10,8 +10,8 @@ from itertools import chain
 from local_trace import Trace
 
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import EngineLimits
-from fairbench.hardware.timing import load_profile
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache

@@ -6,8 +6,9 @@ from asyncio import AbstractEventLoop
 from dataclasses import dataclass
 from functools import partial
 
+from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import engine_limits
-from fairbench.hardware.timing import TimingProfile, load_profile, slowed
+from fairbench.hardware.timing import TimingProfile, slowed
 from fairbench.live.emulator.config import EmulatorConfig
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.live_engine import LiveEngine

@@ -61,5 +61,3 @@ def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
             raise unknown_name("part in a setting", owner, used)
     for owner, params in used.items():
         make_params(owner, params, settings)
-    if settings.get("engine.timing_error_pct"):
-        raise UsageError("engine.timing_error_pct: an emulator has no seed to draw the error from")

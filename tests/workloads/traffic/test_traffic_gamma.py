@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.workloads.arrivals import Rate, arrival_times, stream
+from fairbench.streams import stream
+from fairbench.workloads.traffic.gamma import GammaArrivals, Rate, arrival_times
 
 
 def take(count, rates, burstiness=1.0, seed=0):
@@ -57,7 +58,11 @@ def test_times_never_decrease_and_equal_rates_need_no_pieces(rates, burstiness, 
     assert take(50, same, burstiness, seed) == pytest.approx(take(50, same[:1], burstiness, seed))
 
 
-def test_streams_are_named_and_independent():
-    assert stream(1, "a").random() == stream(1, "a").random()
-    draws = {stream(seed, name).random() for seed in range(5) for name in ("a", "b", "client-0/x")}
-    assert len(draws) == 15
+@given(st.floats(0.1, 10), st.integers(1, 30) | st.none(), st.floats(0.5, 20), st.integers(0, 99))
+def test_arrivals_end_where_they_should(rate, count, until_s, seed):
+    source = GammaArrivals((Rate(0.0, rate),), num_programs=count, until_s=until_s)
+    times = [at_s for at_s, _ in source.arrivals(stream(seed, "test"))]
+    assert all(at_s < until_s for at_s in times)
+    assert count is None or len(times) <= count
+    assert source.last_arrival_s(stream(seed, "test")) == max(times, default=0.0)
+    assert not source.timed

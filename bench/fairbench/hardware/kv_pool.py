@@ -1,0 +1,29 @@
+"""How many tokens the KV pool of a GPU holds beside a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class KVPool:
+    """What determines the KV pool of one GPU and model (SGLang 0.5.23's formula)."""
+
+    pre_load_avail_gib: float
+    weights_gib: float
+    kv_bytes_per_token: float
+    mem_fraction_static: float
+    chunked_prefill_size: int
+
+    def tokens(self, mem_fraction_static: float) -> int:
+        """Pool size in tokens. Raises UsageError if nothing is left beside the weights."""
+        gib = self.pre_load_avail_gib * mem_fraction_static - self.weights_gib
+        tokens = int(gib * 2**30 / self.kv_bytes_per_token)
+        if tokens <= 0:
+            raise UsageError(
+                f"mem_fraction_static {mem_fraction_static}: no memory is left for KV beside the "
+                f"weights ({self.weights_gib} of {self.pre_load_avail_gib} GiB)"
+            )
+        return tokens

@@ -1,0 +1,10 @@
+"""Named streams of random numbers: each purpose has its own, and none shifts another's draws."""
+
+from __future__ import annotations
+
+import random
+
+
+def stream(seed: int, name: str) -> random.Random:
+    """The random stream of one purpose; seeded by text, so no hash seed can change it."""
+    return random.Random(f"{seed}/{name}")

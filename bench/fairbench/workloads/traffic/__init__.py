@@ -1,0 +1,1 @@
+"""When programs arrive: ``source`` says what any kind of traffic provides, one file each."""

@@ -1,0 +1,75 @@
+"""A Gamma renewal process (000:L307) whose rate changes at given times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from fairbench.workloads.traffic.source import Arrival
+
+
+class Rate(NamedTuple):
+    """From ``start_s`` on, so many programs per second (above 0; ``inf`` is all at once)."""
+
+    start_s: float
+    programs_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GammaArrivals:
+    """One client's arrivals: an ``ArrivalSource``.
+
+    It stops after ``num_programs`` programs (None: no limit) and at ``until_s``, whichever is
+    first. ``burstiness`` is the shape of the gaps.
+    """
+
+    rates: tuple[Rate, ...]
+    burstiness: float = 1.0
+    num_programs: int | None = None
+    until_s: float = inf
+
+    @property
+    def timed(self) -> bool:
+        return False
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        for number, at_s in enumerate(arrival_times(rng, self.rates, self.burstiness)):
+            if number == self.num_programs or at_s >= self.until_s:
+                return
+            yield Arrival(at_s)
+
+    def expected_programs(self) -> float:
+        ends = [rate.start_s for rate in self.rates[1:]] + [self.until_s]
+        arriving = sum(
+            rate.programs_per_s * max(0.0, min(end_s, self.until_s) - rate.start_s)
+            for rate, end_s in zip(self.rates, ends, strict=True)
+        )
+        return arriving if self.num_programs is None else min(arriving, self.num_programs)
+
+    def last_arrival_s(self, rng: random.Random) -> float:
+        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
+
+
+def arrival_times(
+    rng: random.Random, rates: tuple[Rate, ...], burstiness: float
+) -> Iterator[float]:
+    """Endless arrival times in seconds, never decreasing.
+
+    Gaps are Gamma with shape ``burstiness`` (CV = 1/sqrt(burstiness); 1 is Poisson), stretched by
+    the rate that holds: one unit of gap passes ``programs_per_s`` times a second.
+    """
+    now, piece = rates[0].start_s, 0
+    while True:
+        gap = rng.gammavariate(burstiness, 1 / burstiness)
+        while True:
+            rate = rates[piece].programs_per_s
+            end = rates[piece + 1].start_s if piece + 1 < len(rates) else inf
+            if now + gap / rate <= end:
+                break
+            gap -= (end - now) * rate
+            now, piece = end, piece + 1
+        now += gap / rate
+        yield now

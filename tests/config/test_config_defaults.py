@@ -1,0 +1,110 @@
+"""What nobody chose, and what of a stored file gives way to flags."""
+
+import tomllib
+
+import pytest
+from config_helpers import message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.config import to_toml
+from fairbench.config.resolve import resolve
+from fairbench.schedulers.registry import PAIRS
+from fairbench.workloads.spec import load_workload, workload_names
+
+# Values that no default equals; a default that somebody typed counts as a default.
+FLAGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "scheduler": st.sampled_from([*PAIRS, "least-loaded+vtc"]),
+        "workload": st.sampled_from(workload_names()),
+        "scenario": st.sampled_from(["none", "s1"]),
+        "model": st.sampled_from(["llama-3.1-8b", "llama-3.2-3b"]),
+        "duration_s": st.sampled_from([60.5, 1_000.5]),
+        "num_programs": st.integers(1, 9),
+        "clients": st.integers(5, 9),
+        "seed": st.integers(0, 9),
+    },
+)
+
+
+@settings(max_examples=60)
+@given(first=FLAGS, second=FLAGS)
+def test_flags_over_a_stored_file_are_flags_in_addition(first, second):
+    stored = tomllib.loads(to_toml(resolve(first)))
+    assert resolve(second, {}, stored) == resolve({**first, **second})
+
+
+def stored(*arguments):
+    return tomllib.loads(to_toml(resolve(*arguments)))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"workload": "long-qa"},
+        {"workload": "chat"},
+        {"duration_s": 60},
+        {"num_programs": 3},
+        {"model": "llama-3.2-3b"},
+        {"gpu": "h100"},
+        {"scenario": "s2"},
+    ],
+)
+def test_what_a_stored_file_only_had_by_default_gives_way_to_flags(flags):
+    assert resolve(flags, {}, stored({})) == resolve(flags)
+
+
+def test_what_was_chosen_for_a_stored_file_stays():
+    file = stored({"duration_s": 480, "num_programs": 7, "seed": 3}, {"dlpm.quantum": 7})
+    spec = resolve({"workload": "long-qa"}, {}, file)
+    assert (spec.duration_s, spec.warmup_s) == (480, 48)
+    assert (spec.num_programs, spec.seed, spec.settings["dlpm.quantum"]) == (7, 3, 7)
+    assert resolve({"scenario": "s2"}, {}, stored({"duration_s": 480})).warmup_s == 48
+    warmed = stored({}, {}, {"warmup_s": 20})
+    assert resolve({"duration_s": 60}, {}, warmed).warmup_s == 20
+
+
+def test_a_changed_workload_of_a_stored_file_stays_unless_it_is_replaced():
+    file = stored({}, {"tot.branches": 3})
+    assert resolve({"scenario": "s2"}, {}, file).workload.params["branches"] == 3
+    assert resolve({"workload": "tot"}, {}, file).workload == load_workload("tot")
+
+
+def test_a_profile_that_its_gpu_does_not_imply_stays_whole():
+    other = "a100-80gb/llama-3.1-8b/tp4/sglang-0.5.10"
+    file = stored({"gpu": other})
+    assert resolve({"scenario": "s2"}, {}, file).gpu == other
+    assert resolve({"gpu": "h100"}, {}, file) == resolve({"gpu": "h100"})
+
+
+def test_the_defaults_are_those_that_are_promised():
+    spec = resolve({})
+    assert (spec.scheduler, spec.router, spec.local) == ("d2lpm", "d2lpm", "dlpm")
+    assert (spec.dp, spec.seed, spec.burstiness, spec.clients) == (1, 0, 1.0, 3)
+    assert (spec.workload.name, spec.scenario) == ("tot", "s1")
+    assert spec.gpu.startswith("a100-80gb/llama-3.1-8b/")
+    assert spec.settings["dlpm.quantum"] == 10_000
+    assert spec.settings["d2lpm.worker_quantum"] == 40_000
+    assert resolve({"scheduler": "vtc"}).settings["vtc.charge"] == "extend"
+
+
+def test_half_a_pair_can_be_replaced():
+    spec = resolve({"scheduler": "dlpm", "router": "client-round-robin"})
+    assert spec.scheduler == "client-round-robin+dlpm"
+    assert resolve({"router": "d2lpm", "local": "dlpm"}).scheduler == "d2lpm"
+    assert resolve({"scheduler": "round-robin+vtc"}).local == "vtc"
+
+
+def test_a_number_of_programs_lifts_the_duration():
+    assert resolve({"num_programs": 5}).duration_s is None
+    assert resolve({"num_programs": 5, "duration_s": 60}).duration_s == 60
+    assert resolve({}).duration_s == load_workload("tot").duration_s
+
+
+def test_the_warm_up_fits_into_the_duration():
+    assert resolve({}).warmup_s == load_workload("tot").warmup_s
+    assert resolve({"duration_s": 20}).warmup_s == 2.0
+    assert resolve({"duration_s": 20}, {}, {"warmup_s": 5}).warmup_s == 5
+    text = message({"duration_s": 20}, {}, {"warmup_s": 20})
+    assert text == "warmup_s = 20.0: must be below duration_s"

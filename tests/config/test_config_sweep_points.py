@@ -1,0 +1,145 @@
+"""The points that a sweep stands for."""
+
+from math import prod
+
+import pytest
+from config_helpers import AXES, sweep
+from hypothesis import given, settings
+
+from fairbench.config import identity
+from fairbench.config.resolve import resolve
+from fairbench.config.sweep import (
+    overridden,
+    quickened,
+    read_sweep,
+)
+from fairbench.config.sweep_points import points
+from fairbench.errors import DataError, UsageError
+
+
+def test_a_grid_is_every_combination_in_order():
+    grid = {"workload": ["chat", "judge"], "dp": [1, 2], "scheduler": "vtc"}
+    found = [(spec.workload.name, spec.dp, spec.scheduler) for spec in points(sweep(grid=grid))]
+    assert found == [
+        ("chat", 1, "vtc"),
+        ("chat", 2, "vtc"),
+        ("judge", 1, "vtc"),
+        ("judge", 2, "vtc"),
+    ]
+
+
+def test_a_point_is_what_its_keys_resolve_to():
+    grid = {"scheduler": "dlpm", "dlpm.quantum": [1000, 5000]}
+    base = {"workload": "judge", "duration_s": 480.0, "engine.max_total_tokens": 50_000}
+    expected = [
+        resolve(
+            {"scheduler": "dlpm", "workload": "judge", "duration_s": 480.0},
+            {"dlpm.quantum": quantum, "engine.max_total_tokens": 50_000},
+        )
+        for quantum in (1000, 5000)
+    ]
+    assert points(sweep(base=base, grid=grid)) == expected
+
+
+def test_a_duration_of_the_base_holds_for_every_workload():
+    # 480 s is the default of tot, which judge has not.
+    grid = {"workload": ["tot", "judge"]}
+    found = points(sweep(base={"duration_s": 480.0}, grid=grid))
+    assert [spec.duration_s for spec in found] == [480.0, 480.0]
+
+
+def test_identical_points_are_one():
+    # LPM has no quantum.
+    grid = {"workload": "chat", "scheduler": ["lpm", "dlpm"], "dlpm.quantum": [1000, 5000]}
+    found = points(sweep(grid=grid))
+    assert [spec.scheduler for spec in found] == ["lpm", "dlpm", "dlpm"]
+
+
+def test_grids_add_up_and_exclusions_are_taken_out():
+    grids = [{"clients": 5, "request_rate": 0.2}, {"clients": [10, 20], "request_rate": 0.1}]
+    exclude = [{"clients": [20, 30], "scheduler": "d2lpm"}]
+    found = points(sweep(grid=grids, exclude=exclude))
+    assert [(spec.clients, spec.request_rate) for spec in found] == [(5, 0.2), (10, 0.1)]
+
+
+def test_seeds_follow_the_first():
+    found = points(sweep(grid={"workload": "chat", "seed": 7}, num_runs=3))
+    assert [spec.seed for spec in found] == [7, 8, 9]
+
+
+def test_figure_7_has_90_points_and_no_preble_on_one_replica():
+    found = points(read_sweep("fig7").model_copy(update={"num_runs": 1}))
+    assert len(found) == 90
+    assert not [spec for spec in found if (spec.scheduler, spec.dp) == ("preble", 1)]
+    assert len({identity(spec) for spec in found}) == 90
+
+
+def test_quick_sends_forty_well_behaved_programs_in_all():
+    # tot: three clients of which one misbehaves; chat without misbehaviour: four.
+    base = {"duration_s": 7.0}
+    two, four = (
+        points(quickened(sweep(base=base, grid={"workload": workload, "scenario": scenario})))[0]
+        for workload, scenario in (("tot", "s1"), ("chat", "none"))
+    )
+    assert (two.num_programs, two.duration_s) == (20, None)
+    assert (four.num_programs, four.duration_s) == (10, None)
+
+
+@pytest.mark.parametrize(
+    ("axes", "size"),
+    [({}, (20, None)), ({"num_programs": 3}, (3, None)), ({"duration_s": 9.0}, (None, 9.0))],
+)
+def test_what_a_flag_says_counts_more_than_quick(axes, size):
+    quick = quickened(sweep(grid={"workload": "tot"}))
+    (found,) = points(overridden(quick, axes, num_runs=1))
+    assert (found.num_programs, found.duration_s) == size
+
+
+def test_a_backend_of_the_base_stays_a_table():
+    found = sweep(grid={}, base={"backend": {"kind": "emulator", "time_scale": 9.0}})
+    assert points(found)[0].backend.time_scale == 9.0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[grid]\nduration_s = 'x'", "duration_s = 'x': must be a valid number"),
+        ("[grid]\ndp = []", "grid: no point is left"),
+    ],
+)
+def test_a_file_is_blamed_for_points_that_are_its_own_fault(tmp_path, text, complaint):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"^{path}: {complaint}"):
+        points(read_sweep(str(path)), file=str(path))
+
+
+def test_a_file_is_not_blamed_for_flags(tmp_path):
+    path = tmp_path / "good.toml"
+    path.write_text("[grid]\ndp = [1, 2]\n")
+    with pytest.raises(UsageError, match=r"^dp = 0"):
+        points(overridden(read_sweep(str(path)), {"dp": [0]}), file=str(path))
+
+
+@settings(max_examples=10)
+@given(AXES)
+def test_there_are_as_many_points_as_combinations(axes):
+    swept = sweep(grid={"scheduler": "vtc", **axes})
+    assert len(points(swept)) == prod(map(len, axes.values()))
+
+
+@pytest.mark.parametrize(
+    ("tables", "complaint"),
+    [
+        ({"grid": {"dp": []}}, "no point is left"),
+        ({"grid": {"dp": [1]}, "exclude": {"workload": "tot"}}, "no point is left"),
+        ({"grid": {"seed": list(range(101)), "dp": list(range(1, 101))}}, "10,100 points, at most"),
+        ({"grid": {"dp": [1, 0]}}, "dp = 0"),
+        ({"grid": {"scheduler": "vct"}}, "unknown scheduler 'vct'.*Did you mean 'vtc'"),
+        ({"grid": {"backend": "emulatr"}}, "unknown backend 'emulatr'"),
+        ({"grid": {"vtc.chargee": "input"}}, "unknown parameter of vtc 'chargee'"),
+    ],
+)
+def test_what_is_wrong_with_its_points_is_named(tables, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        points(sweep(**tables))

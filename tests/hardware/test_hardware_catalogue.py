@@ -1,0 +1,95 @@
+"""The bundled profiles: the shared numbers, and what names one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import load_profile, model_names, profile_ids, resolve_profile
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "profiles"
+needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="../shared/profiles is not here")
+
+
+@needs_shared
+def test_the_bundled_coefficients_are_the_shared_ones():
+    text = (SHARED / "engine_profiles.json").read_text(encoding="utf-8")
+    shared = {key.lower(): value for key, value in json.loads(text)["profiles"].items()}
+    ours = "a10g-24gb/llama-2-7b/tp1/slora-fitted"  # fitted here, see fairbench validate
+    assert sorted([*shared, ours]) == profile_ids()
+    for name, entry in shared.items():
+        profile = load_profile(name)
+        assert profile.coefficients_ms == entry["coefficients_ms"]
+        assert profile.host_ms == entry["host_ms_default"]
+        assert profile.grade == entry["grade"]
+
+
+@needs_shared
+def test_the_bundled_pools_are_the_shared_ones():
+    data = json.loads((SHARED / "kv_pools.json").read_text(encoding="utf-8"))
+    pools = {key.lower(): value for key, value in data["pools"].items()}
+    for name in (name for name in profile_ids() if "/tp1/" in name):
+        gpu, model, _, _ = name.split("/")
+        mine, theirs = load_profile(name).pool, pools[f"{gpu}/{model}"]
+        for field in ("pre_load_avail_gib", "weights_gib", "kv_bytes_per_token"):
+            assert getattr(mine, field) == theirs[field]
+        assert mine.tokens(0.88) == theirs["pool_tokens_0_88"]
+        fraction = theirs["mem_fraction_static_0_5_23"]
+        assert mine.tokens(fraction) == theirs["pool_tokens_0_5_23"]
+        is_a10g = gpu.startswith("a10g")  # as in the papers' time, and smaller chunks
+        assert mine.mem_fraction_static == (0.88 if is_a10g else fraction)
+        assert mine.chunked_prefill_size == (2048 if is_a10g else theirs["chunked_prefill_size"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "chosen"),
+    [
+        ("a100", "llama-3.1-8b", "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"),
+        ("A100", "llama-3.2-3b", "a100-80gb/llama-3.2-3b/tp1/sglang-0.5.10"),
+        ("h1", "llama-3.1-8b", "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14"),
+        ("h200", "llama-2-7b", "h200-141gb/llama-2-7b/tp1/sglang-0.5.14"),
+        ("a10g", "llama-3.2-3b", "a10g-24gb/llama-3.2-3b/tp1/sglang-e2e"),
+        ("l", "llama-3.1-8b", "l40s-48gb/llama-3.1-8b/tp1/sglang-0.5.14"),
+        (
+            "a100-80gb/llama-3.1-8b/tp2/vllm",
+            "llama-3.1-8b",
+            "a100-80gb/llama-3.1-8b/tp2/vllm-0.14.0",
+        ),
+    ],
+)
+def test_a_prefix_picks_the_profile_measured_on_sglang(gpu, model, chosen):
+    assert resolve_profile(gpu, model).profile_id == chosen
+
+
+def test_every_full_id_picks_itself():
+    for name in profile_ids():
+        assert resolve_profile(name, name.split("/")[1]).profile_id == name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "message"),
+    [
+        ("h", "llama-3.1-8b", "gpu 'h' is ambiguous: it may be h100-80gb, h200-141gb"),
+        ("a1", "llama-3.1-8b", "gpu 'a1' is ambiguous: it may be a100-80gb, a10g-24gb"),
+        ("h100_80gb", "llama-3.1-8b", "unknown gpu 'h100_80gb': .* Did you mean 'h100-80gb'"),
+        ("a100", "llama-3.1-8", "unknown model 'llama-3.1-8': .* Did you mean 'llama-3.1-8b'"),
+        (
+            "a100-80gb/llama-2-7b",
+            "llama-3.1-8b",
+            "gpu 'a100-80gb/llama-2-7b' has no profile for model 'llama-3.1-8b': it has llama-2-7b",
+        ),
+        (
+            "h100-80gb/llama-3.1-8b/tp",
+            "llama-2-7b",
+            "has no profile for model 'llama-2-7b': it has llama-3.1-8b",
+        ),
+    ],
+)
+def test_what_names_no_profile_is_a_usage_error(gpu, model, message):
+    with pytest.raises(UsageError, match=message):
+        resolve_profile(gpu, model)
+
+
+def test_model_names_are_those_of_the_profiles():
+    assert model_names() == ["llama-2-7b", "llama-3.1-8b", "llama-3.2-3b"]
