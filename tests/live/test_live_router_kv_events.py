@@ -84,7 +84,7 @@ def test_gaps_show_in_the_metrics():
                 while not await under_test.metric(losses):
                     publisher.publish([])  # whenever the subscription is there
                     await asyncio.sleep(0.02)
-            assert await under_test.metric('fairbench_kv_event_gaps{worker="0"}') == 1
+            assert await under_test.metric('fairbench_kv_event_gaps{worker="0"}') >= 1
 
     asyncio.run(run())
 
