@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import ClientSession, web
 
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.app import PROXY, build_app
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.servers.address import WorkerAddress
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 PATHS = {

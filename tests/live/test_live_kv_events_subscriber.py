@@ -11,7 +11,7 @@ from live_router import until
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.live.kv_events.subscriber import Subscriber
 from fairbench.live.kv_events.wire import BlockRemoved, EventBatch, encode, end_of_replay
-from fairbench.live.servers.address import WorkerAddress
+from fairbench.live.processes.addresses import WorkerAddress
 
 NEVER_S = 3600.0
 SOON_S = 0.01

@@ -10,7 +10,7 @@ from live_router import GENERATE, PATHS, Worker, router_before, until
 from fairbench.live import headers
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored
-from fairbench.live.servers.address import WorkerAddress
+from fairbench.live.processes.addresses import WorkerAddress
 
 IDS = list(range(1000, 1640))
 HASHES = list(range(len(IDS)))

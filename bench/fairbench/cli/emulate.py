@@ -60,7 +60,7 @@ def emulate(
 
     from fairbench.config.toml import parse_assignment
     from fairbench.errors import UsageError
-    from fairbench.live.extra import require_live_extra
+    from fairbench.live.requirements import require_live_extra
 
     require_live_extra()
     from fairbench.hardware.timing import resolve_profile
@@ -87,7 +87,7 @@ def emulate(
 
 
 def _announce(url: str, emulator: Emulator) -> None:
-    from fairbench.live.servers.address import WorkerAddress
+    from fairbench.live.processes.addresses import WorkerAddress
 
     publisher = emulator.publisher
     address = (

@@ -7,7 +7,7 @@ installed, how long to wait for it and an endpoint's secrets are not: they are g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -38,15 +38,34 @@ MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 Count = Annotated[int, Field(ge=1)]
 
 
-class _Backend(BaseModel):
-    """``max_concurrency`` is the most requests under way that the driver allows."""
+class BackendConfig(BaseModel):
+    """What every kind has, and what the rest of the harness asks about a kind.
+
+    ``max_concurrency`` is the most requests under way that the driver allows. To add a kind, write
+    its class, name it in ``Backend``, and write ``live/backends/KIND.py``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    if TYPE_CHECKING:  # each kind names itself, in its own place among its fields
+        kind: str
     max_concurrency: Count | None = None
-    has_profile: ClassVar[bool] = False  # whether a timing profile decides its speed
+
+    has_profile: ClassVar[bool] = False
+    """Whether a timing profile decides its speed; otherwise it has a model of its own."""
+    is_managed: ClassVar[bool] = True
+    """Whether fairbench starts its servers and chooses router and scheduler."""
+    disobeyed: ClassVar[frozenset[str]] = frozenset(SIMULATOR_ONLY)
+    """The engine settings that nothing there obeys."""
+    run_options: ClassVar[frozenset[str]] = frozenset()
+    """What runs of it can be told besides that no other kind understands (``LiveOptions``)."""
+
+    @property
+    def own_policy(self) -> str | None:
+        """The policy that schedules in place of a scheduler of ours, if there is one."""
+        return None
 
 
-class _Servers(_Backend):
+class _Servers(BackendConfig):
     """Servers that the harness starts: ``server_args`` are passed on to each as they are."""
 
     api: Api = "generate"
@@ -74,6 +93,12 @@ class SGLang(_Servers):
     share_gpus: bool = False
     load_format: str | None = None
     schedule_policy: Literal["fcfs", "lpm"] | None = None
+    disobeyed: ClassVar[frozenset[str]] = frozenset((*SIMULATOR_ONLY, *ENGINE_ONLY))
+    run_options: ClassVar[frozenset[str]] = frozenset({"server_python"})
+
+    @property
+    def own_policy(self) -> str | None:
+        return self.schedule_policy
 
 
 class Emulator(_Servers):
@@ -87,7 +112,7 @@ class Emulator(_Servers):
     has_profile: ClassVar[bool] = True
 
 
-class Endpoint(_Backend):
+class Endpoint(BackendConfig):
     """An OpenAI-compatible server that runs already, benchmarked as it is.
 
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
@@ -98,6 +123,9 @@ class Endpoint(_Backend):
     base_url: str
     api: Api = "completions"
     output_lengths: Literal["exact", "free"] = "exact"
+    is_managed: ClassVar[bool] = False
+    disobeyed: ClassVar[frozenset[str]] = frozenset(EngineParams.__dataclass_fields__)
+    run_options: ClassVar[frozenset[str]] = frozenset({"headers"})
 
     @model_validator(mode="after")
     def _is_url(self) -> Self:
@@ -109,15 +137,19 @@ class Endpoint(_Backend):
         return self
 
 
-Backend: TypeAlias = Annotated[SGLang | Emulator | Endpoint, Field(discriminator="kind")]
-KINDS: Mapping[str, type[_Backend]] = {
-    "sglang": SGLang,
-    "emulator": Emulator,
-    "endpoint": Endpoint,
+_Kinds: TypeAlias = SGLang | Emulator | Endpoint
+Backend: TypeAlias = Annotated[_Kinds, Field(discriminator="kind")]
+KINDS: Mapping[str, type[BackendConfig]] = {
+    cls.model_fields["kind"].default: cls for cls in get_args(_Kinds)
 }
 
 
-def resolve_backend(given: Any, stored: Any) -> SGLang | Emulator | Endpoint | None:
+def kinds_with(option: str) -> list[str]:
+    """The kinds whose runs understand this option of a run."""
+    return [kind for kind, cls in KINDS.items() if option in cls.run_options]
+
+
+def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """The backend from flags over an experiment file's table; None is the simulator.
 
     Another kind than the file's drops the file's table. Raises UsageError naming the key.
@@ -134,11 +166,9 @@ def resolve_backend(given: Any, stored: Any) -> SGLang | Emulator | Endpoint | N
     if kind == SIM:
         return None
     try:
-        backend = KINDS[kind].model_validate(merged)
+        return KINDS[kind].model_validate(merged)
     except ValidationError as error:
         raise UsageError(explain(error, "backend")) from None
-    assert isinstance(backend, SGLang | Emulator | Endpoint)
-    return backend
 
 
 def _table(value: Any) -> Mapping[str, Any]:
@@ -157,20 +187,13 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
     return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
 
 
-def check_engine(backend: SGLang | Emulator | Endpoint | None, settings: Mapping[str, Any]) -> None:
+def check_engine(backend: BackendConfig | None, settings: Mapping[str, Any]) -> None:
     """Raise UsageError for an engine setting, changed from its default, that nothing would obey."""
+    if backend is None:
+        return
     default = EngineParams()
     for name, value in own_settings("engine", settings).items():
-        if value != getattr(default, name) and not _obeys(backend, name):
-            assert backend is not None
+        if name in backend.disobeyed and value != getattr(default, name):
             raise UsageError(
                 f"engine.{name} = {value!r}: backend {backend.kind} has no such setting"
             )
-
-
-def _obeys(backend: SGLang | Emulator | Endpoint | None, setting: str) -> bool:
-    if isinstance(backend, SGLang):
-        return setting not in (*SIMULATOR_ONLY, *ENGINE_ONLY)
-    if isinstance(backend, Emulator):
-        return setting not in SIMULATOR_ONLY
-    return backend is None

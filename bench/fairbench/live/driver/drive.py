@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
-from fairbench.live.connections import allow_many_connections
 from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
@@ -19,6 +18,7 @@ from fairbench.live.driver.openai_api import ChatApi, CompletionsApi
 from fairbench.live.driver.programs import ProgramRunner
 from fairbench.live.driver.target import Target
 from fairbench.live.records import RequestRecord
+from fairbench.live.requirements import allow_many_connections
 from fairbench.workloads.datasets import load_source
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.programs import Program

@@ -12,7 +12,7 @@ import zmq.asyncio
 
 from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.wire import Message, decode, replay_request
-from fairbench.live.servers.address import WorkerAddress
+from fairbench.live.processes.addresses import WorkerAddress
 
 HIGH_WATER = 100_000  # messages waiting to be read, as many as SGLang keeps for a slow reader
 REPLAY_TIMEOUT_S = 5.0
@@ -176,7 +176,8 @@ class Subscriber:
 def _unbroken(messages: list[Message], end: int | None) -> Iterator[Message]:
     """The messages before ``end``, or all, if they reach up to it without a gap."""
     wanted = [message for message in messages if end is None or message.seq < end]
-    last = wanted[-1].seq + 1 if wanted and end is None else end
-    if wanted and last is not None:
-        if [message.seq for message in wanted] == list(range(wanted[0].seq, last)):
-            yield from wanted
+    if not wanted:
+        return
+    stop = wanted[-1].seq + 1 if end is None else end
+    if [message.seq for message in wanted] == list(range(wanted[0].seq, stop)):
+        yield from wanted
