@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.emulator import Backend
+from fairbench.live.backends.emulator import EmulatorBackend
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.processes.start import start_all, stop_all
 from fairbench.sim.run import simulate
@@ -190,7 +190,7 @@ def test_a_run_survives_a_worker_that_dies(tmp_path):
 def test_a_worker_with_another_scheduler_is_refused(tmp_path, monkeypatch):
     other = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
     recipes = live_backend(other).recipes(LiveOptions())
-    monkeypatch.setattr(Backend, "recipes", lambda *_: recipes)
+    monkeypatch.setattr(EmulatorBackend, "recipes", lambda *_: recipes)
     result = invoke("run", "--backend", "emulator", "--scheduler", "dlpm", "--result-dir", tmp_path)
     assert result.exit_code == 1
     assert "worker-0 does not schedule as asked: the server runs vtc, not dlpm" in result.stderr

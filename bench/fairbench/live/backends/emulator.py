@@ -18,7 +18,7 @@ from fairbench.live.processes.start import Recipe
 from fairbench.schedulers.params import make_params
 
 
-class Backend(LiveBackend[Emulator]):
+class EmulatorBackend(LiveBackend[Emulator]):
     """The emulator, which takes an answer's true length from a header of ours."""
 
     def recipes(self, options: LiveOptions) -> list[Recipe]:
@@ -61,3 +61,6 @@ class Backend(LiveBackend[Emulator]):
             max_concurrency=self.config.max_concurrency,
             time_scale=self.config.time_scale,
         )
+
+
+BACKEND = EmulatorBackend

@@ -11,7 +11,7 @@ from fairbench.live.driver.target import Target
 from fairbench.live.processes.start import Recipe
 
 
-class Backend(LiveBackend[Endpoint]):
+class EndpointBackend(LiveBackend[Endpoint]):
     """An endpoint at its URL, with whatever scheduler it has."""
 
     @property
@@ -40,3 +40,6 @@ class Backend(LiveBackend[Endpoint]):
             lengths=config.output_lengths,
             max_concurrency=config.max_concurrency,
         )
+
+
+BACKEND = EndpointBackend

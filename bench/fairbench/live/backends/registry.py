@@ -1,7 +1,7 @@
 """From an experiment to what serves it: the file of its backend's kind, and what is checked first.
 
-The class ``Backend`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is that of the config
-whose kind has this name.
+``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for that kind's
+config.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fairbench.live.requirements import require_live_extra
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
     """What serves the experiment. Precondition: that is not the simulator."""
     assert spec.backend is not None, "the simulator serves no live run"
-    backend = import_module(f"{__package__}.{spec.backend.kind}").Backend(spec, spec.backend)
-    assert isinstance(backend, LiveBackend)
-    return backend
+    module = import_module(f"{__package__}.{spec.backend.kind}")
+    backend: type[LiveBackend[Any]] = module.BACKEND
+    return backend(spec, spec.backend)
 
 
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:

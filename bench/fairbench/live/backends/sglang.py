@@ -38,7 +38,7 @@ ENGINE_FLAGS = (
 )
 
 
-class Backend(LiveBackend[SGLang]):
+class SGLangBackend(LiveBackend[SGLang]):
     """SGLang, told the exact length of each answer."""
 
     def recipes(self, options: LiveOptions) -> list[Recipe]:
@@ -153,3 +153,6 @@ def _engine_flags(settings: Mapping[str, Any]) -> list[str]:
         if (value := engine.get(name)) not in (None, getattr(default, name))
         for text in (f"--{name.replace('_', '-')}", str(value))
     ]
+
+
+BACKEND = SGLangBackend

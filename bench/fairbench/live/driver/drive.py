@@ -12,9 +12,9 @@ from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Pool
-from fairbench.live.driver.generate_api import GenerateApi
+from fairbench.live.driver.generate_api import AskGenerate
 from fairbench.live.driver.journal import Journal
-from fairbench.live.driver.openai_api import ChatApi, CompletionsApi
+from fairbench.live.driver.openai_api import AskChat, AskCompletions
 from fairbench.live.driver.programs import ProgramRunner
 from fairbench.live.driver.target import Target
 from fairbench.live.records import RequestRecord
@@ -86,8 +86,8 @@ def _streams(spec: ExperimentSpec) -> list[Iterator[tuple[float, Program]]]:
 
 def _api(target: Target, vocab: range) -> ServerApi:
     if target.api == "generate":
-        return GenerateApi(vocab)
-    return (ChatApi if target.api == "chat" else CompletionsApi)(target.model)
+        return AskGenerate(vocab)
+    return (AskChat if target.api == "chat" else AskCompletions)(target.model)
 
 
 class _Run:

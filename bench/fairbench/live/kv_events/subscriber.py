@@ -11,7 +11,7 @@ import zmq
 import zmq.asyncio
 
 from fairbench.live.kv_events.blocks import BlockIndex
-from fairbench.live.kv_events.wire import Message, decode, replay_request
+from fairbench.live.kv_events.wire import NumberedBatch, decode, replay_request
 from fairbench.live.processes.addresses import WorkerAddress
 
 HIGH_WATER = 100_000  # messages waiting to be read, as many as SGLang keeps for a slow reader
@@ -80,7 +80,7 @@ class Subscriber:
                 self._received += 1
                 await self._receive(context, message)
 
-    async def _receive(self, context: zmq.asyncio.Context, message: Message) -> None:
+    async def _receive(self, context: zmq.asyncio.Context, message: NumberedBatch) -> None:
         if message.seq < self._next and message.batch.ts > self._overtaken_s:
             self.restart()
         if message.seq > self._next:
@@ -125,7 +125,7 @@ class Subscriber:
             self._take(missed, missed[0].seq)
             self._overtaken_s = missed[-1].batch.ts
 
-    def _take(self, missed: list[Message], first: int) -> None:
+    def _take(self, missed: list[NumberedBatch], first: int) -> None:
         """Apply what was missed; ``first`` is the earliest message that is not lost."""
         self.gaps += 1
         if first > self._next:
@@ -142,13 +142,13 @@ class Subscriber:
 
     async def _fetch(
         self, context: zmq.asyncio.Context, endpoint: str, first: int
-    ) -> list[Message] | None:
+    ) -> list[NumberedBatch] | None:
         """What the worker still has of the messages from ``first`` on; None if it does not say."""
         with context.socket(zmq.DEALER) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             socket.set_hwm(0)  # a worker's ROUTER drops what we do not take at once
             socket.connect(endpoint)
-            messages: list[Message] = []
+            messages: list[NumberedBatch] = []
             try:
                 async with asyncio.timeout(REPLAY_TIMEOUT_S):
                     await socket.send_multipart(replay_request(first))
@@ -163,7 +163,7 @@ class Subscriber:
         self._replay_fails = False
         return messages
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, message: NumberedBatch) -> None:
         self._index.apply(message.batch.events)
         self._next = message.seq + 1
         self._last_s = message.batch.ts
@@ -173,7 +173,7 @@ class Subscriber:
         self._index.clear()
 
 
-def _unbroken(messages: list[Message], end: int | None) -> Iterator[Message]:
+def _unbroken(messages: list[NumberedBatch], end: int | None) -> Iterator[NumberedBatch]:
     """The messages before ``end``, or all, if they reach up to it without a gap."""
     wanted = [message for message in messages if end is None or message.seq < end]
     if not wanted:
