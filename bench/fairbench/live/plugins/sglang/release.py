@@ -1,4 +1,4 @@
-"""Which SGLang releases the hooks fit, the proof that they do, and with which servers."""
+"""Which SGLang releases the hooks fit, and the proof that they do."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ import inspect
 import pkgutil
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.schedulers.base import LocalScheduler
 
 SUPPORTED = ("0.5.17", "0.5.23")
-# SGLang's flag -> the value that leaves it off. Each changes who is admitted behind our back.
-OFF = {
-    "disaggregation_mode": "null",
-    "dllm_algorithm": None,
-    "enable_hierarchical_cache": False,
-    "enable_lora": None,
-    "enable_priority_scheduling": False,
-    "pp_size": 1,
-}
 
 
 def check_version() -> str:
@@ -53,16 +42,3 @@ def require_applied(targets: Iterable[str]) -> None:
     for target in targets:
         if not hasattr(pkgutil.resolve_name(target), "__wrapped__"):
             raise RunFailed(f"SGLang did not apply fairbench's hook around {target}")
-
-
-def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
-    """Raise UsageError if this server is started with something unsupported."""
-    for name, off in OFF.items():
-        value = getattr(server_args, name)
-        if value and value != off:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} {value} is not supported with FAIRBENCH_LOCAL")
-    # Each rank has a clock of its own, and all must decide alike.
-    refuses = type(scheduler).accepts is not LocalScheduler.accepts
-    if refuses and server_args.tp_size > 1:
-        raise UsageError(f"--tp-size {server_args.tp_size}: {scheduler.name} works with 1 only")

@@ -1,0 +1,31 @@
+"""What a SGLang server must not be started with, since the schedulers do not account for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.schedulers.base import LocalScheduler
+
+# SGLang's flag -> the value that leaves it off. Each changes who is admitted behind our back.
+OFF = {
+    "disaggregation_mode": "null",
+    "dllm_algorithm": None,
+    "enable_hierarchical_cache": False,
+    "enable_lora": None,
+    "enable_priority_scheduling": False,
+    "pp_size": 1,
+}
+
+
+def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
+    """Raise UsageError if this server is started with something unsupported."""
+    for name, off in OFF.items():
+        value = getattr(server_args, name)
+        if value and value != off:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} {value} is not supported with FAIRBENCH_LOCAL")
+    # Each rank has a clock of its own, and all must decide alike.
+    refuses = type(scheduler).accepts is not LocalScheduler.accepts
+    if refuses and server_args.tp_size > 1:
+        raise UsageError(f"--tp-size {server_args.tp_size}: {scheduler.name} works with 1 only")
