@@ -9,10 +9,11 @@ from pathlib import Path
 
 from fairbench.config.toml import toml_value
 from fairbench.hardware.catalogue import load_profile
+from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import drive
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records, tables_of
-from fairbench.live.summary import Served, summary_of
+from fairbench.live.summary import summary_of
 
 FAIRBENCH = [sys.executable, "-m", "fairbench"]
 VOCAB = range(16, 32_000)

@@ -8,9 +8,9 @@ import aiohttp
 from aiohttp import web
 
 from fairbench.hardware.catalogue import resolve_profile
-from fairbench.live.emulator.app import build_app
-from fairbench.live.emulator.build import build
+from fairbench.live.emulator.app import emulator_app
 from fairbench.live.emulator.config import EmulatorConfig
+from fairbench.live.emulator.worker import build
 
 FAST = 200.0  # emulated seconds in a real one: a decode step takes less than 0.1 ms
 CONFIG = EmulatorConfig(
@@ -22,7 +22,7 @@ CONFIG = EmulatorConfig(
 async def running(loop, **changes):
     """``(emulator, session)``: requests of the session go to the emulator."""
     emulator = build(replace(CONFIG, **changes), loop)
-    runner = web.AppRunner(build_app(emulator), handler_cancellation=True)
+    runner = web.AppRunner(emulator_app(emulator), handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import ClientSession, web
 
-from fairbench.live.router.app import PROXY, build_app
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.app import PROXY, router_app
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.servers.address import WorkerAddress
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 PATHS = {
@@ -168,7 +168,7 @@ async def router_before(workers, **settings):
     """A router before these workers, which must have started."""
     settings = {"router": "round-robin", "health_interval_s": 0.05, **settings}
     addresses = [w if isinstance(w, WorkerAddress) else WorkerAddress(w.url) for w in workers]
-    app = build_app(RouterConfig(workers=addresses, **settings))
+    app = router_app(RouterConfig(workers=addresses, **settings))
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -21,10 +21,10 @@ from live_null_server import CHAT, COMPLETIONS, Fault, null_server
 
 from fairbench.core import Segment
 from fairbench.errors import ProgramFailed, RunFailed, UsageError
-from fairbench.live.driver.answer import Answer
+from fairbench.live.driver.api import Answer
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.drive import drive
-from fairbench.live.driver.llm import LiveLLM
+from fairbench.live.driver.programs import LiveLLM
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records
 from fairbench.sim.run import simulate
@@ -270,7 +270,7 @@ def test_a_low_limit_on_open_files_is_raised():
     used = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 50, limits[1]))
     try:
-        records, server, _ = driven(spec, first_gap_s=0.2)
+        records, server, _ = driven(spec, first_gap_s=3.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert server.most > 100

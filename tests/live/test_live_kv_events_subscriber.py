@@ -6,12 +6,15 @@ from itertools import pairwise
 
 import zmq
 import zmq.asyncio
-from live_router import POLL_S, until
+from live_router import until
 
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.live.kv_events.subscriber import Subscriber
 from fairbench.live.kv_events.wire import BlockRemoved, EventBatch, encode, end_of_replay
-from fairbench.live.servers.address import WorkerAddress
+from fairbench.live.processes.addresses import WorkerAddress
+
+NEVER_S = 3600.0
+SOON_S = 0.01
 
 
 class Log:
@@ -28,13 +31,17 @@ class Log:
 
 
 class Worker:
-    """A PUB socket that sends what it is told to, and a ROUTER that replays ``kept``."""
+    """A PUB socket that sends what it is told to, and a ROUTER that replays ``kept``.
+
+    ``asked`` are the replays that it has answered. What is only kept was published when nobody had
+    subscribed yet: PUB sends it to nobody, and says so to nobody.
+    """
 
     def __init__(self):
         self.context = zmq.asyncio.Context()
         self.pub = self.context.socket(zmq.XPUB)  # a PUB that says who subscribes
         self.router = self.context.socket(zmq.ROUTER)
-        self.kept = {}
+        self.kept = {}  # frames by number
         self.asked = []
         self.pub.bind("tcp://127.0.0.1:*")
         self.router.bind("tcp://127.0.0.1:*")
@@ -51,26 +58,35 @@ class Worker:
         while True:
             peer, _, start = await self.router.recv_multipart()
             first = int.from_bytes(start, "big")
-            self.asked.append(first)
-            for number in sorted(self.kept):
+            for number, frames in sorted(self.kept.items()):
                 if number >= first:
-                    await self.router.send_multipart((peer, b"", *message(number)))
+                    await self.router.send_multipart((peer, b"", *frames))
             await self.router.send_multipart((peer, b"", *end_of_replay()))
+            self.asked.append(first)
+
+    def keep(self, *numbers, ts=0.0):
+        self.kept |= {number: message(number, ts) for number in numbers}
 
 
-def message(number):
+def message(number, ts=0.0):
     """Message ``number`` removes block ``number``, so that the log shows what was applied."""
-    return encode(number, EventBatch(0.0, [BlockRemoved([number])]))
+    return encode(number, EventBatch(ts, [BlockRemoved([number])]))
 
 
 @asynccontextmanager
-async def following(*, replay, kept=()):
+async def following(*, replay, kept=(), quiet_s=NEVER_S):
+    """A worker that has published ``kept`` before anyone listened, and who listens now.
+
+    With a replay socket it has been asked once, for that, when the block begins.
+    """
     worker, log = Worker(), Log()
-    worker.kept = set(kept)
-    subscriber = Subscriber(worker.address(replay), log)
+    worker.keep(*kept)
+    subscriber = Subscriber(worker.address(replay), log, quiet_s=quiet_s)
     tasks = [asyncio.create_task(subscriber.run()), asyncio.create_task(worker.serve_replays())]
     try:
         await worker.pub.recv()  # the subscription has come
+        if replay:
+            await until(lambda: worker.asked and log.heard == list(kept))
         yield worker, subscriber, log
     finally:
         for task in tasks:
@@ -80,13 +96,17 @@ async def following(*, replay, kept=()):
 
 
 def follow(*numbers, last, replay=False, kept=()):
-    """Send these messages; returns the log once ``last`` has come, and the subscriber."""
+    """Send these messages to a subscriber that has asked for what was before, and found nothing.
+
+    Returns the log once ``last`` has come, gaps and losses, and what was asked for then.
+    """
 
     async def run():
-        async with following(replay=replay, kept=kept) as (worker, subscriber, log):
+        async with following(replay=replay) as (worker, subscriber, log):
+            worker.keep(*kept)
             await worker.send(*numbers)
             await until(lambda: last in log.heard)
-            return log.heard, (subscriber.gaps, subscriber.losses), worker.asked
+            return log.heard, (subscriber.gaps, subscriber.losses), worker.asked[1:]
 
     return asyncio.run(run())
 
@@ -100,9 +120,77 @@ def test_a_gap_is_filled_by_a_replay():
     assert found == ([0, 1, 2, 3, 4, 5, 6], (1, 0), [2])
 
 
-def test_a_late_subscriber_gets_what_was_before():
-    found = follow(3, 4, last=4, replay=True, kept=range(4))
-    assert found == ([0, 1, 2, 3, 4], (1, 0), [0])
+def test_what_was_published_before_the_subscriber_came_is_asked_for_at_once():
+    async def run():
+        async with following(replay=True, kept=range(5)) as (worker, subscriber, log):
+            return log.heard, (subscriber.gaps, subscriber.losses), worker.asked
+
+    assert asyncio.run(run()) == ([0, 1, 2, 3, 4], (1, 0), [0])
+
+
+def test_what_was_published_before_the_subscription_was_in_force_is_asked_for_in_the_silence():
+    async def run():
+        async with following(replay=True, quiet_s=SOON_S) as (worker, subscriber, log):
+            assert log.heard == []  # the first answer was that there is nothing
+            worker.keep(0, 1)  # sent to nobody
+            await until(lambda: 1 in log.heard)
+            worker.keep(2)
+            await worker.send(2)
+            worker.keep(3)  # lost as well, such as by a connection that broke
+            await until(lambda: 3 in log.heard)
+            return log.heard, subscriber.losses
+
+    assert asyncio.run(run()) == ([0, 1, 2, 3], 0)
+
+
+def test_what_comes_after_it_was_asked_for_is_applied_once():
+    async def run():
+        async with following(replay=True, kept=range(4)) as (worker, subscriber, log):
+            await worker.send(2, 3, 4)  # slower than the answer
+            await until(lambda: 4 in log.heard)
+            return log.heard, subscriber.losses
+
+    assert asyncio.run(run()) == ([0, 1, 2, 3, 4], 0)
+
+
+def test_what_is_too_old_to_be_asked_for_makes_the_cache_unknown():
+    async def run():
+        async with following(replay=True, quiet_s=SOON_S) as (worker, subscriber, log):
+            worker.keep(7, 8)
+            await until(lambda: 8 in log.heard)
+            return log.heard, (subscriber.gaps, subscriber.losses)
+
+    assert asyncio.run(run()) == (["clear", 7, 8], (1, 1))
+
+
+def test_a_worker_that_does_not_know_what_it_said_last_has_started_anew():
+    """Its first messages went to nobody, so no number shows it."""
+
+    async def run(kept):
+        async with following(replay=True, kept=range(3), quiet_s=SOON_S) as (worker, _, log):
+            worker.kept.clear()
+            worker.keep(*kept, ts=1.0)
+            await until(lambda: log.heard[-len(kept) :] == list(kept))
+            return log.heard
+
+    assert asyncio.run(run(range(2))) == [0, 1, 2, "clear", 0, 1]
+    assert asyncio.run(run(range(5))) == [0, 1, 2, "clear", 0, 1, 2, 3, 4]
+
+
+def test_a_replay_socket_that_does_not_answer_holds_nothing_up():
+    async def run():
+        worker, log = Worker(), Log()
+        subscriber = Subscriber(worker.address(replay=True), log, quiet_s=SOON_S)
+        task = asyncio.create_task(subscriber.run())
+        await worker.pub.recv()
+        await worker.send(0, 1, 2)
+        await until(lambda: 2 in log.heard)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        worker.context.destroy(linger=0)
+        return log.heard
+
+    assert asyncio.run(run()) == [0, 1, 2]
 
 
 def test_a_gap_without_a_replay_socket_clears_everything():
@@ -152,13 +240,10 @@ def test_a_long_replay_comes_whole():
             publisher.publish([BlockRemoved([number] + 1500 * [block])])
         address = WorkerAddress("", publisher.endpoint, publisher.replay_endpoint)
         following = asyncio.create_task(Subscriber(address, log).run())
-        async with asyncio.timeout(60):
-            while not log.heard:  # until it has subscribed, nobody hears
-                publisher.publish([BlockRemoved([3000])])
-                await asyncio.sleep(POLL_S)
+        await until(lambda: len(log.heard) >= 3000, timeout_s=60)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await publisher.close()
         return log.heard
 
-    assert asyncio.run(run())[:3001] == list(range(3001))
+    assert asyncio.run(run()) == list(range(3000))

@@ -10,7 +10,7 @@ from fairbench.live.kv_events.wire import (
     BlockRemoved,
     BlockStored,
     EventBatch,
-    Message,
+    NumberedBatch,
     decode,
     encode,
     end_of_replay,
@@ -35,7 +35,7 @@ EVENTS = STORED | st.builds(BlockRemoved, st.lists(HASH), MEDIUM) | st.builds(Al
 @given(st.integers(0, 2**62), st.lists(EVENTS, max_size=4), st.none() | st.integers(0, 7))
 def test_what_is_encoded_is_decoded(seq, events, rank):
     batch = EventBatch(1.5, events, rank)
-    assert decode(encode(seq, batch, b"kv")) == Message(seq, batch)
+    assert decode(encode(seq, batch, b"kv")) == NumberedBatch(seq, batch)
 
 
 def test_the_bytes_are_as_sglang_writes_them():

@@ -10,6 +10,7 @@ import pytest
 from live_driving import driven, small_spec
 
 from fairbench.errors import DataError
+from fairbench.live.backends.base import Served
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms, token_gaps_s
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.driver.journal import Journal
@@ -22,7 +23,7 @@ from fairbench.live.records import (
     tables_of,
 )
 from fairbench.live.service_rows import DECODE_STEPS
-from fairbench.live.summary import NO_ADMISSION, NO_CACHED, Served, summary_of
+from fairbench.live.summary import NO_ADMISSION, NO_CACHED, summary_of
 from fairbench.sim.run import simulate
 
 CLIENTS = ("client-0", "client-1")
@@ -285,7 +286,7 @@ def test_a_run_that_fell_behind_is_flagged():
 
 
 def test_an_endpoint_as_it_is_has_no_bound():
-    served = replace(SGLANG, as_served=True)
+    served = replace(SGLANG, unbounded="the scheduler is the server's own")
     assert (
         summary(DONE, served=served)["notes"]["bound_source"] == "the scheduler is the server's own"
     )

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
-from fairbench.live.driver.answer import BadEvent
-from fairbench.live.driver.api import Question
-from fairbench.live.driver.generate_api import GenerateApi
-from fairbench.live.driver.openai_api import ChatApi, CompletionsApi
-from fairbench.live.driver.sse import EventSplitter
+from fairbench.live.driver.api import BadEvent, Question
+from fairbench.live.driver.fragments import TokenFragments, token_ids, words_of
+from fairbench.live.driver.generate_api import AskGenerate
+from fairbench.live.driver.openai_api import AskChat, AskCompletions
+from fairbench.live.driver.stream import EventSplitter
 from fairbench.live.driver.target import Target
-from fairbench.live.driver.tokens import TokenFragments, token_ids
-from fairbench.live.driver.words import words_of
 
 VOCAB = range(16, 2_048)
 keys, lengths = st.text(max_size=20), st.integers(1, 500)
@@ -62,7 +60,7 @@ def question(prompt, outputs=None, least=7):
 
 
 def test_a_generate_body_holds_the_ids_of_segments_and_of_real_outputs():
-    api = GenerateApi(VOCAB)
+    api = AskGenerate(VOCAB)
     body = json.loads(api.body(question((DOCUMENT, REPLY, QUESTION), {REPLY.key: b"40001,7"})))
     ids = [token_ids(segment, VOCAB).tolist() for segment in (DOCUMENT, QUESTION)]
     assert body["input_ids"] == [*ids[0], 40_001, 7, *ids[1]]
@@ -74,7 +72,7 @@ def test_a_generate_body_holds_the_ids_of_segments_and_of_real_outputs():
 
 def test_a_completions_body_is_one_text():
     body = json.loads(
-        CompletionsApi("m").body(question((DOCUMENT, REPLY), {REPLY.key: b" wie geht's"}, None))
+        AskCompletions("m").body(question((DOCUMENT, REPLY), {REPLY.key: b" wie geht's"}, None))
     )
     assert body["prompt"] == words_of(DOCUMENT).decode() + " wie geht's"
     assert body["model"] == "m"
@@ -87,7 +85,7 @@ def test_a_chat_body_gives_outputs_to_the_assistant_and_joins_neighbours():
     second = Segment("0/turn-1", 1)
     outputs = {REPLY.key: b" yes", second.key: b" no"}
     prompt = (DOCUMENT, QUESTION, REPLY, second, QUESTION)
-    body = json.loads(ChatApi(None).body(question(prompt, outputs)))
+    body = json.loads(AskChat(None).body(question(prompt, outputs)))
     asked = words_of(QUESTION).decode()
     assert body["messages"] == [
         {"role": "user", "content": words_of(DOCUMENT).decode() + asked},
@@ -125,7 +123,7 @@ def generate_event(ids, done, reason=None, **meta):
 
 @pytest.mark.parametrize("second", [[11, 12, 13], [12, 13]], ids=["cumulative", "incremental"])
 def test_generate_answers_add_up(second):
-    answer = GenerateApi(VOCAB).answer()
+    answer = AskGenerate(VOCAB).answer()
     assert answer.take(generate_event([11], 1, queue_time=0.5)) == 1
     assert not answer.finished
     assert answer.take(generate_event(second, 3, {"type": "length"}, queue_time=0.9)) == 2
@@ -137,7 +135,7 @@ def test_generate_answers_add_up(second):
 
 
 def test_openai_answers_count_texts_until_the_usage_says_better():
-    answer = ChatApi(None).answer()
+    answer = AskChat(None).answer()
     events = [
         {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
         {"choices": [{"delta": {"content": " a"}}]},
@@ -167,7 +165,7 @@ def test_openai_answers_count_texts_until_the_usage_says_better():
 )
 def test_what_a_server_complains_of_is_kept(payload, said):
     with pytest.raises(BadEvent, match=said):
-        GenerateApi(VOCAB).answer().take(payload)
+        AskGenerate(VOCAB).answer().take(payload)
 
 
 @pytest.mark.parametrize(

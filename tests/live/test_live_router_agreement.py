@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.live.driver.tokens import token_ids
+from fairbench.live.driver.fragments import token_ids
 from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.wire import BlockRemoved, BlockStored
 from fairbench.live.router.dispatcher import Dispatcher

@@ -6,8 +6,8 @@ import pytest
 from live_router import GENERATE, PATHS, cluster, until
 
 from fairbench.live import headers
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router import metrics
-from fairbench.live.servers.address import WorkerAddress, parse_worker
 
 
 @pytest.mark.parametrize(

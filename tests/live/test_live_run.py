@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench.live.servers.cluster import worker_recipes
-from fairbench.live.servers.start import start_all, stop_all
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.emulator import EmulatorBackend
+from fairbench.live.backends.registry import live_backend
+from fairbench.live.processes.start import start_all, stop_all
 from fairbench.sim.run import simulate
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
@@ -186,11 +188,9 @@ def test_a_run_survives_a_worker_that_dies(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_with_another_scheduler_is_refused(tmp_path, monkeypatch):
-    from fairbench.live.servers import cluster
-
     other = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
-    recipes = cluster.worker_recipes(other)
-    monkeypatch.setattr(cluster, "worker_recipes", lambda *_: recipes)
+    recipes = live_backend(other).recipes(LiveOptions())
+    monkeypatch.setattr(EmulatorBackend, "recipes", lambda *_: recipes)
     result = invoke("run", "--backend", "emulator", "--scheduler", "dlpm", "--result-dir", tmp_path)
     assert result.exit_code == 1
     assert "worker-0 does not schedule as asked: the server runs vtc, not dlpm" in result.stderr
@@ -223,7 +223,7 @@ def test_a_run_without_its_router_has_failed(tmp_path):
 @pytest.mark.slow
 def test_an_endpoint_is_benchmarked_as_it_is(tmp_path):
     spec = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
-    servers = start_all(worker_recipes(spec), tmp_path, timeout_s=60)
+    servers = start_all(live_backend(spec).recipes(LiveOptions()), tmp_path, timeout_s=60)
     try:
         flags = ["--workload", "chat", "--num-programs", "1", "--set", "chat.think_mean_s=0.2"]
         result = invoke(

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.live.servers.emulator import emulator_recipes
-from fairbench.live.servers.router import router_recipe
-from fairbench.live.servers.sglang import PYTHON, sglang_python, sglang_recipes
-from fairbench.live.servers.vocabulary import vocabulary
+from fairbench.live.backends.base import LiveOptions, vocabulary
+from fairbench.live.backends.registry import live_backend
+from fairbench.live.backends.sglang import PYTHON, sglang_python
+from fairbench.live.processes.router import router_recipe
 
 CPU = ["--device", "cpu", "--dtype", "float32"]
 
@@ -73,15 +73,25 @@ def test_a_python_that_does_not_exist(monkeypatch):
         sglang_python(None)
 
 
+@pytest.fixture
+def sglang_at_hand(monkeypatch):
+    """Any Python has SGLang."""
+    monkeypatch.setattr("fairbench.live.backends.sglang.sglang_python", lambda python: python)
+
+
+def recipes_of(spec, python="python"):
+    return live_backend(spec).recipes(LiveOptions(python))
+
+
 def sglang(dp=2, **backend):
     flags = {"backend": {"kind": "sglang", **backend}, "model": "models/m", "dp": dp}
     settings = {"dlpm.quantum": 5000, "engine.max_total_tokens": 8000}
     return resolve(flags, settings)
 
 
-def test_the_command_line_of_an_sglang_server():
+def test_the_command_line_of_an_sglang_server(sglang_at_hand):
     spec = sglang(load_format="dummy", server_args=CPU)
-    one, two = sglang_recipes(spec, spec.backend, "python-of-sglang")
+    one, two = recipes_of(spec, "python-of-sglang")
     assert (one.name, two.name) == ("worker-0", "worker-1")
     command = one.command([8001, 8002, 8003])
     assert command[:3] == ["python-of-sglang", "-m", "sglang.launch_server"]
@@ -104,30 +114,30 @@ def test_the_command_line_of_an_sglang_server():
     assert json.loads(one.environment["FAIRBENCH_SETTINGS"])["dlpm.quantum"] == 5000
 
 
-def test_an_sglang_server_with_its_own_scheduling(monkeypatch):
+def test_an_sglang_server_with_its_own_scheduling(sglang_at_hand, monkeypatch):
     monkeypatch.setenv("FAIRBENCH_LOCAL", "vtc")
     spec = sglang(schedule_policy="lpm", server_args=CPU)
-    recipe = sglang_recipes(spec, spec.backend, "python")[0]
+    recipe = recipes_of(spec)[0]
     command = recipe.command([1, 2, 3])
     assert command[command.index("--schedule-policy") + 1] == "lpm"
     assert recipe.environment["FAIRBENCH_LOCAL"] == ""
 
 
-def test_each_sglang_server_has_gpus_of_its_own(monkeypatch):
+def test_each_sglang_server_has_gpus_of_its_own(sglang_at_hand, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     spec = sglang(tp=2)
-    recipes = sglang_recipes(spec, spec.backend, "python")
+    recipes = recipes_of(spec)
     assert [recipe.environment["CUDA_VISIBLE_DEVICES"] for recipe in recipes] == ["4,5", "6,7"]
     spec = sglang(dp=3, tp=2)
     with pytest.raises(UsageError, match="dp = 3, tp = 2: needs 6 GPUs, 4 visible; --share-gpus"):
-        sglang_recipes(spec, spec.backend, "python")
+        recipes_of(spec)
 
 
-def test_a_cpu_server_needs_no_gpu(monkeypatch):
+def test_a_cpu_server_needs_no_gpu(sglang_at_hand, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for server_args in (CPU, ["--device=cpu"]):
         spec = sglang(server_args=server_args)
-        recipes = sglang_recipes(spec, spec.backend, "python")
+        recipes = recipes_of(spec)
         assert not any("CUDA_VISIBLE_DEVICES" in recipe.environment for recipe in recipes)
 
 
@@ -136,7 +146,7 @@ def test_the_command_lines_of_emulator_and_router_name_the_settings():
         {"backend": {"kind": "emulator", "time_scale": 2.0}, "scheduler": "d2lpm"},
         {"dlpm.quantum": 5000, "d2lpm.worker_quantum": 7000},
     )
-    (recipe,) = emulator_recipes(spec, spec.backend)
+    (recipe,) = recipes_of(spec)
     command = recipe.command([1, 2, 3])
     assert "dlpm.quantum=5000" in command
     assert "d2lpm.worker_quantum=7000" not in command

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from live_cli import lines, running, tree, wait_until, wait_until_gone
 
-from fairbench.live.servers.sglang import PYTHON
+from fairbench.live.backends.sglang import PYTHON
 
 SGLANG = os.environ.get(PYTHON)
 MODEL = Path(SGLANG).parents[1] / "model" if SGLANG else Path()

@@ -12,10 +12,10 @@ import pytest
 from live_cli import runs, wait_until_gone
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.servers.gpus import assign
-from fairbench.live.servers.ports import free_ports
-from fairbench.live.servers.process import ServerProcess
-from fairbench.live.servers.start import Recipe, Server, start_all, stop_all
+from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.gpus import assign
+from fairbench.live.processes.process import ServerProcess
+from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
 WAIT_S = 30
@@ -98,7 +98,8 @@ def test_a_taken_port_is_replaced_by_another(tmp_path, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         offers = iter([[taken.getsockname()[1]]])
         monkeypatch.setattr(
-            "fairbench.live.servers.start.free_ports", lambda n: next(offers, None) or free_ports(n)
+            "fairbench.live.processes.start.free_ports",
+            lambda n: next(offers, None) or free_ports(n),
         )
         (server,) = start_all([recipe("worker")], tmp_path, timeout_s=WAIT_S)
         try:
@@ -113,7 +114,7 @@ def test_a_port_that_is_always_taken_is_an_error(tmp_path, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr(
-            "fairbench.live.servers.start.free_ports", lambda _: [taken.getsockname()[1]]
+            "fairbench.live.processes.start.free_ports", lambda _: [taken.getsockname()[1]]
         )
         with pytest.raises(RunFailed, match="worker ended with exit code 1"):
             start_all([recipe("worker")], tmp_path, timeout_s=WAIT_S)
@@ -148,7 +149,7 @@ HARNESS = """
 import signal
 import sys
 from pathlib import Path
-from fairbench.live.servers.start import Recipe, start_all, stop_all
+from fairbench.live.processes.start import Recipe, start_all, stop_all
 # Whoever started us may ignore these (nohup does).
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

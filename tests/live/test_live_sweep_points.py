@@ -5,7 +5,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.execute.sweep_live import LivePoint, by_workers, check_live_points
-from fairbench.live.options import LiveOptions
+from fairbench.live.backends.base import LiveOptions
 
 
 def spec(scheduler="dlpm", settings=None, **flags):

@@ -8,7 +8,7 @@ import typer
 from typer import Option
 
 if TYPE_CHECKING:
-    from fairbench.live.emulator.build import Emulator
+    from fairbench.live.emulator.worker import EmulatedWorker
 
 MAX_PORT = 65_535
 
@@ -60,12 +60,12 @@ def emulate(
 
     from fairbench.config.toml import parse_assignment
     from fairbench.errors import UsageError
-    from fairbench.live.extra import require_live_extra
+    from fairbench.live.requirements import require_live_extra
 
     require_live_extra()
     from fairbench.hardware.catalogue import resolve_profile
+    from fairbench.live.emulator.app import serve_emulator
     from fairbench.live.emulator.config import EmulatorConfig
-    from fairbench.live.emulator.serve import serve
 
     if kv_replay_port is not None and kv_events_port is None:
         raise UsageError("--kv-replay-port: only with --kv-events-port")
@@ -83,11 +83,11 @@ def emulate(
         stream_interval=stream_interval,
         tokenizer=tokenizer,
     )
-    asyncio.run(serve(config, _announce))
+    asyncio.run(serve_emulator(config, _announce))
 
 
-def _announce(url: str, emulator: Emulator) -> None:
-    from fairbench.live.servers.address import WorkerAddress
+def _announce(url: str, emulator: EmulatedWorker) -> None:
+    from fairbench.live.processes.addresses import WorkerAddress
 
     publisher = emulator.publisher
     address = (

@@ -10,7 +10,7 @@ from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
-    from fairbench.live.options import LiveOptions
+    from fairbench.live.backends.base import LiveOptions
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,21 +37,6 @@ def parse_headers(texts: list[str]) -> dict[str, str]:
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     """Raise UsageError, before anything is written or started, if the run is impossible here."""
-    from fairbench.config.backend import Endpoint, SGLang
+    from fairbench.live.backends import registry
 
-    if options.headers and not isinstance(spec.backend, Endpoint):
-        raise UsageError("--header: only with --base-url")
-    if options.server_python and not isinstance(spec.backend, SGLang):
-        raise UsageError("--server-python: only with --backend sglang")
-    if spec.backend is None:
-        return
-    from fairbench.live.extra import require_live_extra
-
-    require_live_extra()
-    from fairbench.live.driver.target import check_headers
-
-    check_headers(options.headers)
-    if not isinstance(spec.backend, Endpoint):
-        from fairbench.live.servers.cluster import worker_recipes
-
-        worker_recipes(spec, options.server_python)
+    registry.check_live(spec, options)

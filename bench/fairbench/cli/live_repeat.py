@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairbench.cli.bench_file import OnSaved
     from fairbench.config import ExperimentSpec
-    from fairbench.live.options import LiveOptions
+    from fairbench.live.backends.base import LiveOptions
 
 
 def run_live_repeatedly(

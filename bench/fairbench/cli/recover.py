@@ -59,7 +59,7 @@ def _recovered(spec: ExperimentSpec, folder: Path) -> RunResult:
         from fairbench.sim.recovery import recover as simulated
 
         return simulated(spec, folder)
-    from fairbench.live.extra import require_live_extra
+    from fairbench.live.requirements import require_live_extra
 
     require_live_extra()
     from fairbench.live.outcome import recover as driven

@@ -179,7 +179,7 @@ def run(
     works.
     """
     from fairbench.cli.live_flags import check_live, given, parse_headers, split_args
-    from fairbench.live.options import LiveOptions
+    from fairbench.live.backends.base import LiveOptions
 
     flags: dict[str, Any] = {
         "scheduler": scheduler,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairbench.cli.bench_file import OnSaved
     from fairbench.config import ExperimentSpec
     from fairbench.execute.interruption import Interruption
-    from fairbench.live.options import LiveOptions
+    from fairbench.live.backends.base import LiveOptions
     from fairbench.results.manifest import Stopwatch
     from fairbench.results.run_result import RunResult
 

@@ -109,14 +109,14 @@ def serve(
     from fairbench.cli.serve_workers import named_workers, started_workers
     from fairbench.config.toml import parse_assignment
     from fairbench.errors import UsageError
-    from fairbench.live.extra import require_live_extra
+    from fairbench.live.requirements import require_live_extra
 
     require_live_extra()
+    from fairbench.live.backends.base import LiveOptions
     from fairbench.live.http_server import check_address
-    from fairbench.live.options import LiveOptions
+    from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.identity import read_keys
-    from fairbench.live.router.serve import serve as serve_router
 
     if bool(worker_url) == bool(dp):
         raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairbench.config.backend import KINDS
 from fairbench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from fairbench.live.options import LiveOptions
-    from fairbench.live.servers.address import WorkerAddress
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.live.processes.addresses import WorkerAddress
 
-STARTED = ("emulator", "sglang")  # backends
+STARTED = sorted(kind for kind, config in KINDS.items() if config.is_managed)
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def named_workers(
     Raises UsageError for a wrong name or address, a worker named twice, or a setting of another
     part.
     """
-    from fairbench.live.servers.address import parse_worker
+    from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.registry import split_pair
 
     name = router or split_pair(scheduler)[0]
@@ -60,7 +61,7 @@ def started_workers(
     from fairbench.config.resolve import resolve
     from fairbench.config.settings import ENGINE
     from fairbench.execute.interruption import interruptible
-    from fairbench.live.servers.cluster import running_cluster
+    from fairbench.live.backends.workers import running_workers
 
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
@@ -73,18 +74,17 @@ def started_workers(
         raise UsageError(f"--log-dir {log_dir}: cannot be written: {error.strerror}") from None
     with (
         interruptible() as interrupted,
-        running_cluster(
+        running_workers(
             spec,
             log_dir,
-            server_python=options.server_python,
-            timeout_s=options.ready_timeout_s,
+            options,
             on_ready=lambda ready, total: log.info("workers ready: %d of %d", ready, total),
             interrupted=interrupted,
-        ) as cluster,
+        ) as workers,
     ):
         if interrupted():  # since the last look of those who started them
             raise KeyboardInterrupt
-        yield Routed(spec.router, spec.settings, cluster.addresses)
+        yield Routed(spec.router, spec.settings, workers.addresses)
 
 
 def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:

@@ -104,7 +104,7 @@ def sweep(
     from fairbench.config.sweep_points import points
     from fairbench.errors import UsageError
     from fairbench.execute.sweep_live import check_live_points
-    from fairbench.live.options import LiveOptions
+    from fairbench.live.backends.base import LiveOptions
     from fairbench.live.run_folder import run_folder
     from fairbench.results.sweep_store import SweepStore
 

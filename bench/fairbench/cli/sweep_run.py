@@ -14,7 +14,7 @@ from fairbench.errors import RunFailed
 from fairbench.execute.interruption import interruptible
 from fairbench.execute.sweep_jobs import expected_requests, jobs_left, run_jobs
 from fairbench.execute.sweep_live import live_points_left, run_live_points
-from fairbench.live.options import LiveOptions
+from fairbench.live.backends.base import LiveOptions
 from fairbench.report.comparison_table import as_text
 from fairbench.results.comparison import Cell, compare_sweep
 from fairbench.results.places import point_names

@@ -7,7 +7,7 @@ installed, how long to wait for it and an endpoint's secrets are not: they are g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.schedulers.params import own_settings
+from fairbench.schedulers.params import own_settings, param_names
 
 SIM = "sim"
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
@@ -37,15 +37,34 @@ MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 Count = Annotated[int, Field(ge=1)]
 
 
-class _Backend(BaseModel):
-    """``max_concurrency`` is the most requests under way that the driver allows."""
+class BackendConfig(BaseModel):
+    """What every kind has, and what the rest of the harness asks about a kind.
+
+    ``max_concurrency`` is the most requests under way that the driver allows. To add a kind, write
+    its class, name it in ``Backend``, and write ``live/backends/KIND.py``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    if TYPE_CHECKING:  # each kind names itself, in its own place among its fields
+        kind: str
     max_concurrency: Count | None = None
-    has_profile: ClassVar[bool] = False  # whether a timing profile decides its speed
+
+    has_profile: ClassVar[bool] = False
+    """Whether a timing profile decides its speed; otherwise it has a model of its own."""
+    is_managed: ClassVar[bool] = True
+    """Whether fairbench starts its servers and chooses router and scheduler."""
+    disobeyed: ClassVar[frozenset[str]] = frozenset()
+    """The engine settings that nothing there obeys."""
+    run_options: ClassVar[frozenset[str]] = frozenset()
+    """What runs of it can be told besides that no other kind understands (``LiveOptions``)."""
+
+    @property
+    def own_policy(self) -> str | None:
+        """The policy that schedules in place of a scheduler of ours, if there is one."""
+        return None
 
 
-class _Servers(_Backend):
+class _Servers(BackendConfig):
     """Servers that the harness starts: ``server_args`` are passed on to each as they are."""
 
     api: Api = "generate"
@@ -73,6 +92,12 @@ class SGLang(_Servers):
     share_gpus: bool = False
     load_format: str | None = None
     schedule_policy: Literal["fcfs", "lpm"] | None = None
+    disobeyed: ClassVar[frozenset[str]] = frozenset(ENGINE_ONLY)
+    run_options: ClassVar[frozenset[str]] = frozenset({"server_python"})
+
+    @property
+    def own_policy(self) -> str | None:
+        return self.schedule_policy
 
 
 class Emulator(_Servers):
@@ -86,7 +111,7 @@ class Emulator(_Servers):
     has_profile: ClassVar[bool] = True
 
 
-class Endpoint(_Backend):
+class Endpoint(BackendConfig):
     """An OpenAI-compatible server that runs already, benchmarked as it is.
 
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
@@ -97,6 +122,9 @@ class Endpoint(_Backend):
     base_url: str
     api: Api = "completions"
     output_lengths: Literal["exact", "free"] = "exact"
+    is_managed: ClassVar[bool] = False
+    disobeyed: ClassVar[frozenset[str]] = frozenset(param_names(MACHINE[ENGINE]))
+    run_options: ClassVar[frozenset[str]] = frozenset({"headers"})
 
     @model_validator(mode="after")
     def _is_url(self) -> Self:
@@ -108,15 +136,19 @@ class Endpoint(_Backend):
         return self
 
 
-Backend: TypeAlias = Annotated[SGLang | Emulator | Endpoint, Field(discriminator="kind")]
-KINDS: Mapping[str, type[_Backend]] = {
-    "sglang": SGLang,
-    "emulator": Emulator,
-    "endpoint": Endpoint,
+_Kinds: TypeAlias = SGLang | Emulator | Endpoint
+Backend: TypeAlias = Annotated[_Kinds, Field(discriminator="kind")]
+KINDS: Mapping[str, type[BackendConfig]] = {
+    cls.model_fields["kind"].default: cls for cls in get_args(_Kinds)
 }
 
 
-def resolve_backend(given: Any, stored: Any) -> SGLang | Emulator | Endpoint | None:
+def kinds_with(option: str) -> list[str]:
+    """The kinds whose runs understand this option of a run."""
+    return [kind for kind, cls in KINDS.items() if option in cls.run_options]
+
+
+def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """The backend from flags over an experiment file's table; None is the simulator.
 
     Another kind than the file's drops the file's table. Raises UsageError naming the key.
@@ -133,11 +165,9 @@ def resolve_backend(given: Any, stored: Any) -> SGLang | Emulator | Endpoint | N
     if kind == SIM:
         return None
     try:
-        backend = KINDS[kind].model_validate(merged)
+        return KINDS[kind].model_validate(merged)
     except ValidationError as error:
         raise UsageError(explain(error, "backend")) from None
-    assert isinstance(backend, SGLang | Emulator | Endpoint)
-    return backend
 
 
 def _table(value: Any) -> Mapping[str, Any]:
@@ -156,23 +186,15 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
     return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
 
 
-def check_machine(
-    backend: SGLang | Emulator | Endpoint | None, settings: Mapping[str, Any]
-) -> None:
+def check_machine(backend: BackendConfig | None, settings: Mapping[str, Any]) -> None:
     """Raise UsageError for a setting of the machine, changed, that nothing would obey."""
+    if backend is None:
+        return
     for part, params in MACHINE.items():
         default = params()
         for name, value in own_settings(part, settings).items():
-            if value != getattr(default, name) and not _obeys(backend, part, name):
-                assert backend is not None
+            obeyed = part == ENGINE and name not in backend.disobeyed
+            if value != getattr(default, name) and not obeyed:
                 raise UsageError(
                     f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
                 )
-
-
-def _obeys(backend: SGLang | Emulator | Endpoint | None, part: str, setting: str) -> bool:
-    if backend is None or part != ENGINE:
-        return backend is None
-    if isinstance(backend, SGLang):
-        return setting not in ENGINE_ONLY
-    return isinstance(backend, Emulator)

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.config.backend import (
-    AS_SERVED,
-    NO_PROFILE,
-    Emulator,
-    Endpoint,
-    SGLang,
-    resolve_backend,
-)
+from fairbench.config.backend import AS_SERVED, NO_PROFILE, BackendConfig, resolve_backend
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.registry import pair_name, params_classes
 
-Chosen = SGLang | Emulator | Endpoint | None
+Chosen = BackendConfig | None
 
 SCHEDULING = ("scheduler", "router", "local")
 
@@ -28,7 +21,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
     if _has_profile(backend):
         return dict(DEFAULTS)
     defaults = {key: value for key, value in DEFAULTS.items() if key not in ("gpu", "model")}
-    if isinstance(backend, Endpoint):
+    if not _is_managed(backend):
         defaults |= {"model": AS_SERVED} | dict.fromkeys(SCHEDULING, AS_SERVED)
     return defaults
 
@@ -39,7 +32,7 @@ def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
         dropped |= {"gpu", "model"}
-    if isinstance(was, Endpoint) != isinstance(backend, Endpoint):
+    if _is_managed(was) != _is_managed(backend):
         dropped |= set(SCHEDULING)
     return {key: value for key, value in file.items() if key not in dropped}
 
@@ -51,7 +44,7 @@ def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 
 def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
     """Raise UsageError for a scheduler's parameter where no scheduler is ours."""
-    if not isinstance(backend, Endpoint):
+    if _is_managed(backend):
         return
     known = params_classes()
     for key, value in assignments.items():
@@ -67,6 +60,10 @@ def _has_profile(backend: Chosen) -> bool:
     return backend is None or backend.has_profile
 
 
+def _is_managed(backend: Chosen) -> bool:
+    return backend is None or backend.is_managed
+
+
 def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
     if backend is None or backend.has_profile:
         return {"gpu": resolve_profile(text_of(draft, "gpu"), text_of(draft, "model")).profile_id}
@@ -76,15 +73,17 @@ def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
             "timing profile"
         )
     if "model" not in draft:
-        raise UsageError("model: missing: backend sglang needs --model, a path or a hub's name")
+        raise UsageError(
+            f"model: missing: backend {backend.kind} needs --model, a path or a hub's name"
+        )
     return {"gpu": NO_PROFILE}
 
 
 def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
-    if not isinstance(backend, Endpoint):
+    if _is_managed(backend):
         router, local = parts_of(draft)
-        if isinstance(backend, SGLang) and backend.schedule_policy is not None:
-            local = _stock(backend.schedule_policy, draft)
+        if backend is not None and backend.own_policy is not None:
+            local = _stock(backend.own_policy, draft)
         return {"scheduler": pair_name(router, local), "router": router, "local": local}
     for key in SCHEDULING:
         if draft[key] != AS_SERVED:
@@ -93,6 +92,7 @@ def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stock(policy: str, draft: Mapping[str, Any]) -> str:
+    """The local scheduler's name, where the server's own policy schedules."""
     if draft.get("local", policy) != policy:
         raise UsageError(
             f"local = {draft['local']!r}: schedule_policy = {policy!r} is SGLang's own scheduling"

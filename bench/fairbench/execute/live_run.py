@@ -13,8 +13,8 @@ import typer
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
     from fairbench.execute.interruption import Interruption
-    from fairbench.live.options import LiveOptions
-    from fairbench.live.servers.cluster import Cluster
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.live.backends.workers import Workers
     from fairbench.results.run_result import RunResult
 
 
@@ -24,7 +24,7 @@ def run_and_save(
     parent: Path,
     on_progress: Callable[[Any], None] | None,
     interrupted: Interruption,
-    cluster: Cluster | None = None,
+    cluster: Workers | None = None,
 ) -> tuple[RunResult, Path]:
     """``run_in``, which exits if interrupted before the servers were ready."""
     with _exit_before_start(interrupted):
@@ -37,7 +37,7 @@ def run_in(
     options: LiveOptions,
     on_progress: Callable[[Any], None] | None,
     interrupted: Interruption,
-    cluster: Cluster | None = None,
+    cluster: Workers | None = None,
 ) -> tuple[RunResult, Path]:
     """Run in a fresh directory in ``parent``, save, and return the result and the directory.
 
@@ -55,7 +55,7 @@ def run_in(
             spec,
             path,
             options,
-            cluster=cluster,
+            workers=cluster,
             on_progress=on_progress or _ignore,
             interrupted=interrupted,
         )
@@ -71,7 +71,7 @@ def shared_cluster(
     parent: Path,
     on_progress: Callable[[Any], None] | None,
     interrupted: Interruption,
-) -> Iterator[Cluster | None]:
+) -> Iterator[Workers | None]:
     """``cluster_in``, which exits if interrupted before they were ready, and removes ``parent``."""
     starting = cluster_in(parent, spec, options, on_progress, interrupted)
     with _exit_before_start(interrupted), _removed_if_interrupted(parent), starting as cluster:
@@ -85,20 +85,19 @@ def cluster_in(
     options: LiveOptions,
     on_progress: Callable[[Any], None] | None,
     interrupted: Interruption,
-) -> Iterator[Cluster | None]:
+) -> Iterator[Workers | None]:
     """Workers for several runs in ``parent``, where their logs go; None for an endpoint.
 
     Raises KeyboardInterrupt if interrupted before they were ready.
     """
-    from fairbench.config.backend import Endpoint
-    from fairbench.live.run import own_cluster
+    from fairbench.live.run import own_workers
     from fairbench.live.run_folder import run_folder
 
-    if isinstance(spec.backend, Endpoint):
+    if spec.backend is None or not spec.backend.is_managed:
         yield None
         return
     with run_folder(parent) as folder:
-        starting = own_cluster(spec, folder, options, on_progress or _ignore, interrupted)
+        starting = own_workers(spec, folder, options, on_progress or _ignore, interrupted)
         with starting as cluster:
             yield cluster
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from fairbench.cli.live_flags import check_live
 from fairbench.cli.progress import live_progress
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.backend import SGLang
-from fairbench.errors import FairbenchError, UsageError
+from fairbench.errors import FairbenchError
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.live_run import as_progress_line, cluster_in, run_in
 from fairbench.execute.local_processes import Failure, attempt
 from fairbench.execute.sweep_jobs import keep_outcome
-from fairbench.live.options import LiveOptions
-from fairbench.live.servers.cluster import Cluster, same_workers
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import obeys, python_misplaced, same_workers
+from fairbench.live.backends.workers import Workers
 from fairbench.results.places import point_names
 from fairbench.results.sweep_store import SweepStore
 
@@ -33,11 +33,11 @@ class LivePoint(NamedTuple):
 
 def check_live_points(specs: Sequence[ExperimentSpec], options: LiveOptions) -> None:
     """Raise UsageError, before anything is written or started, if a point is impossible here."""
-    if options.server_python and not any(isinstance(spec.backend, SGLang) for spec in specs):
-        raise UsageError("--server-python: only with --backend sglang")
+    if options.server_python and not any(obeys(spec.backend, "server_python") for spec in specs):
+        raise python_misplaced()
     for group in by_workers([LivePoint("", spec) for spec in specs]):
         spec = group[0].spec
-        python = options.server_python if isinstance(spec.backend, SGLang) else None
+        python = options.server_python if obeys(spec.backend, "server_python") else None
         check_live(spec, LiveOptions(python))
 
 
@@ -120,7 +120,7 @@ class _Runs:
                     return
 
     def _one(
-        self, spec: ExperimentSpec, cluster: Cluster | None, interrupted: Interruption
+        self, spec: ExperimentSpec, cluster: Workers | None, interrupted: Interruption
     ) -> dict[str, Any]:
         result, _ = run_in(
             self.store.runs, spec, self.options, self.on_progress, interrupted, cluster

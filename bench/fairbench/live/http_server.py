@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from fairbench.errors import UsageError
-from fairbench.live.connections import allow_many_connections
+from fairbench.live.requirements import allow_many_connections
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend import AS_SERVED, Emulator, Endpoint, SGLang
 from fairbench.errors import DataError
-from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.engine_limits import mem_fraction
-from fairbench.hardware.engine_params import EngineParams
+from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords, read_records, tables_of
-from fairbench.live.summary import Served, summary_of
+from fairbench.live.summary import summary_of
 from fairbench.results.run_result import RunResult
-from fairbench.schedulers.params import make_params
 
 SERVED_FILE = "served.json"
-
-
-def served_by(spec: ExperimentSpec, info: Mapping[str, Any]) -> Served:
-    """What serves a run, from its spec and a worker's ``/server_info`` ({} for an endpoint)."""
-    backend = spec.backend
-    assert backend is not None
-    if isinstance(backend, Endpoint):
-        model = "" if spec.model == AS_SERVED else f", {spec.model}"
-        return Served(backend.kind, name=f"{backend.base_url}{model}", as_served=True)
-    params = make_params("engine", EngineParams, spec.settings)
-    fraction: float | None = info.get("mem_fraction_static")
-    if isinstance(backend, Emulator):
-        fraction = mem_fraction(params, load_profile(spec.gpu))
-    return Served(
-        backend.kind,
-        name=f"{backend.kind} {info.get('version', '?')}{_own_policy(backend)}, {spec.model}",
-        emulated=isinstance(backend, Emulator),
-        pool_tokens=info.get("max_total_num_tokens"),
-        mem_fraction_static=None if params.max_total_tokens else fraction,
-        chunked_prefill_size=info.get("chunked_prefill_size"),
-        timing_profile=info.get("timing_profile"),
-        timing_grade=info.get("timing_grade"),
-    )
-
-
-def _own_policy(backend: SGLang | Emulator) -> str:
-    if isinstance(backend, Emulator) or backend.schedule_policy is None:
-        return ""
-    return f" with its own {backend.schedule_policy}"
 
 
 def write_served(folder: Path, served: Served) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
+from fairbench.live.backends.base import Served
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords
@@ -25,25 +25,6 @@ LATE_MS = 10.0  # P99 lateness above which a run is flagged
 
 NO_CACHED = "the server does not report cached tokens"
 NO_ADMISSION = "the server does not report when it admitted requests"
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What served a run. Sizes are None where they are not known.
-
-    ``name`` is how tables call it. ``timing_profile`` and its grade are those of emulated servers.
-    ``as_served``: by whatever scheduler an endpoint has.
-    """
-
-    backend: str
-    name: str = ""
-    emulated: bool = False
-    as_served: bool = False
-    pool_tokens: int | None = None
-    mem_fraction_static: float | None = None
-    chunked_prefill_size: int | None = None
-    timing_profile: str | None = None
-    timing_grade: str | None = None
 
 
 def summary_of(
@@ -86,7 +67,7 @@ def summary_of(
 
 
 def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
-    workers = 1 if served.as_served else spec.dp
+    workers = served.workers or spec.dp
     bound, reason = _bound(spec, served)
     return Facts(
         clients=tuple(Client(plan.client, plan.misbehaving) for plan in spec.client_plans()),
@@ -103,8 +84,8 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 def _bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, str]:
     """The theorem that holds for the schedulers of the run, or None and why."""
-    if served.as_served:
-        return None, "the scheduler is the server's own"
+    if served.unbounded:
+        return None, served.unbounded
     if served.pool_tokens is None:
         return None, "the size of the KV pool is not known"
     router = build_router(spec.router, spec.settings, spec.dp)

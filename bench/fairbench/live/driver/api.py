@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from fairbench.core import Prompt, Segment
-from fairbench.live.driver.answer import Answer
 
 # Siblings of a tree send the identical prompt. Were they answered alike, they would share a cached
 # prefix that the workload does not have.
 TEMPERATURE = 1.0
+DONE = b"[DONE]"  # the payload after the last event
+
+
+class BadEvent(Exception):
+    """The server reported an error in the stream, or sent what is no event of its API."""
+
+
+class Answer(ABC):
+    """Grows with every event. Counts are None where the server does not report them.
+
+    ``queue_s`` is how long the request waited for its first admission, on the server's clock.
+    """
+
+    def __init__(self) -> None:
+        self.input_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.output_tokens = 0
+        self.queue_s: float | None = None
+        self.retractions = 0
+        self.finished = False
+
+    def take(self, payload: bytes) -> int:
+        """Read one event's payload; returns how many tokens it brought, as far as can be told.
+
+        Raises BadEvent.
+        """
+        if payload == DONE:
+            return 0
+        try:
+            return self._read(payload)
+        except msgspec.MsgspecError as error:
+            raise BadEvent(f"not an event of this API: {error}") from None
+
+    @abstractmethod
+    def _read(self, payload: bytes) -> int:
+        """``take`` for what is JSON. Raises BadEvent or MsgspecError."""
+
+    @abstractmethod
+    def rendered(self) -> bytes:
+        """The output as later prompts of the same API contain it."""
+
+
+def error_text(error: Any) -> str:
+    """The message of an API's error, which is a text or an object around one."""
+    if isinstance(error, dict):
+        return str(error.get("message", error))
+    return str(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from fairbench.live.records import FINISHED, RequestRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProgramCall:
     """One call of a program. ``due_s`` is when it should be sent."""
 
     program_id: int
@@ -39,7 +39,7 @@ class Attempt:
     """``max_tokens`` and ``min_tokens`` are what the server is told; the rest is filled in."""
 
     request_id: int
-    call: Call
+    call: ProgramCall
     max_tokens: int
     min_tokens: int | None
     stream: Stream

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from fairbench.errors import ProgramFailed
-from fairbench.live.driver.answer import Answer
-from fairbench.live.driver.api import Question, ServerApi
-from fairbench.live.driver.attempt import Attempt, Call
+from fairbench.live.driver.api import Answer, Question, ServerApi
+from fairbench.live.driver.attempt import Attempt, ProgramCall
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Connection, Disconnected, Pool
 from fairbench.live.driver.stream import Stream
@@ -38,7 +37,7 @@ class Caller:
         self._ids = count()
         self._slots = asyncio.Semaphore(target.max_concurrency or sys.maxsize)
 
-    async def call(self, call: Call, outputs: Mapping[str, bytes]) -> Answer:
+    async def call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> Answer:
         """Make a call whose prompt may contain ``outputs``.
 
         Raises ProgramFailed if there is no complete answer. The record is written in any case, that
@@ -90,7 +89,7 @@ class Caller:
         attempt.error = attempt.stream.error
         self._pool.give_back(connection)
 
-    def _headers(self, call: Call) -> dict[str, str]:
+    def _headers(self, call: ProgramCall) -> dict[str, str]:
         return {
             **self._target.headers,
             CLIENT: call.client,

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
-from fairbench.live.connections import allow_many_connections
 from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Pool
-from fairbench.live.driver.generate_api import GenerateApi
+from fairbench.live.driver.generate_api import AskGenerate
 from fairbench.live.driver.journal import Journal
-from fairbench.live.driver.openai_api import ChatApi, CompletionsApi
+from fairbench.live.driver.openai_api import AskChat, AskCompletions
 from fairbench.live.driver.programs import ProgramRunner
 from fairbench.live.driver.target import Target
 from fairbench.live.records import RequestRecord
+from fairbench.live.requirements import allow_many_connections
 from fairbench.workloads.datasets import load_source
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.programs import Program
@@ -86,8 +86,8 @@ def _streams(spec: ExperimentSpec) -> list[Iterator[tuple[float, Program]]]:
 
 def _api(target: Target, vocab: range) -> ServerApi:
     if target.api == "generate":
-        return GenerateApi(vocab)
-    return (ChatApi if target.api == "chat" else CompletionsApi)(target.model)
+        return AskGenerate(vocab)
+    return (AskChat if target.api == "chat" else AskCompletions)(target.model)
 
 
 class _Run:

@@ -6,12 +6,11 @@ from typing import Any
 
 import msgspec
 
-from fairbench.live.driver.answer import Answer, BadEvent, error_text
-from fairbench.live.driver.api import TEMPERATURE, Question, rendered
-from fairbench.live.driver.tokens import TokenFragments, fragment_of
+from fairbench.live.driver.api import TEMPERATURE, Answer, BadEvent, Question, error_text, rendered
+from fairbench.live.driver.fragments import TokenFragments, fragment_of
 
 
-class GenerateApi:
+class AskGenerate:
     """Prompts of exact token ids, made of ``vocab``."""
 
     path = "/generate"

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 from fairbench.core import Segment
-from fairbench.live.driver.answer import Answer, BadEvent, error_text
-from fairbench.live.driver.api import TEMPERATURE, Question, rendered
-from fairbench.live.driver.words import words_of
+from fairbench.live.driver.api import TEMPERATURE, Answer, BadEvent, Question, error_text, rendered
+from fairbench.live.driver.fragments import words_of
 from fairbench.live.openai_shapes import ReportedUsage
 
 
-class CompletionsApi:
+class AskCompletions:
     """The prompt as one text."""
 
     path = "/v1/completions"
@@ -31,7 +30,7 @@ class CompletionsApi:
         return OpenAIAnswer()
 
 
-class ChatApi:
+class AskChat:
     """The prompt as messages: earlier outputs are the assistant's, what is between the user's."""
 
     path = "/v1/chat/completions"

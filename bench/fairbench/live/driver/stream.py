@@ -1,18 +1,35 @@
-"""One streamed response, timed as it comes in."""
+"""One streamed response: its events out of the bytes, timed as they come in."""
 
 from __future__ import annotations
 
 import asyncio
 
-from fairbench.live.driver.answer import Answer, BadEvent
+from fairbench.live.driver.api import Answer, BadEvent
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Connection, Disconnected
-from fairbench.live.driver.sse import EventSplitter
 from fairbench.live.headers import WORKER
 
 OK = 200
 MAX_ERROR_BYTES = 500  # of the body of a refusal, kept to say why
 _WORKER = WORKER.encode()
+MAX_EVENT_BYTES = 16 * 2**20
+
+
+class EventSplitter:
+    """Feed it bytes; it returns the payloads of the events that have become complete."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Payloads of ``data:`` lines, in order. Other fields and comments are skipped.
+
+        Raises ValueError for an event of more than ``MAX_EVENT_BYTES``.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 
 class Stream:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from fairbench.config.backend import Api
 from fairbench.errors import UsageError, unknown_name
 
-Api = Literal["generate", "completions", "chat"]
 Lengths = Literal["exact", "header", "free"]
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})

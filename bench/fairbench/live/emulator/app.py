@@ -1,7 +1,8 @@
-"""The HTTP server of an emulated worker."""
+"""The HTTP server of an emulated worker, until it is told to stop."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -10,23 +11,25 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from fairbench.live.emulator.build import Emulator
+from fairbench.errors import RunFailed
 from fairbench.live.emulator.calls import BadRequest
-from fairbench.live.emulator.generate_api import GenerateApi
+from fairbench.live.emulator.config import EmulatorConfig
+from fairbench.live.emulator.generate_api import EmulatedGenerate
 from fairbench.live.emulator.generation import Generation
 from fairbench.live.emulator.info import models, server_info
 from fairbench.live.emulator.metrics import registry_of
-from fairbench.live.emulator.openai_api import ChatApi, CompletionsApi
-from fairbench.live.http_server import MAX_BODY_BYTES, metrics_page, parsed
+from fairbench.live.emulator.openai_api import EmulatedChat, EmulatedCompletions
+from fairbench.live.emulator.worker import EmulatedWorker, build
+from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
 
 RETRY_AFTER_S = 60  # a rate limit counts by the minute
 
-Api = GenerateApi | CompletionsApi | ChatApi
+EmulatedApi = EmulatedGenerate | EmulatedCompletions | EmulatedChat
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _encode = msgspec.json.Encoder().encode
 
 
-def build_app(emulator: Emulator) -> web.Application:
+def emulator_app(emulator: EmulatedWorker) -> web.Application:
     """The application. Run it with ``handler_cancellation``: a client's leaving is an abort."""
     registry = registry_of(emulator)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
@@ -38,9 +41,9 @@ def build_app(emulator: Emulator) -> web.Application:
             web.get("/v1/models", _answering(lambda: _json(models(emulator)))),
             web.get("/metrics", _answering(lambda: metrics_page(registry))),
             web.route("*", "/flush_cache", _answering(lambda: _flush_cache(emulator))),
-            web.post("/generate", _serve(emulator, GenerateApi())),
-            web.post("/v1/completions", _serve(emulator, CompletionsApi())),
-            web.post("/v1/chat/completions", _serve(emulator, ChatApi())),
+            web.post("/generate", _serve(emulator, EmulatedGenerate())),
+            web.post("/v1/completions", _serve(emulator, EmulatedCompletions())),
+            web.post("/v1/chat/completions", _serve(emulator, EmulatedChat())),
         ]
     )
     return app
@@ -53,7 +56,7 @@ def _answering(answer: Callable[[], web.Response]) -> Handler:
     return handle
 
 
-def _flush_cache(emulator: Emulator) -> web.Response:
+def _flush_cache(emulator: EmulatedWorker) -> web.Response:
     if emulator.engine.flush_cache():
         return web.Response(text="Cache flushed.\n")
     return web.Response(
@@ -66,7 +69,7 @@ def _json(content: Any, status: int = HTTPStatus.OK) -> web.Response:
     return web.Response(body=_encode(content), status=status, content_type="application/json")
 
 
-def _serve(emulator: Emulator, api: Api) -> Handler:
+def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
     async def serve(request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         try:
@@ -88,14 +91,16 @@ def _serve(emulator: Emulator, api: Api) -> Handler:
     return serve
 
 
-def _refusal(api: Api) -> web.Response:
+def _refusal(api: EmulatedApi) -> web.Response:
     status = HTTPStatus.TOO_MANY_REQUESTS
     response = _json(api.error("over the client's rate limit", status), status)
     response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response
 
 
-async def _stream(request: web.Request, api: Api, generation: Generation) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, api: EmulatedApi, generation: Generation
+) -> web.StreamResponse:
     """Tokens as they come, as server-sent events, until the last or until the reader has left."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     with suppress(ConnectionError):
@@ -110,3 +115,24 @@ async def _stream(request: web.Request, api: Api, generation: Generation) -> web
                 events.append(b"data: [DONE]\n\n")
             await response.write(b"".join(events))
     return response
+
+
+async def serve_emulator(
+    config: EmulatorConfig, on_ready: Callable[[str, EmulatedWorker], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM. ``on_ready`` is told the URL.
+
+    Raises UsageError if a setting or a port cannot be used, RunFailed if the scheduler fails, which
+    ends a SGLang server too.
+    """
+    emulator = build(config, asyncio.get_running_loop())
+    try:
+        async with listening(emulator_app(emulator), config.host, config.port) as server:
+            emulator.engine.on_failure = server.stop.set
+            on_ready(server.url, emulator)
+            await server.stop.wait()
+    finally:
+        if emulator.publisher is not None:
+            await emulator.publisher.close()
+    if (failure := emulator.engine.failure) is not None:
+        raise RunFailed(f"{config.local} failed: {failure!r}") from failure

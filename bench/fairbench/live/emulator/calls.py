@@ -36,7 +36,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EmulatedCall:
     """One request. ``output_tokens`` is the true length, which the scheduler is never told."""
 
     rid: str
@@ -69,19 +69,19 @@ def make_call(
     client: str | None = None,
     include_usage: bool = False,
     model: str = "",
-) -> Call:
+) -> EmulatedCall:
     """The call of a decoded body and its headers. Raises BadRequest."""
     if not ids:
         raise BadRequest("the prompt is empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
-    return Call(
+    return EmulatedCall(
         rid=rid or uuid4().hex,
         client=client or _client(headers),
-        program_id=_number(headers, PROGRAM, 0),
-        depth=_number(headers, DEPTH, 0),
+        program_id=_header_number(headers, PROGRAM, 0),
+        depth=_header_number(headers, DEPTH, 0),
         ids=np.array(ids, np.int32),
         max_new_tokens=most,
-        output_tokens=max(1, min(_number(headers, OUTPUT_TOKENS, most), most)),
+        output_tokens=max(1, min(_header_number(headers, OUTPUT_TOKENS, most), most)),
         stream=stream,
         include_usage=include_usage,
         model=model,
@@ -99,7 +99,7 @@ def _client(headers: Mapping[str, str]) -> str:
     return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
 
 
-def _number(headers: Mapping[str, str], name: str, default: int) -> int:
+def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
     value = headers.get(name)
     if value is None:
         return default

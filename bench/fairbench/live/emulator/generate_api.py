@@ -9,8 +9,8 @@ import msgspec
 
 from fairbench.live.emulator.calls import (
     BadRequest,
-    Call,
     Count,
+    EmulatedCall,
     TokenIds,
     decoded,
     make_call,
@@ -33,10 +33,10 @@ class _Body(msgspec.Struct):
     routing_key: str | None = None
 
 
-class GenerateApi:
+class EmulatedGenerate:
     """Every chunk repeats the output so far, as SGLang does unless told otherwise."""
 
-    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> Call:
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         """Raises BadRequest."""
         body = decoded(raw, _Body)
         prompt = body.input_ids or body.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Event
 
 from fairbench.core import PS_PER_S
-from fairbench.live.emulator.calls import Call
+from fairbench.live.emulator.calls import EmulatedCall
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids
 from fairbench.sim.sequence import REFUSED, Sequence
@@ -17,7 +17,7 @@ class Generation:
     ``aborted`` is set by whoever wants no more.
     """
 
-    def __init__(self, call: Call, sequence: Sequence, ids: Ids, text: Text) -> None:
+    def __init__(self, call: EmulatedCall, sequence: Sequence, ids: Ids, text: Text) -> None:
         self.call = call
         self.sequence = sequence
         self.produced = 0

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 import fairbench
-from fairbench.live.emulator.build import Emulator
 from fairbench.live.emulator.kv_blocks import BLOCK_TOKENS
+from fairbench.live.emulator.worker import EmulatedWorker
 from fairbench.schedulers.params import as_settings
 
 
-def server_info(emulator: Emulator) -> dict[str, Any]:
+def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
     """SGLang's own keys where it has them, and always that this is an emulator."""
     config, limits = emulator.config, emulator.worker.limits
     publisher = emulator.publisher
@@ -41,7 +41,7 @@ def server_info(emulator: Emulator) -> dict[str, Any]:
     }
 
 
-def _report(emulator: Emulator) -> dict[str, Any]:
+def _report(emulator: EmulatedWorker) -> dict[str, Any]:
     """What runs here, for whoever verifies it before a run; as the plugin's own report."""
     engine, local = emulator.engine, emulator.config.local
     scheduler: Any = emulator.worker.scheduler
@@ -58,7 +58,7 @@ def _report(emulator: Emulator) -> dict[str, Any]:
     }
 
 
-def models(emulator: Emulator) -> dict[str, Any]:
+def models(emulator: EmulatedWorker) -> dict[str, Any]:
     """The one model, as OpenAI's list."""
     card = {
         "id": emulator.config.model,

@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from fairbench.core import Request
-from fairbench.live.emulator.calls import BadRequest, Call
+from fairbench.live.emulator.calls import BadRequest, EmulatedCall
 from fairbench.live.emulator.generation import Generation
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.text import Text
@@ -61,7 +61,7 @@ class LiveEngine:
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
 
-    def submit(self, call: Call) -> Generation:
+    def submit(self, call: EmulatedCall) -> Generation:
         """Take a call in now. Raises BadRequest if it can never fit the KV pool."""
         self._forget_streams()
         prompt, end = self._streams.prompt_of(call.ids)

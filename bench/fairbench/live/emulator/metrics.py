@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fairbench.live.emulator.build import Emulator
+from fairbench.live.emulator.worker import EmulatedWorker
 
 SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_tokens")
 
@@ -16,7 +16,7 @@ SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_to
 class _Collector(Collector):
     """Reads the engine when it is scraped."""
 
-    def __init__(self, emulator: Emulator) -> None:
+    def __init__(self, emulator: EmulatedWorker) -> None:
         self._emulator = emulator
 
     def collect(self) -> Iterator[Metric]:
@@ -36,7 +36,7 @@ class _Collector(Collector):
         yield _service(emulator)
 
 
-def _gauges(emulator: Emulator) -> dict[str, float]:
+def _gauges(emulator: EmulatedWorker) -> dict[str, float]:
     worker, cache = emulator.worker, emulator.engine.cache
     used = cache.capacity - cache.free - cache.evictable
     hits, inputs = emulator.engine.cached_tokens, emulator.engine.input_tokens
@@ -52,7 +52,7 @@ def _gauges(emulator: Emulator) -> dict[str, float]:
     }
 
 
-def _counters(emulator: Emulator) -> dict[str, float]:
+def _counters(emulator: EmulatedWorker) -> dict[str, float]:
     engine, totals = emulator.engine, emulator.totals.clients.values()
     return {
         "prompt_tokens": sum(total.input_tokens for total in totals),
@@ -63,7 +63,7 @@ def _counters(emulator: Emulator) -> dict[str, float]:
     }
 
 
-def _service(emulator: Emulator) -> Metric:
+def _service(emulator: EmulatedWorker) -> Metric:
     service = CounterMetricFamily(
         "fairbench:client_tokens",
         "Tokens of each client by kind, emulated",
@@ -75,7 +75,7 @@ def _service(emulator: Emulator) -> Metric:
     return service
 
 
-def registry_of(emulator: Emulator) -> CollectorRegistry:
+def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     """A registry from which ``generate_latest`` makes the page."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(emulator))

@@ -11,8 +11,8 @@ import msgspec
 
 from fairbench.live.emulator.calls import (
     BadRequest,
-    Call,
     Count,
+    EmulatedCall,
     One,
     TokenIds,
     decoded,
@@ -92,12 +92,12 @@ class _OpenAIApi(ABC):
         }
 
 
-class CompletionsApi(_OpenAIApi):
+class EmulatedCompletions(_OpenAIApi):
     """``/v1/completions``, one prompt a request: text or token ids."""
 
     object_name = chunk_name = "text_completion"
 
-    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> Call:
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         """Raises BadRequest."""
         body = decoded(raw, _Completion)
         return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
@@ -109,12 +109,12 @@ class CompletionsApi(_OpenAIApi):
         return {"text": text}
 
 
-class ChatApi(_OpenAIApi):
+class EmulatedChat(_OpenAIApi):
     """``/v1/chat/completions``. A conversation is its turns, each under its role's name."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
-    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> Call:
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         """Raises BadRequest."""
         body = decoded(raw, _Chat)
         if not body.messages:
@@ -132,7 +132,7 @@ class ChatApi(_OpenAIApi):
 
 def _call(
     body: _Common, ids: list[int], max_new_tokens: int | None, headers: Mapping[str, str]
-) -> Call:
+) -> EmulatedCall:
     return make_call(
         headers,
         ids,

@@ -15,7 +15,7 @@ from fairbench.schedulers.token_pages import segments_of
 MEDIA = (None, "GPU")
 
 
-class _Run:
+class _StoredRun:
     """Blocks stored together. ``ids`` are the tokens from the very first to the run's end."""
 
     __slots__ = ("block_size", "hashes", "ids", "start")
@@ -47,7 +47,7 @@ class BlockIndex:
     ) -> None:
         self._on_evict = on_evict
         self._on_clear = on_clear
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _StoredRun] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -79,13 +79,13 @@ class BlockIndex:
             return  # below what was stored before we listened: its prompt cannot be known
         start = len(ids)
         ids.extend(event.token_ids)
-        stored = _Run(ids, start, event.block_hashes, event.block_size)
+        stored = _StoredRun(ids, start, event.block_hashes, event.block_size)
         # Shared, since with blocks of one token there are as many as tokens.
         self._runs.update(dict.fromkeys(event.block_hashes, stored))
 
     def _remove(self, event: BlockRemoved) -> None:
         """A cache drops leaves before their parents: of each run, the end of what was left."""
-        removed: dict[_Run, set[int]] = {}
+        removed: dict[_StoredRun, set[int]] = {}
         for block_hash in event.block_hashes:
             if (run := self._runs.pop(block_hash, None)) is not None:
                 removed.setdefault(run, set()).add(block_hash)
@@ -93,7 +93,7 @@ class BlockIndex:
             gone = [index for index, name in enumerate(run.hashes) if name in hashes]
             self._evict(run, run.end_of(gone[0] - 1), run.end_of(gone[-1]))
 
-    def _evict(self, run: _Run, start: int, end: int) -> None:
+    def _evict(self, run: _StoredRun, start: int, end: int) -> None:
         """Tokens ``start`` to ``end`` are gone, and with its end a page is."""
         pages = segments_of(run.ids)
         ends = [0, *accumulate(page.length for page in pages)]

@@ -34,8 +34,8 @@ class Publisher:
         try:
             self._pub.set_hwm(HIGH_WATER_MARK)
             self._router.set_hwm(0)  # a ROUTER would drop what a replay has beyond its limit
-            self.endpoint = _bind(self._pub, host, port, "--kv-events-port")
-            self.replay_endpoint = _bind(self._router, host, replay_port, "--kv-replay-port")
+            self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
+            self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")
         except UsageError:
             self._destroy()
             raise
@@ -73,7 +73,7 @@ class Publisher:
             context.destroy(linger=0)
 
 
-def _bind(socket: zmq.Socket[Any], host: str, port: int, flag: str) -> str:
+def _bind_socket(socket: zmq.Socket[Any], host: str, port: int, flag: str) -> str:
     """Bind, and say where."""
     try:
         socket.bind(f"tcp://{host}:{port or '*'}")

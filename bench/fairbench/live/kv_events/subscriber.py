@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from math import inf
 
 import zmq
 import zmq.asyncio
 
 from fairbench.live.kv_events.blocks import BlockIndex
-from fairbench.live.kv_events.wire import Message, decode, replay_request
-from fairbench.live.servers.address import WorkerAddress
+from fairbench.live.kv_events.wire import NumberedBatch, decode, replay_request
+from fairbench.live.processes.addresses import WorkerAddress
 
 HIGH_WATER = 100_000  # messages waiting to be read, as many as SGLang keeps for a slow reader
 REPLAY_TIMEOUT_S = 5.0
+QUIET_S = 0.5  # after so long without a message, the worker is asked whether there was one
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +27,26 @@ class Subscriber:
     Messages are numbered. Where one is missing, those between are fetched from the worker's replay
     socket; where that has them no more, the index is cleared, and so it is when the numbers start
     again, since then the worker has too. ``gaps`` and ``losses`` count both.
+
+    A message that nobody follows leaves no gap to be seen, and nothing tells a subscriber when its
+    subscription has come into force: what is published until then is sent to nobody. So the replay
+    socket is asked at the start, and again whenever there was silence for ``quiet_s``.
     """
 
-    def __init__(self, address: WorkerAddress, index: BlockIndex) -> None:
+    def __init__(
+        self, address: WorkerAddress, index: BlockIndex, *, quiet_s: float = QUIET_S
+    ) -> None:
         assert address.kv_events is not None
         self._events = address.kv_events
         self._replay = address.kv_replay
         self._index = index
+        self._quiet_s = quiet_s
         self._next = 0  # the sequence number due
+        self._last_s = -inf  # the worker's time of the message before that one
+        self._overtaken_s = -inf  # up to then, messages that come were asked for and have been here
+        self._received = 0
+        self._asking = asyncio.Lock()
+        self._replay_fails = False
         self.gaps = 0
         self.losses = 0
 
@@ -43,71 +57,127 @@ class Subscriber:
             socket.set_hwm(HIGH_WATER)
             socket.subscribe(b"")
             socket.connect(self._events)
-            while True:
-                try:
-                    message = decode(await socket.recv_multipart())
-                except ValueError as error:
-                    log.warning("KV events of %s: %s", self._events, error)
-                    self._lose()
-                    continue
-                if message is not None:
-                    await self._receive(context, message)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._listen(context, socket))
+                if self._replay is not None:
+                    group.create_task(self._ask_when_quiet(context, self._replay))
 
     def restart(self) -> None:
         """The worker has started anew, with an empty cache."""
         self._next = 0
+        self._last_s = self._overtaken_s = -inf
         self._index.clear()
 
-    async def _receive(self, context: zmq.asyncio.Context, message: Message) -> None:
-        if message.seq < self._next:
+    async def _listen(self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            try:
+                message = decode(await socket.recv_multipart())
+            except ValueError as error:
+                log.warning("KV events of %s: %s", self._events, error)
+                self._lose()
+                continue
+            if message is not None:
+                self._received += 1
+                await self._receive(context, message)
+
+    async def _receive(self, context: zmq.asyncio.Context, message: NumberedBatch) -> None:
+        if message.seq < self._next and message.batch.ts > self._overtaken_s:
             self.restart()
         if message.seq > self._next:
-            self.gaps += 1
-            await self._repair(context, message.seq)
-        self._apply(message)
+            async with self._asking:
+                await self._repair(context, message.seq)
+        if message.seq == self._next:
+            self._apply(message)
+            self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
         """Bring the index up to the message before ``end``."""
-        missed = await self._fetch(context, self._replay, end) if self._replay else []
-        if not missed or missed[0].seq > self._next:
+        if end <= self._next:  # it was asked for before we could
+            return
+        fetched = await self._fetch(context, self._replay, self._next) if self._replay else None
+        missed = list(_unbroken(fetched or [], end))
+        self._take(missed, missed[0].seq if missed else end)
+
+    async def _ask_when_quiet(self, context: zmq.asyncio.Context, replay: str) -> None:
+        while True:
+            async with self._asking:
+                await self._catch_up(context, replay)
+            received = -1
+            while received != self._received:
+                received = self._received
+                await asyncio.sleep(self._quiet_s)
+
+    async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
+        """Fetch what has not come by itself.
+
+        The last message that has is asked for too: a worker that does not know it has started anew.
+        """
+        known, known_s = self._next - 1, self._last_s
+        fetched = await self._fetch(context, replay, max(known, 0))
+        if fetched is None or (known, known_s) != (self._next - 1, self._last_s):
+            return  # it says nothing, or meanwhile messages have come
+        first = fetched[0] if fetched else None
+        if known >= 0 and (first is None or (first.seq == known and first.batch.ts != known_s)):
+            self.restart()  # what it has published since is fetched next time
+            return
+        missed = list(_unbroken([one for one in fetched if one.seq > known], None))
+        if missed:
+            self._take(missed, missed[0].seq)
+            self._overtaken_s = missed[-1].batch.ts
+
+    def _take(self, missed: list[NumberedBatch], first: int) -> None:
+        """Apply what was missed; ``first`` is the earliest message that is not lost."""
+        self.gaps += 1
+        if first > self._next:
             log.warning(
                 "KV events of %s: %d to %d missed; its cache is taken to be empty",
                 self._events,
                 self._next,
-                (missed[0].seq if missed else end) - 1,
+                first - 1,
             )
             self._lose()
+            self._next = first
         for message in missed:
             self._apply(message)
 
-    async def _fetch(self, context: zmq.asyncio.Context, endpoint: str, end: int) -> list[Message]:
-        """What the worker still has of the messages that are due, before ``end``."""
+    async def _fetch(
+        self, context: zmq.asyncio.Context, endpoint: str, first: int
+    ) -> list[NumberedBatch] | None:
+        """What the worker still has of the messages from ``first`` on; None if it does not say."""
         with context.socket(zmq.DEALER) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             socket.set_hwm(0)  # a worker's ROUTER drops what we do not take at once
             socket.connect(endpoint)
-            messages: list[Message] = []
+            messages: list[NumberedBatch] = []
             try:
                 async with asyncio.timeout(REPLAY_TIMEOUT_S):
-                    await socket.send_multipart(replay_request(self._next))
+                    await socket.send_multipart(replay_request(first))
                     while (message := decode((await socket.recv_multipart())[1:])) is not None:
                         messages.append(message)
             except (TimeoutError, ValueError) as error:
-                log.warning("replay of KV events from %s: %s", endpoint, str(error) or "timed out")
-                return []
-        return list(_unbroken(messages, end))
+                if not self._replay_fails:  # said once, not twice a second
+                    reason = str(error) or "timed out"
+                    log.warning("replay of KV events from %s: %s", endpoint, reason)
+                self._replay_fails = True
+                return None
+        self._replay_fails = False
+        return messages
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, message: NumberedBatch) -> None:
         self._index.apply(message.batch.events)
         self._next = message.seq + 1
+        self._last_s = message.batch.ts
 
     def _lose(self) -> None:
         self.losses += 1
         self._index.clear()
 
 
-def _unbroken(messages: list[Message], end: int) -> Iterator[Message]:
-    """The messages before ``end``, if they reach up to it without a gap."""
-    wanted = [message for message in messages if message.seq < end]
-    if wanted and [message.seq for message in wanted] == list(range(wanted[0].seq, end)):
+def _unbroken(messages: list[NumberedBatch], end: int | None) -> Iterator[NumberedBatch]:
+    """The messages before ``end``, or all, if they reach up to it without a gap."""
+    wanted = [message for message in messages if end is None or message.seq < end]
+    if not wanted:
+        return
+    stop = wanted[-1].seq + 1 if end is None else end
+    if [message.seq for message in wanted] == list(range(wanted[0].seq, stop)):
         yield from wanted

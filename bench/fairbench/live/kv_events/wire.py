@@ -54,7 +54,7 @@ class EventBatch(msgspec.Struct, array_like=True, gc=False):
     attn_dp_rank: int | None = None
 
 
-class Message(NamedTuple):
+class NumberedBatch(NamedTuple):
     """A batch and its place in the worker's sequence."""
 
     seq: int
@@ -70,7 +70,7 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
     return topic, _seq_bytes(seq), _encoder.encode(batch)
 
 
-def decode(frames: Sequence[bytes]) -> Message | None:
+def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     """The message in these frames, or None for the one that ends a replay.
 
     Raises ValueError if they are not one.
@@ -81,7 +81,7 @@ def decode(frames: Sequence[bytes]) -> Message | None:
     if seq == END:
         return None
     try:
-        return Message(seq, _decoder.decode(frames[2]))
+        return NumberedBatch(seq, _decoder.decode(frames[2]))
     except msgspec.MsgspecError as error:
         raise ValueError(f"message {seq}: {error}") from None
 

@@ -1,13 +1,15 @@
-"""The router's HTTP application."""
+"""The router's HTTP application, until it is told to stop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 from aiohttp import web
 
-from fairbench.live.http_server import metrics_page
+from fairbench.live.http_server import listening, metrics_page
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.metrics import RouterMetrics
@@ -20,10 +22,11 @@ from fairbench.schedulers.registry import build_router
 APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
 PROXY = web.AppKey("proxy", Proxy)
 
+POLL_S = 0.05
 log = logging.getLogger(__name__)
 
 
-def build_app(config: RouterConfig) -> web.Application:
+def router_app(config: RouterConfig) -> web.Application:
     """The application. Run it with ``handler_cancellation``: a client's leaving is an abort.
 
     Raises UsageError for a wrong router, setting or tokenizer.
@@ -76,3 +79,31 @@ async def _models(request: web.Request) -> web.StreamResponse:
 async def _health(request: web.Request) -> web.Response:
     """200 while any worker is up."""
     return web.Response(status=200 if request.app[PROXY].healthy else 503)
+
+
+async def serve_router(
+    config: RouterConfig,
+    host: str,
+    port: int,
+    *,
+    grace_s: float,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
+
+    ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
+    """
+    app = router_app(config)
+    async with listening(app, host, port) as server:
+        on_ready(server.url)
+        await server.stop.wait()
+        server.stop.clear()
+        await server.site.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await _drained(app[PROXY], server.stop)
+
+
+async def _drained(proxy: Proxy, hurry: asyncio.Event) -> None:
+    while proxy.under_way and not hurry.is_set():
+        await asyncio.sleep(POLL_S)

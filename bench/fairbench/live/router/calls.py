@@ -109,11 +109,11 @@ class _OpenAI(msgspec.Struct, kw_only=True):
     user: str | None = None
 
 
-class _Completion(_OpenAI, kw_only=True):
+class _RoutedCompletion(_OpenAI, kw_only=True):
     prompt: str | list[int | str | list[int]]
 
 
-class _Chat(_OpenAI, kw_only=True):
+class _RoutedChat(_OpenAI, kw_only=True):
     messages: list[Message]
     max_completion_tokens: Count | None = None
 
@@ -122,7 +122,7 @@ class CompletionsApi(Api):
     """``/v1/completions``; a list with one prompt in it is taken for that prompt."""
 
     path = "/v1/completions"
-    _decoder = msgspec.json.Decoder(_Completion)
+    _decoder = msgspec.json.Decoder(_RoutedCompletion)
 
     def read(self, raw: bytes, text: TextTokens) -> Call:
         body = _decoded(self._decoder, raw)
@@ -143,7 +143,7 @@ class ChatApi(Api):
     """``/v1/chat/completions``. Its template is the model's own, so the ids are approximate."""
 
     path = "/v1/chat/completions"
-    _decoder = msgspec.json.Decoder(_Chat)
+    _decoder = msgspec.json.Decoder(_RoutedChat)
 
     def read(self, raw: bytes, text: TextTokens) -> Call:
         body = _decoded(self._decoder, raw)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.live.http_server import MAX_BODY_BYTES
-from fairbench.live.servers.address import WorkerAddress
+from fairbench.live.processes.addresses import WorkerAddress
 
 
 @dataclass(frozen=True, slots=True)

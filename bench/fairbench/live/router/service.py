@@ -8,16 +8,15 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from aiohttp import ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
 from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.subscriber import Subscriber
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
-from fairbench.live.router.kv_pool import sizes
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.text_tokens import TextTokens
@@ -29,6 +28,7 @@ CONNECT_TIMEOUT_S = 10.0
 FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start
 # Of workers that do not say: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
+ASK_TIMEOUT = ClientTimeout(total=5.0)
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ async def _new_dispatcher(
     session: ClientSession, config: RouterConfig, router: Router
 ) -> Dispatcher:
     workers = config.workers
-    tokens, page_tokens = await sizes(session, [worker.url for worker in workers])
+    tokens, page_tokens = await _sizes(session, [worker.url for worker in workers])
     if tokens is None:
         log.warning("no worker says how large its KV pool is; assumed: %d", ASSUMED_POOL_TOKENS)
     start = time.monotonic()
@@ -80,6 +80,37 @@ async def _new_dispatcher(
     )
     router.prepare(Setup(pool_tokens=tokens or 0, fleet=dispatcher))
     return dispatcher
+
+
+class _Sizes(NamedTuple):
+    """The smallest pool, None if no worker says, and the largest page (SGLang's page_size)."""
+
+    pool_tokens: int | None
+    page_tokens: int
+
+
+async def _sizes(session: ClientSession, urls: Iterable[str]) -> _Sizes:
+    """What the workers say of their KV pools, together."""
+    told = await asyncio.gather(*(_ask(session, url) for url in urls))
+    return _Sizes(
+        min((size for info in told if (size := _size(info, "max_total_num_tokens"))), default=None),
+        max((size for info in told if (size := _size(info, "page_size"))), default=1),
+    )
+
+
+def _size(info: dict[str, Any], key: str) -> int | None:
+    size = info.get(key)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+async def _ask(session: ClientSession, url: str) -> dict[str, Any]:
+    """What a worker says of itself, {} if it says nothing of the kind."""
+    try:
+        async with session.get(f"{url}/server_info", timeout=ASK_TIMEOUT) as answer:
+            info: Any = await answer.json(content_type=None)
+    except (ClientError, OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
 
 
 def _subscribers(config: RouterConfig, dispatcher: Dispatcher) -> dict[int, Subscriber]:

@@ -21,9 +21,9 @@ def install(config: PluginConfig) -> None:
 
     for target, hook in hooks.by_target().items():
         check_target(target, hook.parameters)
-        HookRegistry.register(target, partial(_call, hooks, target, hook.method), HookType.AROUND)
+        HookRegistry.register(target, partial(_count, hooks, target, hook.method), HookType.AROUND)
 
 
-def _call(hooks: Hooks, target: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+def _count(hooks: Hooks, target: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
     hooks.calls[target] += 1
     return method(*args, **named)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.errors import RunFailed
 from fairbench.live.plugins.sglang.config import plugin_config
-from fairbench.live.servers.http import get_json
+from fairbench.live.processes.http import get_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,16 @@
-"""Where a worker listens, and how that is written."""
+"""Where a worker listens, how that is written, and ports where one could."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from fairbench.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +58,15 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
     if port is None and "tcp" in schemes:
         return False
     return not ("@" in parts.netloc or parts.query or parts.fragment)
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports that were free just now.
+
+    Another process may take one before its server does: look for that in its log, and retry.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairbench.live.servers import reaper
+from fairbench.live.processes import reaper
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL
 REAPER_MARGIN_S = 5.0  # for the reaper itself to end after that

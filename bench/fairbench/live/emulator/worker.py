@@ -22,7 +22,7 @@ from fairbench.sim.engine.sglang.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Emulator:
+class EmulatedWorker:
     """The parts that answer HTTP requests."""
 
     config: EmulatorConfig
@@ -37,14 +37,14 @@ class Emulator:
         return self.engine.worker
 
 
-def build(config: EmulatorConfig, loop: AbstractEventLoop) -> Emulator:
+def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     """An idle emulator with an empty cache, whose time starts now.
 
     Raises UsageError for settings, a tokenizer or a port that cannot be used.
     """
     profile = load_profile(config.gpu)
     limits = engine_limits(config.engine_params(), profile)
-    text = _text(config.tokenizer, limits.pool_tokens)
+    text = _text_of(config.tokenizer, limits.pool_tokens)
     new_scheduler = partial(build_local, config.local, config.settings)
     publisher = None
     if config.kv_events_port is not None:
@@ -58,10 +58,10 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> Emulator:
     engine = LiveEngine(
         worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler
     )
-    return Emulator(config, profile, engine, totals, text, publisher)
+    return EmulatedWorker(config, profile, engine, totals, text, publisher)
 
 
-def _text(tokenizer: str | None, pool_tokens: int) -> Text:
+def _text_of(tokenizer: str | None, pool_tokens: int) -> Text:
     if tokenizer is not None:
         return TokenizerText(tokenizer)
     return ApproximateText(most_tokens=pool_tokens + 1)  # one too many: it is refused

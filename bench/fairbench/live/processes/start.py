@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairbench.errors import RunFailed
-from fairbench.live.servers.http import answers
-from fairbench.live.servers.ports import LOOPBACK, TAKEN, free_ports
-from fairbench.live.servers.process import ServerProcess
+from fairbench.live.processes.addresses import LOOPBACK, free_ports
+from fairbench.live.processes.http import answers
+from fairbench.live.processes.process import ServerProcess
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
+TAKEN = ("address already in use", "address in use")  # what a server's log says, in lower case
 MAX_STARTS = 5  # of one server, whose port was taken each time
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.toml import toml_value
-from fairbench.live.servers.address import WorkerAddress
-from fairbench.live.servers.ports import LOOPBACK
-from fairbench.live.servers.start import Recipe, Server, start_all, stop_all
+from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
+from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
 
 UNLIMITED = 10**9
 

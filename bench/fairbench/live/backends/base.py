@@ -1,0 +1,122 @@
+"""What a kind of backend has to say before and while it serves a live run."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.backend import BackendConfig
+from fairbench.live.driver.target import Target
+from fairbench.live.plugins.sglang.report import fetch_report, require_active
+from fairbench.live.processes.start import Recipe
+
+C = TypeVar("C", bound=BackendConfig)
+
+FIRST_TOKEN = 16  # below are special tokens in most vocabularies
+COMMON_TOKENS = 32_000  # every common model has so many; larger ones have special tokens above
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What a live run must be told and its records do not depend on: stored nowhere.
+
+    ``server_python`` is the Python that has SGLang, None the default. ``headers`` go with every
+    request to an endpoint; they may hold secrets.
+    """
+
+    server_python: str | None = None
+    ready_timeout_s: float = 600.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What served a run. Sizes are None where they are not known.
+
+    ``name`` is how tables call it. ``timing_profile`` and its grade are those of emulated servers.
+    ``workers`` is as how many it counts, None if as many as the experiment has. ``unbounded`` is
+    why no theorem can hold for how it schedules, "" if one may.
+    """
+
+    backend: str
+    name: str = ""
+    emulated: bool = False
+    workers: int | None = None
+    unbounded: str = ""
+    pool_tokens: int | None = None
+    mem_fraction_static: float | None = None
+    chunked_prefill_size: int | None = None
+    timing_profile: str | None = None
+    timing_grade: str | None = None
+
+
+class LiveBackend(ABC, Generic[C]):
+    """One kind of backend, for one experiment whose ``backend`` is ``config``.
+
+    Workers of the defaults speak SGLang's HTTP and schedule by a scheduler of ours.
+    """
+
+    def __init__(self, spec: ExperimentSpec, config: C) -> None:
+        self.spec = spec
+        self.config = config
+
+    @property
+    def running_at(self) -> str | None:
+        """The URL of a server that runs already; None if workers are started, and a router."""
+        return None
+
+    @abstractmethod
+    def recipes(self, options: LiveOptions) -> list[Recipe]:
+        """How to start each of its workers; none where a server runs already.
+
+        Raises UsageError if they cannot run on this machine.
+        """
+
+    @abstractmethod
+    def served(self, info: Mapping[str, Any]) -> Served:
+        """What serves the run, by the first worker's ``/server_info`` ({} without workers)."""
+
+    @abstractmethod
+    def target(self, url: str, options: LiveOptions) -> Target:
+        """How the driver asks; ``url`` is the router's, or the one that it serves at itself."""
+
+    def verify(self, url: str) -> None:
+        """Raise RunFailed unless the worker there schedules as the experiment has it."""
+        require_active(fetch_report(url), local=self.spec.local, settings=self.spec.settings)
+
+    def vocabulary(self) -> range:
+        """The token ids that prompts may be made of."""
+        return vocabulary(self.spec.model)
+
+    def needs(self) -> dict[str, Any]:
+        """All of the experiment that its workers depend on: who needs the same can share them."""
+        spec = self.spec
+        return {
+            "backend": self.config,
+            "model": spec.model,
+            "gpu": spec.gpu,
+            "dp": spec.dp,
+            "local": spec.local,
+            "settings": worker_settings(spec),
+        }
+
+
+def worker_settings(spec: ExperimentSpec) -> dict[str, Any]:
+    """The settings that concern workers: the engine's and the local scheduler's."""
+    owners = ("engine.", f"{spec.local}.")
+    return {key: value for key, value in spec.settings.items() if key.startswith(owners)}
+
+
+def vocabulary(model: str) -> range:
+    """Ids of ordinary tokens: ``vocab_size`` of the model's ``config.json`` if it is at hand."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        size = int(config.get("text_config", config)["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        size = COMMON_TOKENS
+    return range(FIRST_TOKEN, min(size, COMMON_TOKENS))

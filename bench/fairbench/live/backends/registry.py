@@ -1,0 +1,57 @@
+"""From an experiment to what serves it: the file of its backend's kind, and what is checked first.
+
+``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for that kind's
+config.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.backend import BackendConfig, kinds_with
+from fairbench.errors import UsageError
+from fairbench.live.backends.base import LiveBackend, LiveOptions
+from fairbench.live.driver.target import check_headers
+from fairbench.live.requirements import require_live_extra
+
+
+def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
+    """What serves the experiment. Precondition: that is not the simulator."""
+    assert spec.backend is not None, "the simulator serves no live run"
+    module = import_module(f"{__package__}.{spec.backend.kind}")
+    backend: type[LiveBackend[Any]] = module.BACKEND
+    return backend(spec, spec.backend)
+
+
+def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
+    """Whether runs of both can share their workers. The simulator has none."""
+    if one.backend is None or other.backend is None:
+        return False
+    return live_backend(one).needs() == live_backend(other).needs()
+
+
+def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
+    """Raise UsageError, before anything is written or started, if the run is impossible here."""
+    if options.headers and not obeys(spec.backend, "headers"):
+        raise UsageError("--header: only with --base-url")
+    if options.server_python and not obeys(spec.backend, "server_python"):
+        raise python_misplaced()
+    if spec.backend is None:
+        return
+    require_live_extra()
+    check_headers(options.headers)
+    live_backend(spec).recipes(options)
+
+
+def obeys(backend: BackendConfig | None, option: str) -> bool:
+    """Whether runs on this backend, None the simulator, have a use for that ``LiveOptions``."""
+    return backend is not None and option in backend.run_options
+
+
+def python_misplaced() -> UsageError:
+    """The complaint about a ``--server-python`` that no server would be started with."""
+    return UsageError(
+        f"--server-python: only with --backend {' or '.join(kinds_with('server_python'))}"
+    )

@@ -1,0 +1,158 @@
+"""SGLang servers, scheduled by our plugin inside them or by a policy of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairbench.config.backend import SGLang
+from fairbench.errors import RunFailed, UsageError
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
+from fairbench.live.driver.target import Target
+from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
+from fairbench.live.plugins.sglang.report import fetch_report
+from fairbench.live.processes.addresses import LOOPBACK
+from fairbench.live.processes.gpus import VISIBLE, assign, visible_gpus
+from fairbench.live.processes.http import get_json
+from fairbench.live.processes.start import Recipe
+from fairbench.schedulers.params import make_params, own_settings
+
+PYTHON = "FAIRBENCH_SGLANG_PYTHON"
+MISSING = """
+from importlib.util import find_spec
+print(*[name for name in ("sglang", "fairbench") if not find_spec(name)])
+"""
+# What SGLang calls by the same name on its command line.
+ENGINE_FLAGS = (
+    "chunked_prefill_size",
+    "max_prefill_tokens",
+    "max_running_requests",
+    "schedule_conservativeness",
+    "mem_fraction_static",
+    "max_total_tokens",
+)
+
+
+class SGLangBackend(LiveBackend[SGLang]):
+    """SGLang, told the exact length of each answer."""
+
+    def recipes(self, options: LiveOptions) -> list[Recipe]:
+        python, plugin = sglang_python(options.server_python), self._plugin()
+        return [
+            Recipe(
+                name=f"worker-{index}",
+                command=lambda ports: [python, *self._arguments(ports)],
+                ports=3,
+                health="/health_generate",
+                environment=plugin | gpus,
+            )
+            for index, gpus in enumerate(self._gpus())
+        ]
+
+    def verify(self, url: str) -> None:
+        policy = self.config.schedule_policy
+        if policy is None:
+            super().verify(url)
+            return
+        for report in fetch_report(url):
+            raise RunFailed(
+                f"the server runs fairbench's {report.local}, not SGLang's own {policy}"
+            )
+        found = get_json(f"{url}/server_info").get("schedule_policy")
+        if found != policy:
+            raise RunFailed(f"the server runs SGLang's own {found}, not {policy}")
+
+    def served(self, info: Mapping[str, Any]) -> Served:
+        config, params = self.config, make_params("engine", EngineParams, self.spec.settings)
+        own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
+        return Served(
+            config.kind,
+            name=f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}",
+            pool_tokens=info.get("max_total_num_tokens"),
+            mem_fraction_static=(
+                None if params.max_total_tokens else info.get("mem_fraction_static")
+            ),
+            chunked_prefill_size=info.get("chunked_prefill_size"),
+        )
+
+    def target(self, url: str, options: LiveOptions) -> Target:
+        return Target(
+            url,
+            api=self.config.api,
+            model=self.spec.model,
+            max_concurrency=self.config.max_concurrency,
+        )
+
+    def _plugin(self) -> dict[str, str]:
+        if self.config.schedule_policy is not None:
+            return {LOCAL: ""}  # whatever this process was told itself
+        return plugin_environment(self.spec.local, self.spec.settings)
+
+    def _gpus(self) -> list[dict[str, str]]:
+        config, dp = self.config, self.spec.dp
+        if _device(config.server_args) == "cpu":
+            return [{}] * dp
+        groups = assign(visible_gpus(), dp=dp, tp=config.tp, share=config.share_gpus)
+        return [{VISIBLE: group} for group in groups]
+
+    def _arguments(self, ports: Sequence[int]) -> list[str]:
+        config = self.config
+        http, kv_events, kv_replay = ports
+        kv_config = {
+            "publisher": "zmq",
+            "endpoint": f"tcp://{LOOPBACK}:{kv_events}",
+            "replay_endpoint": f"tcp://{LOOPBACK}:{kv_replay}",
+            "bind": True,
+        }
+        arguments = ["-m", "sglang.launch_server", "--model-path", self.spec.model]
+        arguments += ["--host", LOOPBACK, "--port", str(http), "--tp-size", str(config.tp)]
+        arguments += ["--enable-metrics", "--enable-cache-report"]
+        arguments += ["--kv-events-config", json.dumps(kv_config)]
+        if config.load_format is not None:
+            arguments += ["--load-format", config.load_format]
+        if config.schedule_policy is not None:
+            arguments += ["--schedule-policy", config.schedule_policy]
+        return [*arguments, *_engine_flags(self.spec.settings), *config.server_args]
+
+
+def sglang_python(chosen: str | None) -> str:
+    """The Python that has SGLang: as chosen, or ``FAIRBENCH_SGLANG_PYTHON``, or this one.
+
+    Raises UsageError unless it has both SGLang and fairbench, whose plugin SGLang loads.
+    """
+    python = chosen or os.environ.get(PYTHON) or sys.executable
+    try:
+        found = subprocess.run([python, "-c", MISSING], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError):
+        raise UsageError(f"server_python {python}: cannot be run") from None
+    if missing := found.stdout.split():
+        raise UsageError(
+            f"server_python {python}: has no {' and no '.join(missing)}; install sglang==0.5.23 "
+            f"and fairbench-llm in one environment and name its Python (--server-python, {PYTHON})"
+        )
+    return python
+
+
+def _device(server_args: Sequence[str]) -> str | None:
+    words = [word for arg in server_args for word in arg.split("=", 1)]
+    return words[words.index("--device") + 1] if "--device" in words[:-1] else None
+
+
+def _engine_flags(settings: Mapping[str, Any]) -> list[str]:
+    """The engine settings that are not SGLang's own defaults, as its flags."""
+    default = EngineParams()
+    engine = own_settings("engine", settings)
+    return [
+        text
+        for name in ENGINE_FLAGS
+        if (value := engine.get(name)) not in (None, getattr(default, name))
+        for text in (f"--{name.replace('_', '-')}", str(value))
+    ]
+
+
+BACKEND = SGLangBackend

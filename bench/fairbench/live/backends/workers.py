@@ -1,0 +1,107 @@
+"""The workers of a run, or of several runs that can share them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.errors import RunFailed
+from fairbench.live.backends.base import LiveBackend, LiveOptions
+from fairbench.live.backends.registry import live_backend, same_workers
+from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
+from fairbench.live.processes.http import answers, get_json
+from fairbench.live.processes.start import Server, start_all, stop_all
+
+FLUSH_TIMEOUT_S = 60.0  # SGLang refuses while requests are running
+RETRY_S = 0.2
+
+
+class Workers:
+    """Servers that are ready and verified to run the spec's local scheduler.
+
+    Runs that differ in the router or in what is sent can share them, one after another, with
+    ``flush_cache`` between them: see ``serve``.
+    """
+
+    def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
+        self._spec = spec
+        self.servers = tuple(servers)
+
+    @property
+    def addresses(self) -> list[WorkerAddress]:
+        """Where the workers are, in the order of their numbers."""
+        return [
+            WorkerAddress(
+                server.url,
+                kv_events=f"tcp://{LOOPBACK}:{server.ports[1]}",
+                kv_replay=f"tcp://{LOOPBACK}:{server.ports[2]}",
+            )
+            for server in self.servers
+        ]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every worker still runs."""
+        return not any(server.has_ended for server in self.servers)
+
+    def serve(self, spec: ExperimentSpec) -> bool:
+        """Whether these very workers are what the spec asks for."""
+        return same_workers(spec, self._spec)
+
+    def server_info(self) -> dict[str, Any]:
+        """What the first worker says about itself. Raises RunFailed if it does not answer."""
+        return get_json(f"{self.servers[0].url}/server_info")
+
+    def flush_cache(self) -> None:
+        """Empty every worker's prefix cache, and have its local scheduler begin afresh.
+
+        Raises RunFailed if one goes on refusing.
+        """
+        for server in self.servers:
+            deadline = time.monotonic() + FLUSH_TIMEOUT_S
+            while not answers(f"{server.url}/flush_cache", method="POST"):
+                server.check()
+                if time.monotonic() > deadline:
+                    raise server.failed(f"did not flush its cache within {FLUSH_TIMEOUT_S:g} s")
+                time.sleep(RETRY_S)
+
+
+@contextmanager
+def running_workers(
+    spec: ExperimentSpec,
+    log_dir: Path,
+    options: LiveOptions,
+    *,
+    on_ready: Callable[[int, int], None] = lambda ready, total: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Iterator[Workers]:
+    """The spec's workers, started and verified; they end with the block.
+
+    Raises UsageError if the machine cannot hold them, RunFailed if one does not start or runs
+    another scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
+    """
+    backend = live_backend(spec)
+    servers = start_all(
+        backend.recipes(options),
+        log_dir,
+        timeout_s=options.ready_timeout_s,
+        on_ready=on_ready,
+        interrupted=interrupted,
+    )
+    try:
+        for server in servers:
+            _verify(server, backend)
+        yield Workers(spec, servers)
+    finally:
+        stop_all(servers)
+
+
+def _verify(server: Server, backend: LiveBackend[Any]) -> None:
+    try:
+        backend.verify(server.url)
+    except RunFailed as error:
+        raise server.failed(f"does not schedule as asked: {error}") from None

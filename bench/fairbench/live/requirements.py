@@ -1,0 +1,25 @@
+"""What live commands need of the Python and the system that they run in."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import suppress
+from importlib.util import find_spec
+
+from fairbench.errors import UsageError
+
+PACKAGES = ("aiohttp", "httptools", "msgspec", "prometheus_client", "zmq")
+
+
+def require_live_extra() -> None:
+    """Raise UsageError, with the command that installs them, if some packages are missing."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"live commands need {', '.join(missing)}: pip install '.[live]'")
+
+
+def allow_many_connections() -> None:
+    """As many as the system lets us: a queue of thousands of requests is as many connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

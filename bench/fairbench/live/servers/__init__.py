@@ -1,1 +1,0 @@
-"""Worker processes: started, made ready, verified and stopped, whatever ends the harness."""

@@ -1,0 +1,46 @@
+"""Every kind of backend that an experiment can name has a file that serves it."""
+
+import pytest
+
+from fairbench.config.backend import KINDS
+from fairbench.config.resolve import resolve
+from fairbench.live.backends.base import LiveBackend, LiveOptions
+from fairbench.live.backends.registry import live_backend, same_workers
+
+NAMED = {"sglang": {"model": "m"}, "endpoint": {"backend": {"base_url": "http://h:8000"}}}
+
+
+def spec_of(kind, **flags):
+    return resolve({"backend": {"kind": kind}} | NAMED.get(kind, {}) | flags)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_served(kind):
+    spec = spec_of(kind)
+    backend = live_backend(spec)
+    assert isinstance(backend, LiveBackend)
+    assert backend.served({}).backend == kind
+    assert backend.target("http://h:1", LiveOptions()).base_url == "http://h:1"
+    assert (backend.running_at is None) == spec.backend.is_managed
+    assert same_workers(spec, spec.model_copy(update={"seed": 9}))
+    assert not same_workers(spec, resolve({}))
+
+
+def test_tables_call_a_run_by_what_served_it():
+    info = {"version": "0.5.23", "max_total_num_tokens": 7, "mem_fraction_static": 0.5}
+    own = spec_of("sglang", backend={"kind": "sglang", "schedule_policy": "lpm"})
+    served = live_backend(own).served(info)
+    assert served.name == "sglang 0.5.23 with its own lpm, m"
+    assert (served.pool_tokens, served.mem_fraction_static) == (7, 0.5)
+    assert live_backend(spec_of("sglang")).served(info).name == "sglang 0.5.23, m"
+    assert live_backend(spec_of("endpoint")).served({}).name == "http://h:8000"
+    emulated = live_backend(spec_of("emulator")).served(info)
+    assert (emulated.name, emulated.emulated) == ("emulator 0.5.23, llama-3.1-8b", True)
+
+
+def test_only_an_answer_of_the_emulator_is_as_long_as_a_header_says():
+    lengths = {
+        kind: live_backend(spec_of(kind)).target("http://h", LiveOptions()).lengths
+        for kind in ("sglang", "emulator", "endpoint")
+    }
+    assert lengths == {"sglang": "exact", "emulator": "header", "endpoint": "exact"}
