@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FILES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "RUN.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", ROOT / "RUN.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 DOCS = "".join(FILES.values())
 PROGRAM = get_command(app)
@@ -107,9 +107,35 @@ def test_commands_can_be_typed(name):
 
 
 def test_the_readme_lists_every_document():
-    assert [
-        name for name in FILES if name != "README.md" and f"[{name}]({name})" not in README
-    ] == []
+    guides = [name for name in FILES if name != "README.md" and "results/" not in name]
+    assert [name for name in guides if f"[{name}]({name})" not in README] == []
+
+
+def test_run_md_is_an_index_of_all_results():
+    run = FILES["RUN.md"]
+    assert len(run.splitlines()) <= 150
+    assert [name for name in FILES if "docs/results/" in name and f"({name}" not in run] == []
+
+
+def linked(row):
+    """The text of the documents to which a row of the index links, those of the README aside."""
+    names = {link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", row)}
+    files = [ROOT / name for name in names if name.startswith(("docs/results/", "results/"))]
+    return "".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def test_numbers_of_the_index_are_those_of_the_results():
+    """Every number above 99 or with a point that a row expects stands in the document it names."""
+    rows = [row for row in FILES["RUN.md"].splitlines() if "](docs/results/" in row]
+    number = re.compile(r"(?<![\w.,/-])(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{3,})(?![\w/])")
+    missing = [
+        (found, row)
+        for row in rows
+        if row.count("|") >= 7
+        for found in number.findall(row.rsplit("|", 2)[1])
+        if found not in linked(row)
+    ]
+    assert missing == []
 
 
 def test_the_changelog_begins_with_this_version():
