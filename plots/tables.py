@@ -102,7 +102,10 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     ]
     lines = [header, None, *body]
     return "".join(
-        f"|{'|'.join(marks)}|\n" if line is None else f"| {' | '.join(line)} |\n" for line in lines
+        f"|{'|'.join(marks)}|\n"
+        if line is None
+        else f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n"
+        for line in lines
     )
 
 
@@ -299,7 +302,7 @@ def measured() -> str:
         rates = [float(of[name]["error_pct"]) for name in of if name.startswith("service rate of")]
         body.append(
             (
-                run.replace("/", " "),
+                re.sub(r"^LShare/rpm(\d+)/real$", r"RPM \1", run).replace("/", " "),
                 f"{float(of['throughput']['error_pct']):+.1f}%",
                 f"{max(rates, key=abs):+.1f}%",
                 f"{float(of['refused']['simulated']):.0f} / {float(of['refused']['measured']):.0f}",
@@ -361,7 +364,7 @@ def claims_on_cells() -> str:
             if (ratio >= 1) is above
         )
 
-    place = "[DLPM] §6.2"
+    place = "[DLPM](../papers.md#papers) §6.2"
     return as_markdown(
         ("claim", "paper", "here", "verdict"),
         (

@@ -60,7 +60,8 @@ def test_the_sdist_holds_what_the_repository_does(built):
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}
     wanted |= {f"workloads/{workload}.toml" for workload in workload_names()}
-    wanted |= {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
+    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "results" / "tables").glob("*.csv")}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     assert sorted(wanted - names) == []
 

@@ -82,7 +82,7 @@ def test_bounds_and_alignment():
     row = {"a": "957.2", "b": "31.46", "c": "", "at_least": "a"}
     assert [tables.bounded(row, name) for name in "abc"] == ["> 957", "31.5", "-"]
     assert tables.as_markdown(("x", "y"), [("a", "> 1"), ("2 b", "")]) == (
-        "| x | y |\n|---|--:|\n| a | > 1 |\n| 2 b |  |\n"
+        "| x | y |\n|---|--:|\n| a | > 1 |\n| 2 b | |\n"
     )
 
 
