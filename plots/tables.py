@@ -364,57 +364,69 @@ def claims_on_cells() -> str:
             if (ratio >= 1) is above
         )
 
-    place = "[DLPM](../papers.md#papers) §6.2"
-    return as_markdown(
-        ("claim", "paper", "here", "verdict"),
+    def told(holds: bool, verdict: str = "reproduced") -> str:
+        return verdict if holds else "not reproduced"
+
+    def p99_below(of: Callable[[str], Row], *others: str) -> bool:
+        ours = of("d2lpm")
+        assert "victim_p99_s" not in ours["at_least"]
+        return all(float(ours["victim_p99_s"]) < float(of(x)["victim_p99_s"]) for x in others)
+
+    def fairer(of: Callable[[str], Row], name: str) -> bool:
+        vtc, d2lpm, lpm = (float(of(x)[name]) for x in ("vtc", "d2lpm", "lpm"))
+        return vtc >= d2lpm > lpm
+
+    source = "[DLPM](../papers.md#papers) §6.2"
+    found = (
         (
-            (
-                "tot s1: well-behaved P99 under D2LPM below LPM and Preble",
-                place,
-                f"{p99(tot('d2lpm'))} against {p99(tot('lpm'))} and {p99(tot('preble'))}",
-                "reproduced",
-            ),
-            (
-                "tot s1: D2LPM throughput above VTC",
-                place,
-                f"{rate(tot('d2lpm')):,.0f} against {rate(tot('vtc')):,.0f} tok/s of service, "
-                f"{rate(tot('d2lpm')) / rate(tot('vtc')):.2f}x",
-                "reproduced",
-            ),
-            (
-                "tot s1: Jain VTC >= D2LPM > LPM",
-                place,
-                jains(tot, "jain_index", 3),
+            "tot s1: well-behaved P99 under D2LPM below LPM and Preble",
+            f"{p99(tot('d2lpm'))} against {p99(tot('lpm'))} and {p99(tot('preble'))}",
+            told(p99_below(tot, "lpm", "preble")),
+        ),
+        (
+            "tot s1: D2LPM throughput above VTC",
+            f"{rate(tot('d2lpm')):,.0f} against {rate(tot('vtc')):,.0f} tok/s of service, "
+            f"{rate(tot('d2lpm')) / rate(tot('vtc')):.2f}x",
+            told(rate(tot("d2lpm")) > rate(tot("vtc"))),
+        ),
+        (
+            "tot s1: Jain VTC >= D2LPM > LPM",
+            jains(tot, "jain_index", 3),
+            told(
+                fairer(tot, "jain_index"),
                 "reproduced, but the gap between VTC and D2LPM is not small",
             ),
-            (
-                "long-qa s2: well-behaved P99 (TTFT) under D2LPM below LPM and VTC",
-                place,
-                f"{p99(qa('d2lpm'))} against {p99(qa('lpm'))} and {p99(qa('vtc'))}",
-                "reproduced",
-            ),
-            (
-                "long-qa s2: D2LPM throughput above VTC",
-                place,
-                f"{rate(qa('d2lpm')):,.0f} against {rate(qa('vtc')):,.0f} tok/s, "
-                f"{rate(qa('d2lpm')) / rate(qa('vtc')):.1f}x",
-                "reproduced, beyond the paper's 2.87x",
-            ),
-            (
-                "long-qa s2: Jain VTC >= D2LPM > LPM",
-                place,
-                f"service: {jains(qa, 'jain_index', 3)}; "
-                f"actual service: {jains(qa, 'jain_index_actual', 4)}",
-                "holds for actual service only",
-            ),
-            (
-                "D2LPM throughput at least Preble's, but for long-qa s2 at 8 replicas",
-                place,
-                f"below Preble in {listed(False)}; above in {listed(True)}",
-                "not reproduced",
+        ),
+        (
+            "long-qa s2: well-behaved P99 (TTFT) under D2LPM below LPM and VTC",
+            f"{p99(qa('d2lpm'))} against {p99(qa('lpm'))} and {p99(qa('vtc'))}",
+            told(p99_below(qa, "lpm", "vtc")),
+        ),
+        (
+            "long-qa s2: D2LPM throughput above VTC",
+            f"{rate(qa('d2lpm')):,.0f} against {rate(qa('vtc')):,.0f} tok/s, "
+            f"{rate(qa('d2lpm')) / rate(qa('vtc')):.1f}x",
+            told(
+                rate(qa("d2lpm")) > 2.87 * rate(qa("vtc")), "reproduced, beyond the paper's 2.87x"
             ),
         ),
+        (
+            "long-qa s2: Jain VTC >= D2LPM > LPM",
+            f"service: {jains(qa, 'jain_index', 3)}; "
+            f"actual service: {jains(qa, 'jain_index_actual', 4)}",
+            told(
+                fairer(qa, "jain_index_actual") and not fairer(qa, "jain_index"),
+                "holds for actual service only",
+            ),
+        ),
+        (
+            "D2LPM throughput at least Preble's, but for long-qa s2 at 8 replicas",
+            f"below Preble in {listed(False)}; above in {listed(True)}",
+            told(min(ratios.values()) >= 1),
+        ),
     )
+    header = ("claim", "paper", "here", "verdict")
+    return as_markdown(header, ((claim, source, here, said) for claim, here, said in found))
 
 
 MADE: dict[str, Callable[[], str]] = {

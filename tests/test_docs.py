@@ -1,5 +1,6 @@
 """The documents say what the program has."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import fairbench
 from fairbench import __version__
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
@@ -104,6 +106,24 @@ def test_commands_can_be_typed(name):
             words = shlex.split(line, comments=True) if language == "sh" else []
             if words[:1] == ["fairbench"]:
                 parse(words[1:])
+
+
+def test_python_in_the_readme_calls_what_is_there():
+    """Its names are the package's, its keywords the flags of the command of the same name."""
+    (block,) = (code for language, code in BLOCK.findall(README) if language == "python")
+    calls = [
+        node
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("fairbench.")
+    ]
+    assert len(calls) >= 4
+    for call in calls:
+        name = ast.unparse(call.func).removeprefix("fairbench.")
+        assert callable(getattr(fairbench, name))
+        if name in COMMANDS:
+            flags = {flag for param in COMMANDS[name].params for flag in param.opts}
+            keywords = {f"--{word.arg.replace('_', '-')}" for word in call.keywords}
+            assert sorted(keywords - flags) == []
 
 
 def test_the_readme_lists_every_document():
