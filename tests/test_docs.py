@@ -1,6 +1,5 @@
 """The documents say what the program has."""
 
-import ast
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-import fairbench
 from fairbench import __version__
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
@@ -108,56 +106,9 @@ def test_commands_can_be_typed(name):
                 parse(words[1:])
 
 
-def test_python_in_the_readme_calls_what_is_there():
-    """Its names are the package's, its keywords the flags of the command of the same name."""
-    (block,) = (code for language, code in BLOCK.findall(README) if language == "python")
-    calls = [
-        node
-        for node in ast.walk(ast.parse(block))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("fairbench.")
-    ]
-    assert len(calls) >= 4
-    for call in calls:
-        name = ast.unparse(call.func).removeprefix("fairbench.")
-        assert callable(getattr(fairbench, name))
-        if name in COMMANDS:
-            flags = {flag for param in COMMANDS[name].params for flag in param.opts}
-            keywords = {f"--{word.arg.replace('_', '-')}" for word in call.keywords}
-            assert sorted(keywords - flags) == []
-
-
 def test_the_readme_lists_every_document():
     guides = [name for name in FILES if name != "README.md" and "results/" not in name]
     assert [name for name in guides if f"[{name}]({name})" not in README] == []
-
-
-def test_run_md_is_an_index_of_all_results():
-    run = FILES["RUN.md"]
-    assert len(run.splitlines()) <= 150
-    assert [name for name in FILES if "docs/results/" in name and f"({name}" not in run] == []
-
-
-def linked(row):
-    """The text of the results to which a row of the index links. Claims belong to the figures."""
-    names = {link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", row)}
-    if "docs/results/figures.md" in names:
-        names.add("results/claims.md")
-    files = [ROOT / name for name in names if name.startswith(("docs/results/", "results/"))]
-    return "".join(path.read_text(encoding="utf-8") for path in files)
-
-
-def test_numbers_of_the_index_are_those_of_the_results():
-    """What a row expects, from 100 up or with a point, stands in the document to which it links."""
-    rows = [row for row in FILES["RUN.md"].splitlines() if "](docs/results/" in row]
-    number = re.compile(r"(?<![\w.,/-])(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{3,})(?![\w/])")
-    missing = [
-        (found, row)
-        for row in rows
-        if row.count("|") >= 7
-        for found in number.findall(row.rsplit("|", 2)[1])
-        if found not in linked(row)
-    ]
-    assert missing == []
 
 
 def test_the_changelog_begins_with_this_version():

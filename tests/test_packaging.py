@@ -60,8 +60,7 @@ def test_the_sdist_holds_what_the_repository_does(built):
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}
     wanted |= {f"workloads/{workload}.toml" for workload in workload_names()}
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "results" / "tables").glob("*.csv")}
+    wanted |= {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     assert sorted(wanted - names) == []
 
@@ -92,3 +91,13 @@ def test_the_wheel_needs_no_test_or_development_package(fresh):
     names = {package["name"] for package in json.loads(listed.stdout)}
     assert "fairbench-llm" in names
     assert not names & {"pytest", "hypothesis", "mypy", "ruff", "pandas", "datasets", "tokenizers"}
+
+
+def test_the_sdist_holds_all_that_documents_need(built):
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    wanted = {"mkdocs.yml", "results/claims.md", "results/claims.csv"}
+    for folder in ("docs", "plots", "results/tables", "results/validation"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+        wanted |= {str(path.relative_to(ROOT)) for path in files if path.suffix != ".pyc"}
+    assert sorted(wanted - names) == []
