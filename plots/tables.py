@@ -2,6 +2,7 @@
 
     python plots/tables.py                                   writes every marked block anew
     python plots/tables.py collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
+    python plots/tables.py collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
 
 A block stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
@@ -39,6 +40,7 @@ NUMBERS = (
     "max_service_gap",
     "service_gap_bound",
 )
+SWEEP_NUMBERS = ("sharing_incentive_p99", "service_rate_tok_s", "jain_index_actual")
 
 
 # Collecting.
@@ -65,6 +67,27 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
         summary = Path(folder) / "summary.json"
         rows.append(kept(json.loads(summary.read_text(encoding="utf-8")), label))
     return sorted(rows, key=_place)
+
+
+def collect_sweep(folder: Path) -> list[dict[str, str]]:
+    """Rows of a stored sweep: means over its seeds of what figure 7's table shows."""
+    cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
+    rows = []
+    for cell in cells:
+        numbers = {name: cell.get(name) or {"mean": None} for name in SWEEP_NUMBERS}
+        rows.append(
+            {
+                **{name: str(cell[name]) for name in ("workload", "scenario", "scheduler", "dp")},
+                **{
+                    name: "" if number["mean"] is None else repr(number["mean"])
+                    for name, number in numbers.items()
+                },
+                "at_least": " ".join(
+                    name for name, number in numbers.items() if number.get("lower_bound")
+                ),
+            }
+        )
+    return sorted(rows, key=lambda row: (*_place(row), int(row["dp"])))
 
 
 def _place(row: Row) -> tuple[int, str, int]:
@@ -238,6 +261,13 @@ def gaps() -> str:
     )
 
 
+def incentive(row: Row) -> str:
+    """The sharing incentive to three digits, ``> `` before a lower bound."""
+    value = float(row["sharing_incentive_p99"])
+    text = f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"> {text}" if "sharing_incentive_p99" in row["at_least"].split() else text
+
+
 def fig7() -> str:
     """Sharing incentive / service in 1000 tok/s / Jain index of actual service."""
     rows = read("fig7")
@@ -247,8 +277,13 @@ def fig7() -> str:
         (row["workload"], row["scenario"], row["scheduler"]) for row in rows
     ):
         cells = {
-            row["dp"]: f"{'> ' if row['at_least'] else ''}{row['sharing_incentive_p99']} / "
-            f"{row['service_ktok_s']} / {row['jain_index_actual']}"
+            row["dp"]: " / ".join(
+                (
+                    incentive(row),
+                    f"{float(row['service_rate_tok_s']) / 1000:.1f}",
+                    f"{float(row['jain_index_actual']):.2f}",
+                )
+            )
             for row in rows
             if (row["workload"], row["scenario"], row["scheduler"])
             == (workload, scenario, scheduler)
@@ -471,6 +506,8 @@ def main(arguments: Sequence[str]) -> None:
                     sys.stdout.write(f"{document.relative_to(ROOT)}\n")
         case ["collect", name, *runs]:
             write(name, collect(runs))
+        case ["collect-sweep", name, folder]:
+            write(name, collect_sweep(Path(folder)))
         case _:
             raise SystemExit(__doc__)
 

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
 
@@ -92,3 +94,32 @@ def test_the_42_cells_are_all_there():
     assert {row["seed"] for row in tables.read("cells")} == {"0"}
     with (ROOT / "results" / "tables" / "cells.csv").open(newline="") as file:
         assert next(csv.reader(file))[:4] == ["of", "workload", "scenario", "scheduler"]
+
+
+def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
+    def cell(scheduler, dp, incentive, **bound):
+        return {
+            **{"workload": "tot", "scenario": "s1", "scheduler": scheduler, "dp": dp},
+            "sharing_incentive_p99": {"mean": incentive, **bound},
+            "service_rate_tok_s": {"mean": 28_249.0},
+            "jain_index_actual": {"mean": 0.127},
+        }
+
+    cells = [cell("vtc", 8, 12.34), cell("vtc", 1, 5.128, lower_bound=True), cell("lpm", 1, 1.0)]
+    (tmp_path / "comparison.json").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    monkeypatch.setattr(tables, "TABLES", tmp_path)
+    tables.write("fig7", tables.collect_sweep(tmp_path))
+    assert tables.fig7().splitlines()[2:] == [
+        "| `tot` `s1` | `lpm` | 1.00 / 28.2 / 0.13 | |",
+        "| | `vtc` | > 5.13 / 28.2 / 0.13 | 12.3 / 28.2 / 0.13 |",
+    ]
+
+
+def test_a_stored_sweep_has_what_its_table_needs(tmp_path):
+    points = ["--workloads", "chat", "--scenarios", "none", "--schedulers", "fcfs", "--dp", "1"]
+    few = ["--num-programs", "2", "--num-runs", "1", "--result-dir", str(tmp_path)]
+    done = CliRunner().invoke(app, ["sweep", *points, *few])
+    assert done.exit_code == 0, done.output
+    (row,) = tables.collect_sweep(next(tmp_path.iterdir()))
+    assert (row["workload"], row["scheduler"], row["dp"]) == ("chat", "fcfs", "1")
+    assert float(row["service_rate_tok_s"]) > 0
