@@ -93,3 +93,13 @@ def test_the_wheel_needs_no_test_or_development_package(fresh):
     names = {package["name"] for package in json.loads(listed.stdout)}
     assert "fairbench-llm" in names
     assert not names & {"pytest", "hypothesis", "mypy", "ruff", "pandas", "datasets", "tokenizers"}
+
+
+def test_the_sdist_holds_all_that_documents_need(built):
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    wanted = {"mkdocs.yml", "results/claims.md", "results/claims.csv"}
+    for folder in ("docs", "plots", "results/tables", "results/validation"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+        wanted |= {str(path.relative_to(ROOT)) for path in files if path.suffix != ".pyc"}
+    assert sorted(wanted - names) == []

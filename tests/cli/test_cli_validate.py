@@ -113,7 +113,7 @@ def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
 
 @pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
 def test_what_the_real_runs_are_known_to_miss_and_nothing_else():
-    """RUN.md names the causes."""
+    """docs/results/measured.md names the causes."""
     whole = json.loads(invoke(MEASURED, "--json").stdout)
     missed = {run["name"]: [m.split(":")[0] for m in run["misses"]] for run in whole["runs"]}
     assert {name: misses for name, misses in missed.items() if misses} == {

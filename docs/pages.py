@@ -1,0 +1,80 @@
+"""The pages of the site, as MkDocs and Zensical want them: python docs/pages.py OUT_DIR
+
+README, RUN, the changelog and docs/ become one tree. Links that lead elsewhere in the repository
+lead to a copy of that file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+import sys
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[1]
+# Where a document of the repository is on the site.
+PAGES = {
+    "README.md": "index.md",
+    "RUN.md": "run.md",
+    "CHANGELOG.md": "changelog.md",
+    "results/claims.md": "results/claims.md",
+    **{
+        path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix()
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+    },
+}
+LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def place_of(target: str) -> str:
+    """Where a file of the repository is on the site."""
+    return PAGES.get(target, f"files/{target}")
+
+
+def page(document: str, wanted: set[str]) -> str:
+    """A document with links that hold on the site; files they need are added to ``wanted``."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    here = PurePosixPath(document).parent
+
+    def moved(match: re.Match[str]) -> str:
+        link = match[1]
+        if "://" in link:
+            return link
+        target = posixpath.normpath(str(here / link))
+        if (ROOT / target).is_dir():
+            return f"{link}/" if target not in _FOLDERS else _relative(_FOLDERS[target], document)
+        if target not in PAGES:
+            wanted.add(target)
+        return _relative(place_of(target), document)
+
+    kept: list[str] = CODE.findall(text)
+    parts = [LINK.sub(moved, part) for part in CODE.split(text)]
+    return "".join(part + code for part, code in zip(parts, [*kept, ""], strict=True))
+
+
+def _relative(place: str, document: str) -> str:
+    return posixpath.relpath(place, posixpath.dirname(place_of(document)) or ".")
+
+
+# A link to a folder leads to the document that says what is in it.
+_FOLDERS = {"workloads": "files/workloads/tot.toml"}
+
+
+def stage(out: Path) -> None:
+    """Write every page, and the files to which pages link."""
+    shutil.rmtree(out, ignore_errors=True)
+    wanted = {"workloads/tot.toml"}
+    for document, place in PAGES.items():
+        target = out / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page(document, wanted), encoding="utf-8")
+    for file in sorted(wanted):
+        target = out / place_of(file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / file, target)
+
+
+if __name__ == "__main__":
+    stage(Path(sys.argv[1]))

@@ -1,0 +1,516 @@
+"""The tables of README.md and docs/results/, rendered from results/tables/*.csv.
+
+    python plots/tables.py                                   writes every marked block anew
+    python plots/tables.py collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
+    python plots/tables.py collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
+
+A block stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = ROOT / "results" / "tables"
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md")))
+BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+Row = Mapping[str, str]
+# Their order in a table, and what is kept of a run: who ran what, then the numbers.
+WORKLOADS = ("tot", "judge", "long-qa", "chat")
+SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm")
+IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")
+NUMBERS = (
+    "service_rate_tok_s",
+    "output_rate_tok_s",
+    "jain_index",
+    "jain_index_actual",
+    "jain_index_maxmin",
+    "min_entitlement_ratio",
+    "victim_p50_s",
+    "victim_p99_s",
+    "cache_hit_rate",
+    "num_requests",
+    "max_service_gap",
+    "service_gap_bound",
+)
+SWEEP_NUMBERS = ("sharing_incentive_p99", "service_rate_tok_s", "jain_index_actual")
+
+
+# Collecting.
+
+
+def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
+    """A row of a table of runs. ``of`` tells runs of one scheduler apart: a data set, a setting."""
+    censored = summary["censored"]
+    assert isinstance(censored, list)
+    return {
+        "of": of,
+        **{name: str(summary[name]) for name in IDENTITY},
+        "profile": str(summary["timing_profile"]),
+        **{name: "" if summary[name] is None else repr(summary[name]) for name in NUMBERS},
+        "at_least": " ".join(name for name in NUMBERS if name in censored),
+    }
+
+
+def collect(runs: Iterable[str]) -> list[dict[str, str]]:
+    """Rows of stored runs, ``RUN_DIR`` or ``LABEL::RUN_DIR``, by workload and scheduler."""
+    rows = []
+    for run in runs:
+        label, _, folder = run.rpartition("::")
+        summary = Path(folder) / "summary.json"
+        rows.append(kept(json.loads(summary.read_text(encoding="utf-8")), label))
+    return sorted(rows, key=_place)
+
+
+def collect_sweep(folder: Path) -> list[dict[str, str]]:
+    """Rows of a stored sweep: means over its seeds of what figure 7's table shows."""
+    cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
+    rows = []
+    for cell in cells:
+        numbers = {name: cell.get(name) or {"mean": None} for name in SWEEP_NUMBERS}
+        rows.append(
+            {
+                **{name: str(cell[name]) for name in ("workload", "scenario", "scheduler", "dp")},
+                **{
+                    name: "" if number["mean"] is None else repr(number["mean"])
+                    for name, number in numbers.items()
+                },
+                "at_least": " ".join(
+                    name for name, number in numbers.items() if number.get("lower_bound")
+                ),
+            }
+        )
+    return sorted(rows, key=lambda row: (*_place(row), int(row["dp"])))
+
+
+def _place(row: Row) -> tuple[int, str, int]:
+    return (
+        WORKLOADS.index(row["workload"]),
+        row["scenario"],
+        SCHEDULERS.index(row["scheduler"]),
+    )
+
+
+def write(name: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """``results/tables/NAME.csv``."""
+    TABLES.mkdir(parents=True, exist_ok=True)
+    with (TABLES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of ``results/tables/NAME.csv``."""
+    with (TABLES / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Rendering.
+
+
+def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table. A column is aligned to the right if all that it says are numbers."""
+    body = [list(row) for row in rows]
+    marks = [
+        "--:" if all(map(is_number, column)) and any(column) else "---"
+        for column in zip(*body, strict=True)
+    ]
+    lines = [header, None, *body]
+    return "".join(
+        f"|{'|'.join(marks)}|\n"
+        if line is None
+        else f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n"
+        for line in lines
+    )
+
+
+def is_number(cell: str) -> bool:
+    """A number as the tables print them, ``> 739`` and ``0.99 / 1.00 (s1)`` too; or nothing."""
+    return not cell or (len(cell) < 30 and re.match(r"[*>~<+ -]*\d|-$", cell) is not None)
+
+
+def bounded(row: Row, name: str) -> str:
+    """Seconds, ``> `` before a lower bound."""
+    if not row[name]:
+        return "-"
+    value = float(row[name])
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return f"> {text}" if name in row["at_least"].split() else text
+
+
+def whole(row: Row, name: str) -> str:
+    return f"{float(row[name]):,.0f}"
+
+
+def percent(row: Row, name: str) -> str:
+    return f"{float(row[name]):.0%}"
+
+
+def index(row: Row, name: str) -> str:
+    return f"{float(row[name]):.3f}"
+
+
+def runs_table(rows: Iterable[Row]) -> str:
+    """Every number of some runs, one scheduler a row."""
+    header = (
+        "scheduler",
+        "service tok/s",
+        "output tok/s",
+        "Jain service / actual (max-min)",
+        "worst share",
+        "P50 s",
+        "P99 s",
+        "hit",
+        "requests",
+    )
+    return as_markdown(
+        header,
+        (
+            (
+                row["scheduler"],
+                whole(row, "service_rate_tok_s"),
+                whole(row, "output_rate_tok_s"),
+                f"{index(row, 'jain_index')} / {float(row['jain_index_actual']):.4f} "
+                f"({index(row, 'jain_index_maxmin')})",
+                percent(row, "min_entitlement_ratio"),
+                bounded(row, "victim_p50_s"),
+                bounded(row, "victim_p99_s"),
+                percent(row, "cache_hit_rate"),
+                whole(row, "num_requests"),
+            )
+            for row in rows
+        ),
+    )
+
+
+def headline() -> str:
+    """The README's first table: who gets what, in two of the cells."""
+    chosen = {("tot", "s1"), ("long-qa", "s2")}
+    body, before = [], ("", "")
+    for row in read("cells"):
+        place = row["workload"], row["scenario"]
+        if place not in chosen or row["scheduler"] == "fcfs":
+            continue
+        body.append(
+            (
+                "" if place == before else " ".join(f"`{word}`" for word in place),
+                f"`{row['scheduler']}`",
+                whole(row, "service_rate_tok_s"),
+                index(row, "jain_index_actual"),
+                percent(row, "min_entitlement_ratio"),
+                bounded(row, "victim_p99_s"),
+            )
+        )
+        before = place
+    header = ("", "", "service, tok/s", "Jain, actual service", "worst share", "P99, s")
+    return as_markdown(header, body)
+
+
+def quantum() -> str:
+    """D2LPM's quantum in long-qa s2, beside the cells of the default and of Preble."""
+    cells = {
+        row["scheduler"]: row
+        for row in read("cells")
+        if (row["workload"], row["scenario"]) == ("long-qa", "s2")
+    }
+    labelled = [(f"`--set {row['of']}`", row) for row in read("quantum")]
+    labelled.append(("default (400,000)", cells["d2lpm"]))
+    labelled.sort(key=lambda pair: float(pair[1]["service_rate_tok_s"]))
+    labelled.append(("(`--scheduler preble`)", cells["preble"]))
+    return as_markdown(
+        (
+            "long-qa s2, `--scheduler d2lpm --dp 4` and",
+            "service tok/s",
+            "Jain",
+            "worst share",
+            "P99 s",
+        ),
+        (
+            (
+                label,
+                whole(row, "service_rate_tok_s"),
+                index(row, "jain_index"),
+                percent(row, "min_entitlement_ratio"),
+                bounded(row, "victim_p99_s"),
+            )
+            for label, row in labelled
+        ),
+    )
+
+
+def gaps() -> str:
+    """Largest service gaps on a small pool, beside the theorems' bounds."""
+    return as_markdown(
+        ("scheduler", "largest gap, tokens", "bound, tokens"),
+        (
+            (
+                f"`{row['scheduler']}`",
+                whole(row, "max_service_gap"),
+                whole(row, "service_gap_bound") if row["service_gap_bound"] else "",
+            )
+            for row in read("gaps")
+        ),
+    )
+
+
+def incentive(row: Row) -> str:
+    """The sharing incentive to three digits, ``> `` before a lower bound."""
+    value = float(row["sharing_incentive_p99"])
+    text = f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"> {text}" if "sharing_incentive_p99" in row["at_least"].split() else text
+
+
+def fig7() -> str:
+    """Sharing incentive / service in 1000 tok/s / Jain index of actual service."""
+    rows = read("fig7")
+    sizes = sorted({row["dp"] for row in rows}, key=int)
+    body, before = [], ("", "")
+    for workload, scenario, scheduler in dict.fromkeys(
+        (row["workload"], row["scenario"], row["scheduler"]) for row in rows
+    ):
+        cells = {
+            row["dp"]: " / ".join(
+                (
+                    incentive(row),
+                    f"{float(row['service_rate_tok_s']) / 1000:.1f}",
+                    f"{float(row['jain_index_actual']):.2f}",
+                )
+            )
+            for row in rows
+            if (row["workload"], row["scenario"], row["scheduler"])
+            == (workload, scenario, scheduler)
+        }
+        place = workload, scenario
+        body.append(
+            (
+                "" if place == before else f"`{workload}` `{scenario}`",
+                f"`{scheduler}`",
+                *(cells.get(size, "") for size in sizes),
+            )
+        )
+        before = place
+    return as_markdown(("", "", *(f"dp {size}" for size in sizes)), body)
+
+
+def fig4() -> str:
+    """What a centralised DLPM costs, of the figure's own CSV."""
+    with (ROOT / "plots" / "fig4.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    parts = ("synchronisation_ms", "update_ms", "match_ms", "dispatch_ms")
+    return as_markdown(
+        (
+            "workers",
+            "waiting",
+            "messages, ms",
+            "update, ms",
+            "match, ms",
+            "sort and DLPM, ms",
+            "overhead, % of a decode step",
+        ),
+        (
+            (
+                row["workers"],
+                row["waiting"],
+                *(f"{float(row[part]):.2f}" for part in parts),
+                f"{float(row['overhead_pct']):.0f}%",
+            )
+            for row in rows
+        ),
+    )
+
+
+def measured() -> str:
+    """The validation's runs that nothing was fitted to, one a row."""
+    with (ROOT / "results" / "validation" / "validation.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["fitted"] == "no"]
+    body = []
+    for run in dict.fromkeys(row["run"] for row in rows):
+        of = {row["number"]: row for row in rows if row["run"] == run}
+        rates = [float(of[name]["error_pct"]) for name in of if name.startswith("service rate of")]
+        body.append(
+            (
+                re.sub(r"^LShare/rpm(\d+)/real$", r"RPM \1", run).replace("/", " "),
+                f"{float(of['throughput']['error_pct']):+.1f}%",
+                f"{max(rates, key=abs):+.1f}%",
+                f"{float(of['refused']['simulated']):.0f} / {float(of['refused']['measured']):.0f}",
+            )
+        )
+    header = (
+        "run",
+        "throughput error",
+        "largest client rate error",
+        "refused, simulated / measured",
+    )
+    return as_markdown(header, body)
+
+
+def claims() -> str:
+    """How many of the paper's claims come out, of ``fairbench reproduce claims``."""
+    with (ROOT / "results" / "claims.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    verdicts = ("reproduced", "direction only", "not reproduced", "contradicted")
+    found = {
+        verdict: [row["number"] for row in rows if row["verdict"] == verdict]
+        for verdict in verdicts
+    }
+    assert sum(map(len, found.values())) == len(rows)
+    return as_markdown(
+        ("verdict", "claims", "which"),
+        ((verdict, str(len(which)), ", ".join(which)) for verdict, which in found.items()),
+    )
+
+
+def claims_on_cells() -> str:
+    """The paper's claims that one cell each can tell."""
+    cells = {(row["workload"], row["scenario"], row["scheduler"]): row for row in read("cells")}
+
+    def tot(scheduler: str) -> Row:
+        return cells["tot", "s1", scheduler]
+
+    def qa(scheduler: str) -> Row:
+        return cells["long-qa", "s2", scheduler]
+
+    def p99(row: Row) -> str:
+        return f"{bounded(row, 'victim_p99_s')} s"
+
+    def rate(row: Row) -> float:
+        return float(row["service_rate_tok_s"])
+
+    def jains(of: Callable[[str], Row], name: str, digits: int) -> str:
+        return ", ".join(f"{float(of(x)[name]):.{digits}f}" for x in ("vtc", "d2lpm", "lpm"))
+
+    ratios = {
+        place: rate(cells[*place, "d2lpm"]) / rate(cells[*place, "preble"])
+        for place in dict.fromkeys(key[:2] for key in cells)
+    }
+
+    def listed(above: bool) -> str:
+        return ", ".join(
+            f"{' '.join(place)} ({ratio:.2f}x)"
+            for place, ratio in ratios.items()
+            if (ratio >= 1) is above
+        )
+
+    def told(holds: bool, verdict: str = "reproduced") -> str:
+        return verdict if holds else "not reproduced"
+
+    def p99_below(of: Callable[[str], Row], *others: str) -> bool:
+        ours = of("d2lpm")
+        assert "victim_p99_s" not in ours["at_least"]
+        return all(float(ours["victim_p99_s"]) < float(of(x)["victim_p99_s"]) for x in others)
+
+    def fairer(of: Callable[[str], Row], name: str) -> bool:
+        vtc, d2lpm, lpm = (float(of(x)[name]) for x in ("vtc", "d2lpm", "lpm"))
+        return vtc >= d2lpm > lpm
+
+    source = "[DLPM](../papers.md#papers) §6.2"
+    found = (
+        (
+            "tot s1: well-behaved P99 under D2LPM below LPM and Preble",
+            f"{p99(tot('d2lpm'))} against {p99(tot('lpm'))} and {p99(tot('preble'))}",
+            told(p99_below(tot, "lpm", "preble")),
+        ),
+        (
+            "tot s1: D2LPM throughput above VTC",
+            f"{rate(tot('d2lpm')):,.0f} against {rate(tot('vtc')):,.0f} tok/s of service, "
+            f"{rate(tot('d2lpm')) / rate(tot('vtc')):.2f}x",
+            told(rate(tot("d2lpm")) > rate(tot("vtc"))),
+        ),
+        (
+            "tot s1: Jain VTC >= D2LPM > LPM",
+            jains(tot, "jain_index", 3),
+            told(
+                fairer(tot, "jain_index"),
+                "reproduced, but the gap between VTC and D2LPM is not small",
+            ),
+        ),
+        (
+            "long-qa s2: well-behaved P99 (TTFT) under D2LPM below LPM and VTC",
+            f"{p99(qa('d2lpm'))} against {p99(qa('lpm'))} and {p99(qa('vtc'))}",
+            told(p99_below(qa, "lpm", "vtc")),
+        ),
+        (
+            "long-qa s2: D2LPM throughput above VTC",
+            f"{rate(qa('d2lpm')):,.0f} against {rate(qa('vtc')):,.0f} tok/s, "
+            f"{rate(qa('d2lpm')) / rate(qa('vtc')):.1f}x",
+            told(
+                rate(qa("d2lpm")) > 2.87 * rate(qa("vtc")), "reproduced, beyond the paper's 2.87x"
+            ),
+        ),
+        (
+            "long-qa s2: Jain VTC >= D2LPM > LPM",
+            f"service: {jains(qa, 'jain_index', 3)}; "
+            f"actual service: {jains(qa, 'jain_index_actual', 4)}",
+            told(
+                fairer(qa, "jain_index_actual") and not fairer(qa, "jain_index"),
+                "holds for actual service only",
+            ),
+        ),
+        (
+            "D2LPM throughput at least Preble's, but for long-qa s2 at 8 replicas",
+            f"below Preble in {listed(False)}; above in {listed(True)}",
+            told(min(ratios.values()) >= 1),
+        ),
+    )
+    header = ("claim", "paper", "here", "verdict")
+    return as_markdown(header, ((claim, source, here, said) for claim, here, said in found))
+
+
+MADE: dict[str, Callable[[], str]] = {
+    "headline": headline,
+    "quantum": quantum,
+    "gaps": gaps,
+    "fig7": fig7,
+    "fig4": fig4,
+    "measured": measured,
+    "claims": claims,
+    "claims-on-cells": claims_on_cells,
+}
+
+
+def render(name: str) -> str:
+    """The table of that name: one made above, ``cells/W-S``, ``real/FILE``, or a CSV as it is."""
+    if name in MADE:
+        return MADE[name]()
+    kind, _, which = name.partition("/")
+    if kind == "cells":
+        rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
+        return runs_table(rows)
+    if kind == "real":
+        return runs_table(row for row in read("real-input") if row["of"] == which)
+    with (TABLES / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        header, *cells = csv.reader(file)
+    return as_markdown(header, cells)
+
+
+def rendered(text: str) -> str:
+    """A document with every marked block written anew."""
+    return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
+
+
+def main(arguments: Sequence[str]) -> None:
+    match arguments:
+        case []:
+            for document in DOCUMENTS:
+                old = document.read_text(encoding="utf-8")
+                if (new := rendered(old)) != old:
+                    document.write_text(new, encoding="utf-8")
+                    sys.stdout.write(f"{document.relative_to(ROOT)}\n")
+        case ["collect", name, *runs]:
+            write(name, collect(runs))
+        case ["collect-sweep", name, folder]:
+            write(name, collect_sweep(Path(folder)))
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

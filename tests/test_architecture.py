@@ -1,0 +1,45 @@
+"""docs/architecture.md speaks of files that are there, and of every room."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "bench" / "fairbench"
+PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|toml|json|csv|md)|/))`")
+TEXTS = {
+    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("architecture", "engine")
+}
+
+
+def named(name):
+    """Files and folders in code font, but for those that stand for what one would write."""
+    return sorted(
+        path for path in set(PATH.findall(TEXTS[name])) if not re.search("NAME|figN", path)
+    )
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_file_that_is_named_exists(name):
+    paths = named(name)
+    assert len(paths) >= 4
+    missing = [path for path in paths if not any((top / path).exists() for top in (PACKAGE, ROOT))]
+    assert missing == []
+
+
+def test_every_room_is_described():
+    rooms = {
+        path.name
+        for path in PACKAGE.iterdir()
+        if path.is_dir() and not path.name.startswith("_") and any(path.glob("*.py"))
+    }
+    assert sorted(room for room in rooms if f"`{room}/`" not in TEXTS["architecture"]) == []
+
+
+def test_what_one_would_add_goes_where_there_is_a_neighbour():
+    rows = re.findall(r"^\| an? .+ \| `([\w/]+)/(?:NAME|figN)\.\w+`", TEXTS["architecture"], re.M)
+    assert len(rows) >= 8
+    for folder in rows:
+        assert any((top / folder).is_dir() for top in (PACKAGE, ROOT)), folder

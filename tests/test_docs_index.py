@@ -1,0 +1,69 @@
+"""RUN.md is an index of what docs/results/ says, and the README's Python calls what is there."""
+
+import ast
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+import fairbench
+from fairbench.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RUN = (ROOT / "RUN.md").read_text(encoding="utf-8")
+# As the tables write them: 1,234 and 0.99, and whole numbers from 100 up.
+NUMBER = re.compile(r"(?<![\w.,/-])(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{3,})(?![\w/])")
+
+
+def test_run_md_is_short_and_leads_to_every_result():
+    assert len(RUN.splitlines()) <= 150
+    results = (ROOT / "docs" / "results").glob("*.md")
+    names = [path.relative_to(ROOT).as_posix() for path in results]
+    assert len(names) >= 5
+    assert [name for name in names if f"({name}" not in RUN] == []
+
+
+def linked(row):
+    """The text of the results to which a row of the index links. Claims belong to the figures."""
+    names = {link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", row)}
+    if "docs/results/figures.md" in names:
+        names.add("results/claims.md")
+    files = [ROOT / name for name in names if name.startswith(("docs/results/", "results/"))]
+    return "".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def test_numbers_of_the_index_are_those_of_the_results():
+    rows = [row for row in RUN.splitlines() if "](docs/results/" in row and row.count("|") >= 7]
+    assert len(rows) >= 20
+    missing = [
+        (number, row)
+        for row in rows
+        for number in NUMBER.findall(row.rsplit("|", 2)[1])
+        if number not in linked(row)
+    ]
+    assert missing == []
+
+
+def test_python_in_the_readme_calls_what_is_there():
+    """Its names are the package's, its keywords the flags of the command of the same name."""
+    (block,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    calls = [
+        node
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("fairbench.")
+    ]
+    assert len(calls) >= 4
+    for call in calls:
+        name = ast.unparse(call.func).removeprefix("fairbench.")
+        assert callable(getattr(fairbench, name))
+        if call.keywords:
+            usage = CliRunner().invoke(app, [name, "--help"]).stdout
+            flags = set(re.findall(r"--[a-z-]+", usage))
+            keywords = {f"--{word.arg.replace('_', '-')}" for word in call.keywords}
+            assert sorted(keywords - flags) == []
+
+
+def test_completion_is_offered_as_the_readme_says():
+    assert "fairbench --install-completion" in README
+    assert "--install-completion" in CliRunner().invoke(app, ["--help"]).stdout

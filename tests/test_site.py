@@ -1,0 +1,75 @@
+"""The documents as a site: every page is in its navigation, and every link leads somewhere."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
+pages = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(pages)
+CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site") / "docs"
+    pages.stage(out)
+    return out
+
+
+def test_the_navigation_has_every_page(staged):
+    named = re.findall(r"^ +- .+: (\S+\.md)$", CONFIG, re.MULTILINE)
+    there = [path.relative_to(staged).as_posix() for path in staged.rglob("*.md")]
+    assert sorted(named) == sorted(there)
+
+
+def test_every_link_leads_to_a_staged_file(staged):
+    found = 0
+    for path in staged.rglob("*.md"):
+        for link in pages.LINK.findall(pages.CODE.sub("", path.read_text(encoding="utf-8"))):
+            if "://" not in link:
+                found += 1
+                assert (path.parent / link).is_file(), f"{path.name}: {link}"
+    assert found > 50
+
+
+def test_what_no_page_needs_is_left_out(staged):
+    suffixes = {path.suffix for path in staged.rglob("*") if path.is_file()}
+    assert suffixes <= {".md", ".svg", ".png", ".csv", ".py", ".toml", ".yml", ".json"}
+    assert not (staged / "pages.py").exists()
+
+
+def test_links_are_changed_outside_of_code_only(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "a.csv").write_text("1\n")
+    text = "[a](../a.csv) [r](../README.md#x)\n\n```md\n[a](../a.csv)\n```\n[h](https://a/b.md)\n"
+    (tmp_path / "docs" / "b.md").write_text(text)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setitem(pages.PAGES, "docs/b.md", "b.md")
+    wanted = set()
+    assert pages.page("docs/b.md", wanted) == (
+        "[a](files/a.csv) [r](index.md#x)\n\n```md\n[a](../a.csv)\n```\n[h](https://a/b.md)\n"
+    )
+    assert wanted == {"a.csv"}
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(staged, tmp_path):
+    zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
+    if zensical is None:
+        pytest.skip("building the site needs the docs extra")
+    site = tmp_path / "mkdocs.yml"
+    moved = CONFIG.replace("docs_dir: build/docs", "docs_dir: docs")
+    site.write_text(moved.replace("site_dir: build/site", "site_dir: site"), encoding="utf-8")
+    shutil.copytree(staged, tmp_path / "docs")
+    command = [zensical, "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert home.count("<table") >= 5
