@@ -146,7 +146,7 @@ def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
 
 def test_counters_are_up_to_the_last_boundary_before_an_arrival():
     home, heard = Home(pool=100, full_reservation=True), []
-    home.scheduler.on_arrival = lambda request, view: heard.append(home.scheduler.tokens)
+    home.scheduler.on_arrival = lambda request, view, now_s: heard.append(home.scheduler.tokens)
     home.send(30, 20)
     home.send(60, 20, at_ps=500 * US)  # never room beside the first: the batch is full
     for at_us in (1300 + 3 * 1010, 1300 + 3 * 1010 + 1, 1300 + 7 * 1010 - 1):

@@ -92,7 +92,7 @@ def test_everyone_preempted_and_nobody_admitted_is_no_deadlock():
                 for one in list(view.running):
                     yield Preempt(one.request)
                 return
-            yield from view.queue_order()
+            yield from super().select(view, now_s)
 
     home = Home(Fickle())
     sent = [home.send(10, 50), home.send(10, 50, at_ps=3_000 * US)]

@@ -180,7 +180,7 @@ class FakeReq:
 class PluginHome(plugin_home.Home):
     """The plugin's own, but that the scheduler gets the very requests of the other homes."""
 
-    def _request(self, req: FakeReq) -> Request:
+    def _request(self, req: FakeReq, now_s: float) -> Request:
         return req.request
 
 

@@ -118,7 +118,7 @@ class Lockstep:
 
     def check_state(self) -> None:
         """Whatever a scheduler keeps is the same at home everywhere, and so is the view."""
-        states = [vars(home.scheduler) | {"params": None} for home in self.homes]
+        states = [vars(home.scheduler) | {"params": None, "setup": None} for home in self.homes]
         assert all(state == states[0] for state in states)
         reference = list(self.homes[0].view.queue_order())
         for home in self.homes:
