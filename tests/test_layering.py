@@ -30,7 +30,7 @@ FLOORS = (
     ("report",),
     ("figures", "gate", "score", "validate"),
     ("cli",),
-    ("__main__",),
+    ("api", "__main__"),  # the Python interface, which ``fairbench`` itself names
 )
 ROOMS = [room for floor in FLOORS for room in floor]
 IMPURE = ("time", "random", "asyncio", "aiohttp", "threading", "datetime", "numpy.random")

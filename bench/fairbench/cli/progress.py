@@ -1,10 +1,11 @@
-"""Live progress on stderr, where that is a terminal."""
+"""Live progress, on stderr where that is a terminal, or in a notebook."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -18,9 +19,16 @@ from fairbench.execute.context import Progress, Silent
 
 
 def shown_progress(wanted: bool) -> Progress:
-    """Progress that is shown if that is wanted and there is a terminal."""
-    shown = wanted and sys.stderr is not None and sys.stderr.isatty()
-    return TerminalProgress() if shown else Silent()
+    """Progress that is shown if that is wanted, and there is a terminal or a notebook."""
+    return TerminalProgress() if wanted and (_has_terminal() or _has_notebook()) else Silent()
+
+
+def _has_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _has_notebook() -> bool:
+    return Console(stderr=True).is_jupyter and find_spec("ipywidgets") is not None
 
 
 class TerminalProgress:
