@@ -68,7 +68,7 @@ def _shown_figure() -> Figure:
     class Shown(Figure):
         def _repr_png_(self) -> bytes:
             picture = BytesIO()
-            self.savefig(picture, format="png", dpi=100)
+            self.savefig(picture, format="png", dpi=80)
             return picture.getvalue()
 
     return Shown(figsize=SIZE_IN, layout="constrained")
