@@ -57,7 +57,7 @@ class RunContext:
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
         """``progress.update``; None if nobody looks, so that there need be nothing to tell."""
-        return None if isinstance(self.progress, Silent) else self.progress.update
+        return None if type(self.progress) is Silent else self.progress.update
 
 
 @contextmanager
