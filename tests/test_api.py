@@ -189,13 +189,14 @@ def test_results_side_by_side(result):
         fairbench.compare()
 
 
-def test_a_plot_shows_every_client(result):
+def test_a_plot_shows_every_client(result, swept):
     pytest.importorskip("seaborn")
-    figure = result.plot()
-    for axes in figure.axes:
-        assert len(axes.get_lines()) == len(result.summary["clients"])
-    assert result.summary["timing_profile"] in figure.get_supxlabel()
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    for one in (result, fairbench.load(next((swept.path / "runs").iterdir()))):
+        figure = one.plot()
+        for axes in figure.axes:
+            assert len(axes.get_lines()) == len(one.summary["clients"])
+        assert one.summary["timing_profile"] in figure.get_supxlabel()
+        assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_a_plot_without_the_extra_says_so(result, monkeypatch):
@@ -218,6 +219,7 @@ def test_importing_it_is_light():
         _ = fairbench.rum
 
 
+@pytest.mark.slow
 def test_a_script_that_sweeps_needs_no_guard(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

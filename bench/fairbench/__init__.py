@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from fairbench.api.runs import load, run
     from fairbench.api.sweeps import SweepResult, load_sweep, sweep
     from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
+    from fairbench.execute.interruption import Interrupted
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DataError",
     "FairbenchError",
+    "Interrupted",
     "Result",
     "RunFailed",
     "SweepResult",
@@ -38,6 +40,7 @@ __all__ = [
 _HOMES = {
     "DataError": "errors",
     "FairbenchError": "errors",
+    "Interrupted": "execute.interruption",
     "Result": "api.result",
     "RunFailed": "errors",
     "SweepResult": "api.sweeps",
