@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fairbench import __version__
 from fairbench.cli.app import app
+from fairbench.cli.commands import load
 from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.sim.run import simulate
@@ -22,8 +23,7 @@ FILES = {
     for path in (ROOT / "README.md", ROOT / "RUN.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 DOCS = "".join(FILES.values())
-PROGRAM = get_command(app)
-COMMANDS = PROGRAM.commands
+COMMANDS = {name: load(name) for name in get_command(app).commands}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -91,7 +91,7 @@ def test_links_lead_somewhere(name):
 
 def parse(words):
     """Raises KeyError for an unknown command, what the program raises for unknown options."""
-    command = PROGRAM
+    command, words = COMMANDS[words[0]], words[1:]
     while hasattr(command, "commands"):
         command, words = command.commands[words[0]], words[1:]
     command.make_context(command.name, words)

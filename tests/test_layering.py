@@ -30,7 +30,7 @@ FLOORS = (
     ("report",),
     ("figures", "gate", "score", "validate"),
     ("cli",),
-    ("__main__",),
+    ("api", "__main__"),  # the Python interface, which ``fairbench`` itself names
 )
 ROOMS = [room for floor in FLOORS for room in floor]
 IMPURE = (
@@ -130,8 +130,38 @@ def test_nothing_imports_the_source_root():
     assert not [path for path in everything for name in imports(path) if within(name, ("bench",))]
 
 
-def test_only_the_command_line_prints():
+def calls(path: Path) -> set[str]:
+    """The names of what a file calls, as they are written there."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+
+
+def test_only_the_command_line_prints_or_exits():
     for path in MODULES:
         if room(path) != "cli":
-            calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
-            assert not [n for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
+            assert "print" not in calls(path), path
+            assert not [name for name in imports(path) if within(name, ("typer",))], path
+        if room(path) in ("execute", "api"):
+            assert not calls(path) & {"exit", "sys.exit", "os._exit"}, path
+
+
+# What may be imported inside functions of commands: what needs an extra, or is Ctrl-C's to stop.
+LATE = ("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.sweep_live")
+LATE_OF_MAIN = "fairbench.cli.app"
+
+
+@pytest.mark.parametrize("name", ["cli", "execute", "api"])
+def test_modules_import_at_their_top_but_for_extras(name):
+    for path in MODULES:
+        if room(path) != name:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        late = [
+            found
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for found in _imports(function, path)
+            if found.startswith("fairbench.") and not within(found, LATE)
+        ]
+        allowed = {"main.py": [LATE_OF_MAIN + ".app"], "result.py": ["fairbench.api.plot.draw"]}
+        assert late == allowed.get(path.name, []), path

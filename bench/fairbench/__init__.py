@@ -1,3 +1,63 @@
-"""fairbench: is this LLM serving scheduler fair, and what does fairness cost?"""
+"""fairbench: is this LLM serving scheduler fair, and what does fairness cost?
+
+The command's Python interface: ``run`` and ``sweep`` take its flags as keywords, ``load`` and
+``load_sweep`` read what it saved, ``compare`` puts results side by side. What is imported with
+them comes when they are first used, so that ``import fairbench`` costs next to nothing.
+
+    result = fairbench.run(scheduler="d2lpm", dp=4)
+    result.summary["jain_index"]
+    result.requests.to_pandas()
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairbench.api.comparison import compare
+    from fairbench.api.result import Result
+    from fairbench.api.runs import load, run
+    from fairbench.api.sweeps import SweepResult, load_sweep, sweep
+    from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
+    from fairbench.execute.interruption import Interrupted
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DataError",
+    "FairbenchError",
+    "Interrupted",
+    "Result",
+    "RunFailed",
+    "SweepResult",
+    "UsageError",
+    "compare",
+    "load",
+    "load_sweep",
+    "run",
+    "sweep",
+]
+
+_HOMES = {
+    "DataError": "errors",
+    "FairbenchError": "errors",
+    "Interrupted": "execute.interruption",
+    "Result": "api.result",
+    "RunFailed": "errors",
+    "SweepResult": "api.sweeps",
+    "UsageError": "errors",
+    "compare": "api.comparison",
+    "load": "api.runs",
+    "load_sweep": "api.sweeps",
+    "run": "api.runs",
+    "sweep": "api.sweeps",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

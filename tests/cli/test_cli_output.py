@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.cli.output import print_summary
-from fairbench.cli.progress import live_progress, progress_line, task_progress
+from fairbench.cli.progress import TerminalProgress, shown_progress
+from fairbench.cli.progress_line import progress_line
 from fairbench.config.resolve import resolve
+from fairbench.execute.context import Silent
 from fairbench.report.table import as_text
 from fairbench.sim.run import Progress, simulate
 
@@ -25,18 +27,29 @@ def test_the_summary_is_as_wide_as_the_terminal(monkeypatch, capsys, columns, wi
     assert capsys.readouterr().out == as_text(summary, path=Path("here"), width=width)
 
 
-def test_progress_is_silent_off_a_terminal_and_when_not_wanted(monkeypatch):
-    with live_progress(True) as callback:
-        assert callback is None
+def test_progress_is_silent_off_a_terminal_and_when_not_wanted(monkeypatch, capsys):
+    progress = shown_progress(True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with live_progress(False) as callback:
-        assert callback is None
+    for silent in (progress, shown_progress(False)):
+        assert isinstance(silent, Silent)
+        with silent.watching(), silent.tasks([1.0]) as done:
+            silent.update("going")
+            done(0)
+    assert capsys.readouterr().err == ""
 
 
-def test_progress_on_a_terminal(monkeypatch):
+def test_progress_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with live_progress(True) as callback:
-        callback(Progress(1.0, None, 0, 0, {}))
+    monkeypatch.setenv("COLUMNS", "80")
+    progress = shown_progress(True)
+    assert isinstance(progress, TerminalProgress)
+    progress.update("too early")
+    with progress.watching():
+        progress.update(Progress(1.0, None, 7, 9, {}))
+    progress.update("too late")
+    shown = capsys.readouterr().err
+    assert "programs 7/9" in shown
+    assert "too" not in shown
 
 
 @pytest.mark.parametrize(
@@ -75,13 +88,7 @@ def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients):
 def test_the_progress_of_tasks_counts_them(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    with task_progress(True, [3.0, 1.0]) as done:
+    with shown_progress(True).tasks([3.0, 1.0]) as done:
         done(1)
         done(0)
     assert "2/2" in capsys.readouterr().err
-
-
-def test_the_progress_of_tasks_is_silent_off_a_terminal(capsys):
-    with task_progress(True, [1.0]) as done:
-        done(0)
-    assert capsys.readouterr().err == ""

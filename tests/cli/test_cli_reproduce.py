@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.cli.reproduce_runs import QUICK_ROUNDS, TIMED_QUEUES, TIMED_WORKERS
+from fairbench.figures.central.store import QUICK_ROUNDS, TIMED_QUEUES, TIMED_WORKERS
 from fairbench.results.sweep_store import SweepStore
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")

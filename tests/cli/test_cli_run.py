@@ -170,13 +170,13 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(
         "import signal, sys\n"
-        "from fairbench.cli import progress\n"
+        "from fairbench.cli import run\n"
         "from fairbench.cli.main import main\n"
-        "from contextlib import contextmanager\n"
-        "@contextmanager\n"
-        "def told(wanted, line):\n"
-        "    yield lambda p: p.programs_done > 3 and print('going', file=sys.stderr, flush=True)\n"
-        "progress.live_progress = told\n"
+        "from fairbench.cli.progress import TerminalProgress\n"
+        "class Told(TerminalProgress):\n"
+        "    def update(self, p):\n"
+        "        p.programs_done > 3 and print('going', file=sys.stderr, flush=True)\n"
+        "run.shown_progress = lambda wanted: Told()\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored in CI\n"
         "main()\n"
     )
@@ -207,7 +207,7 @@ def test_ctrl_c_before_anything_ran_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairbench.sim.run.simulate", interrupted)
+    monkeypatch.setattr("fairbench.execute.one_run.simulate", interrupted)
     result = invoke("run", *TINY, "--result-dir", tmp_path / "runs")
     assert (result.exit_code, result.stderr) == (130, "fairbench: interrupted\n")
     assert list(tmp_path.iterdir()) == []

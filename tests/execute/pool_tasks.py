@@ -43,10 +43,12 @@ def wait_for_the_end(mark: Path, interrupted):
 if __name__ == "__main__":  # a parent to be killed
     import sys
 
+    import pool_tasks
+
     from fairbench.execute.interruption import interruptible
-    from fairbench.execute.local_processes import run_tasks
+    from fairbench.execute.local_processes import LocalProcesses
 
     with interruptible() as asked:
-        tasks = [partial(wait_for_the_end, Path(name)) for name in sys.argv[1:]]
-        for _, result in run_tasks(tasks, asked):
+        tasks = [partial(pool_tasks.wait_for_the_end, Path(name)) for name in sys.argv[1:]]
+        for _, result in LocalProcesses().run(tasks, asked):
             print(result, flush=True)

@@ -15,14 +15,15 @@ import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import local_processes as pool
+from fairbench.execute.executor import Failure
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.local_processes import Failure, run_tasks
+from fairbench.execute.local_processes import LocalProcesses
 
 PATIENCE_S = 60
 
 
 def results(tasks, interrupted=None):
-    found = dict(run_tasks(tasks, interrupted or Interruption()))
+    found = dict(LocalProcesses().run(tasks, interrupted or Interruption()))
     assert multiprocessing.active_children() == []
     return [found[index] for index in range(len(tasks))]
 
@@ -52,7 +53,7 @@ def test_no_task_needs_no_process():
 def test_no_more_processes_than_processors(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     tasks = [partial(pool_tasks.noted, tmp_path, n) for n in range(4)]
-    begun = [index for index, _ in run_tasks(tasks, Interruption())]
+    begun = [index for index, _ in LocalProcesses().run(tasks, Interruption())]
     assert begun == [0, 1, 2, 3]
     assert len({path.read_text() for path in tmp_path.iterdir()}) == 1
 
@@ -77,7 +78,7 @@ def test_an_interruption_stops_what_runs_and_begins_nothing_more(monkeypatch, tm
     tasks = [partial(pool_tasks.double, 1)]
     tasks += [partial(pool_tasks.wait_for_the_end, mark) for mark in marks]
     found = {}
-    for index, result in run_tasks(tasks, interrupted):
+    for index, result in LocalProcesses().run(tasks, interrupted):
         found[index] = result
         if index == 0:
             until(marks[0].exists)
@@ -89,7 +90,7 @@ def test_an_interruption_stops_what_runs_and_begins_nothing_more(monkeypatch, tm
 def test_whoever_turns_away_leaves_no_process(tmp_path):
     mark = tmp_path / "one.mark"
     tasks = [partial(pool_tasks.double, 1), partial(pool_tasks.wait_for_the_end, mark)]
-    with closing(run_tasks(tasks, Interruption())) as running:
+    with closing(LocalProcesses().run(tasks, Interruption())) as running:
         next(running)
         until(mark.exists)
     assert mark.with_suffix(".saved").exists()

@@ -1,6 +1,6 @@
 """The one line of progress of a live run."""
 
-from fairbench.execute.live_run import as_progress_line
+from fairbench.cli.progress_line import progress_line
 from fairbench.live.driver.drive import DriveProgress
 from fairbench.live.run import ServersProgress
 
@@ -10,15 +10,15 @@ def driven(service, end_s=100.0):
 
 
 def test_servers_that_are_ready():
-    assert as_progress_line(ServersProgress(1, 4)) == "servers ready 1/4"
+    assert progress_line(ServersProgress(1, 4)) == "servers ready 1/4"
 
 
 def test_programs_and_the_throughput_of_the_busiest_clients():
-    line = as_progress_line(driven({"a": 2000, "b": 40_000, "c": 0, "d": 0, "e": 100}))
+    line = progress_line(driven({"a": 2000, "b": 40_000, "c": 0, "d": 0, "e": 100}))
     assert line == "20 of 100 s  programs 1,234/1,300  service 2,000/100/5/0 tok/s"
-    assert as_progress_line(driven({}, None)).startswith("20 s  programs 1,234/1,300")
+    assert progress_line(driven({}, None)).startswith("20 s  programs 1,234/1,300")
 
 
 def test_it_stays_one_line():
-    line = as_progress_line(driven({str(n): 10**12 for n in range(4)}))
+    line = progress_line(driven({str(n): 10**12 for n in range(4)}))
     assert line == "20 of 100 s  programs 1,234/1,300"

@@ -14,9 +14,9 @@ from live_router import CHAT, GENERATE, WORDS, Worker, events, payloads, streame
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.cli.serve_workers import started_workers
+from fairbench.execute import routed_workers
+from fairbench.execute.routed_workers import started_workers
 from fairbench.live import headers
-from fairbench.live.backends import workers
 from fairbench.live.backends.base import LiveOptions
 
 SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
@@ -257,7 +257,7 @@ def test_to_be_told_to_stop_once_workers_are_ready_is_not_forgotten(tmp_path, mo
         os.kill(os.getpid(), signal.SIGTERM)
         yield
 
-    monkeypatch.setattr(workers, "running_workers", told_to_stop)
+    monkeypatch.setattr(routed_workers, "running_cluster", told_to_stop)
     flags = {"dp": 1, "backend": {"kind": "emulator"}}
     with pytest.raises(KeyboardInterrupt), started_workers(flags, {}, LiveOptions(), tmp_path):
         pytest.fail("nobody is to be served any more")

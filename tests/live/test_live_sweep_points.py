@@ -4,7 +4,8 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.sweep_live import LivePoint, by_workers, check_live_points
+from fairbench.execute.live_check import check_live_points
+from fairbench.execute.live_points import LivePoint, by_workers
 from fairbench.live.backends.base import LiveOptions
 
 

@@ -9,32 +9,31 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fairbench import __version__
-from fairbench.cli.baseline import baseline
-from fairbench.cli.check import check
-from fairbench.cli.emulate import emulate
-from fairbench.cli.list import list_names
-from fairbench.cli.main import FAILED, INTERRUPTED, USAGE, complain, discard_output
-from fairbench.cli.plot import plot
-from fairbench.cli.recover import recover
-from fairbench.cli.report import report
-from fairbench.cli.reproduce import reproduce
-from fairbench.cli.run import run
-from fairbench.cli.score import score
-from fairbench.cli.serve import serve
-from fairbench.cli.show import show
-from fairbench.cli.sweep import sweep
-from fairbench.cli.validate import validate
+from fairbench.cli.commands import COMMANDS, load
+from fairbench.cli.exits import FAILED, INTERRUPTED, USAGE, complain, discard_output
 from fairbench.errors import FairbenchError, UsageError
+from fairbench.errors.validation import complaint
+from fairbench.execute.interruption import Interrupted
 
 # Typer's own complaints, which it derives from click's class or from its copy of it.
 WrongUsage: Any = typer.BadParameter.__base__
 
 
 class _Commands(TyperGroup):
-    """The commands, with the one catch: a line on stderr and an exit code, never a traceback."""
+    """The commands, with the one catch: a line on stderr and an exit code, never a traceback.
+
+    Those that it lists have no more than a name and a line of help; the one that is used is loaded.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        listed = {
+            name: TyperCommand(name, help=entry.about, rich_markup_mode=None)
+            for name, entry in COMMANDS.items()
+        }
+        super().__init__(**{**kwargs, "commands": listed})
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -60,13 +59,13 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        for flag, value in pairwise([*rest, "-"]):
+        name, _, rest = super().resolve_command(ctx, args)
+        for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
                 # Most likely a variable of a script that was never set.
                 raise UsageError(f"{flag} '': must not be empty")
-        return name, command, rest
+        return name, load(name) if name else None, rest
 
 
 @contextmanager
@@ -74,6 +73,9 @@ def _before_typer() -> Iterator[None]:
     """What typer would catch itself, and end without a word or not cleanly."""
     try:
         yield
+    except Interrupted as error:
+        complain(str(error))
+        raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
         complain("interrupted")
         raise typer.Exit(INTERRUPTED) from None
@@ -86,8 +88,6 @@ def _wording(error: Any) -> str:
     """Typer's complaint, with the flag, its value and what is allowed if a value was wrong."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
-        from fairbench.errors.validation import complaint
-
         first = details()[0]
         value = first["input"]
         return f"{error.param.opts[0]} {value}: {complaint(first).removeprefix(f'{value!r} ')}"
@@ -97,7 +97,6 @@ def _wording(error: Any) -> str:
 
 app = typer.Typer(
     cls=_Commands,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -127,19 +126,3 @@ def _options(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(USAGE)
-
-
-app.command("run")(run)
-app.command("list")(list_names)
-app.command("show")(show)
-app.command("recover")(recover)
-app.command("validate")(validate)
-app.command("sweep")(sweep)
-app.command("emulate")(emulate)
-app.command("serve")(serve)
-app.command("check")(check)
-app.command("score")(score)
-app.command("report")(report)
-app.command("plot")(plot)
-app.command("reproduce")(reproduce)
-app.add_typer(baseline, name="baseline")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -18,13 +18,17 @@ from fairbench.cli.check import (
     judged,
     print_outcome,
 )
-
-if TYPE_CHECKING:
-    from fairbench.config import ExperimentSpec
-    from fairbench.results.store import StoredRun
+from fairbench.cli.output import look
+from fairbench.cli.progress import shown_progress
+from fairbench.config import ExperimentSpec, identity
+from fairbench.execute.context import run_context
+from fairbench.execute.repeats import simulate_all
+from fairbench.gate.baseline import check_stored, difference, keep, read_specs
+from fairbench.results.store import StoredRun, runs_in
 
 baseline = typer.Typer(
     help="Rerun stored experiments: check them, or store what changed.",
+    add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -52,8 +56,6 @@ def check(
     disable_tqdm: Quiet = False,
 ) -> None:
     """Rerun all experiments; exit 1 if anything is not as it is stored."""
-    from fairbench.gate.baseline import check_stored, read_specs
-
     specs = read_specs(folder)
     check_stored(folder, specs)
     with _rerun(specs, show=not disable_tqdm) as (_, path):
@@ -68,9 +70,6 @@ def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None
 
     What did not change is left as it is. To add an experiment, put its NAME/experiment.toml there.
     """
-    from fairbench.cli.output import look
-    from fairbench.gate.baseline import difference, keep, read_specs
-
     colour, width = look()
     with _rerun(read_specs(folder), show=not disable_tqdm) as (runs, _):
         for name, run in runs.items():
@@ -86,19 +85,13 @@ def _rerun(
 ) -> Iterator[tuple[dict[str, StoredRun], Path]]:
     """The runs of all experiments by name, and the directory in which they are for the moment.
 
-    Raises what the first of them raised, once all have ended. Exits when interrupted.
+    Raises what the first of them raised, once all have ended; Interrupted when interrupted.
     """
-    from fairbench.cli.repeat import run_all
-    from fairbench.config import identity
-    from fairbench.execute.interruption import interruptible
-    from fairbench.results.store import runs_in
-
     with TemporaryDirectory(prefix="fairbench-") as temporary:
         path = Path(temporary)
-        with interruptible() as interrupted:
-            run_all(list(specs.values()), path, interrupted, show=show)
-        if interrupted():
-            typer.echo("fairbench: interrupted; the baseline is as it was", err=True)
-            raise typer.Exit(interrupted.exit_code)
+        with run_context(shown_progress(show)) as context:
+            simulate_all(list(specs.values()), path, context)
+        if context.interrupted():
+            raise context.interrupted.ended("interrupted; the baseline is as it was")
         runs = {run.manifest["spec_identity"]: run for run in runs_in(path)}
         yield {name: runs[identity(spec)] for name, spec in specs.items()}, path

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
-if TYPE_CHECKING:
-    from fairbench.metrics.records import Requests
-    from fairbench.results.store import StoredRun
+from fairbench.errors import UsageError
+from fairbench.metrics.records import Requests
+from fairbench.report.bench_line import append_line, bench_details, bench_line, check_appendable
+from fairbench.results.run_tables import read_tables
+from fairbench.results.store import StoredRun
 
 OutputFile = Annotated[
     Path | None,
@@ -20,7 +22,7 @@ OutputDetails = Annotated[
     bool, Option("--output-details", help="With lists of all requests in that line.")
 ]
 
-OnSaved = Callable[["StoredRun"], None]
+OnSaved = Callable[[StoredRun], None]
 """Called with each run that was saved."""
 
 
@@ -29,8 +31,6 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 
     Raises UsageError, before anything is run, as ``add_bench_line`` would.
     """
-    from fairbench.report.bench_line import check_appendable
-
     _check_details(path, details)
     if path is not None:
         check_appendable(path)
@@ -39,8 +39,6 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 
 def add_run_line(path: Path | None, run: StoredRun, *, details: bool) -> None:
     """``add_bench_line`` of a stored run. Raises DataError if its requests cannot be read."""
-    from fairbench.results.run_tables import read_tables
-
     add_bench_line(path, run.summary, lambda: read_tables(run).requests, details=details)
 
 
@@ -56,15 +54,11 @@ def add_bench_line(
     With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
     details are asked for without one.
     """
-    from fairbench.report.bench_line import append_line, bench_details, bench_line
-
     _check_details(path, details)
     if path is not None:
         append_line(path, bench_line(summary) | (bench_details(requests()) if details else {}))
 
 
 def _check_details(path: Path | None, details: bool) -> None:
-    from fairbench.errors import UsageError
-
     if details and path is None:
         raise UsageError("--output-details: only with --output-file")

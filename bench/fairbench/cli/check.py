@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
 
-if TYPE_CHECKING:
-    from fairbench.gate.outcome import Outcome
+from fairbench.cli.output import look
+from fairbench.errors import RunFailed
+from fairbench.gate.github import as_commands
+from fairbench.gate.judge import Verdict
+from fairbench.gate.junit import as_junit
+from fairbench.gate.markdown import as_markdown
+from fairbench.gate.outcome import Outcome, judge
+from fairbench.gate.points import read_pairs
+from fairbench.gate.table import as_text
 
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of GitHub Actions shows
 
@@ -78,9 +85,6 @@ def check(
 
 def judged(baseline: Path, current: Path, clauses: list[str], *, alpha: float = 0.05) -> Outcome:
     """The outcome for two directories. Raises UsageError if they or a clause cannot be used."""
-    from fairbench.gate.outcome import judge
-    from fairbench.gate.points import read_pairs
-
     return judge(read_pairs(baseline, current), clauses, alpha=alpha)
 
 
@@ -94,20 +98,11 @@ def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool =
 
 def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
     if output is Format.MARKDOWN:
-        from fairbench.gate.markdown import as_markdown
-
         return as_markdown(outcome)
     if output is Format.JUNIT:
-        from fairbench.gate.junit import as_junit
-
         return as_junit(outcome, cannot_tell_fails=cannot_tell_fails)
     if output is Format.GITHUB:
-        from fairbench.gate.github import as_commands
-
         return as_commands(outcome, cannot_tell_fails=cannot_tell_fails)
-    from fairbench.cli.output import look
-    from fairbench.gate.table import as_text
-
     colour, width = look()
     return as_text(outcome, colour=colour, width=width)
 
@@ -116,9 +111,6 @@ def fail_unless_passed(
     outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
 ) -> None:
     """Raise RunFailed, with the advice, if a check failed or could not be told but should be."""
-    from fairbench.errors import RunFailed
-    from fairbench.gate.judge import Verdict
-
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
     if failed or (unknown and cannot_tell_fails):
         raise RunFailed(f"the gate is red: {outcome.summary()}{advice}")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
+
+from fairbench.cli.flags import assigned
+from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.requirements import require_live_extra
 
 if TYPE_CHECKING:
     from fairbench.live.emulator.worker import EmulatedWorker
@@ -56,14 +63,7 @@ def emulate(
     Prints its address as `serve --worker-url` takes it. All its answers are emulated: times are
     those of the profile, texts are made up.
     """
-    import asyncio
-
-    from fairbench.config.toml import parse_assignment
-    from fairbench.errors import UsageError
-    from fairbench.live.requirements import require_live_extra
-
     require_live_extra()
-    from fairbench.hardware.catalogue import resolve_profile
     from fairbench.live.emulator.app import serve_emulator
     from fairbench.live.emulator.config import EmulatorConfig
 
@@ -73,7 +73,7 @@ def emulate(
         gpu=resolve_profile(gpu, model).profile_id,
         model=model,
         local=local,
-        settings=dict(parse_assignment(text) for text in settings or []),
+        settings=assigned(settings),
         host=host,
         port=port,
         kv_events_port=kv_events_port,
@@ -87,8 +87,6 @@ def emulate(
 
 
 def _announce(url: str, emulator: EmulatedWorker) -> None:
-    from fairbench.live.processes.addresses import WorkerAddress
-
     publisher = emulator.publisher
     address = (
         WorkerAddress(url)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+from fairbench.config.settings import MACHINE
+from fairbench.config.toml import toml_value
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.schedulers.params import as_settings
+from fairbench.schedulers.registry import (
+    PAIRS,
+    local_class,
+    locals_by_name,
+    router_class,
+    routers_by_name,
+)
+from fairbench.workloads.spec import load_workload, workload_names
 
 
 class Kind(StrEnum):
@@ -41,9 +51,6 @@ def list_names(
 
 
 def _schedulers() -> Iterator[str]:
-    from fairbench.config.settings import MACHINE
-    from fairbench.schedulers.registry import PAIRS, local_class, locals_by_name
-
     yield "Schedulers (--scheduler): a router and a local scheduler"
     for name, (router, local) in PAIRS.items():
         yield f"  {name:<20} {router} + {local}"
@@ -58,16 +65,12 @@ def _schedulers() -> Iterator[str]:
 
 
 def _routers() -> Iterator[str]:
-    from fairbench.schedulers.registry import router_class, routers_by_name
-
     yield "Routers (--router), parameters for --set"
     for name in routers_by_name():
         yield from _part(name, router_class(name), router_class(name).Params)
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:
-    from fairbench.schedulers.params import as_settings
-
     yield _entry(name, described.__doc__ or "")
     yield from _settings(as_settings(name, params_class()))
 
@@ -78,15 +81,11 @@ def _entry(name: str, description: str) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> Iterator[str]:
-    from fairbench.config.toml import toml_value
-
     for key, value in settings.items():
         yield f"    {key} = {toml_value(value)}"
 
 
 def _workloads() -> Iterator[str]:
-    from fairbench.workloads.spec import load_workload, workload_names
-
     yield "Workloads (--workload), parameters for --set"
     for name in workload_names():
         spec = load_workload(name)
@@ -95,8 +94,6 @@ def _workloads() -> Iterator[str]:
 
 
 def _profiles() -> Iterator[str]:
-    from fairbench.hardware.catalogue import load_profile, profile_ids
-
     yield "Timing profiles (--gpu, any unique prefix) and how well each is checked"
     for profile_id in profile_ids():
         yield f"  {profile_id:<50} {load_profile(profile_id).grade}"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
-from collections.abc import Iterable
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
-STDOUT = 1  # its file descriptor
+from fairbench.cli.exits import FAILED, INTERRUPTED, complain
 
 
 def main() -> None:
@@ -26,13 +23,3 @@ def main() -> None:
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(INTERRUPTED)
-
-
-def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """One line on stderr, and under it notes, such as the end of a server's log, as they are."""
-    print(f"fairbench: {' '.join(message.split())}", *notes, sep="\n", file=sys.stderr)
-
-
-def discard_output() -> None:
-    """From here on standard output goes nowhere, so that Python's own last flush cannot fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)

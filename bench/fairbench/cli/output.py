@@ -12,13 +12,13 @@ from typing import Any
 
 import typer
 
+from fairbench.report.table import MAX_WIDTH, as_text
+
 MIN_WIDTH = 60
 
 
 def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
     """The summary for people, on stdout; plain text unless stdout is a terminal."""
-    from fairbench.report.table import as_text
-
     colour, width = look()
     text = as_text(summary, path=path, complete=complete, colour=colour, width=width)
     typer.echo(text, nl=False)
@@ -26,13 +26,11 @@ def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> 
 
 def look() -> tuple[bool, int]:
     """Whether tables on stdout have colours, and how many columns they have."""
-    from fairbench.report.table import MAX_WIDTH
-
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns if terminal else MAX_WIDTH
     return terminal and "NO_COLOR" not in os.environ, max(MIN_WIDTH, min(columns, MAX_WIDTH))
 
 
 def print_json(summary: Mapping[str, Any]) -> None:
-    """The summary for programs: one JSON object on stdout, in which undefined is null."""
+    """What programs read: one JSON object on stdout, in which undefined is null."""
     typer.echo(json.dumps(summary, allow_nan=False))

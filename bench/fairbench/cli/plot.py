@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.run import DEFAULT_RESULT_DIR
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
+from fairbench.errors import UsageError, unknown_name
+from fairbench.figures.catalogue import FIGURES, FORMATS, figure_named
 
 DEFAULT_PLOT_DIR = Path("plots")
 QUICK = "-quick"  # ends the name of a store that holds one seed of each point
@@ -33,9 +35,6 @@ def plot(
 
     The numbers in it are saved as CSV. Runs nothing; `fairbench reproduce FIGURE` does.
     """
-    from fairbench.errors import UsageError
-    from fairbench.figures.catalogue import FIGURES, figure_named
-
     suffixes = read_formats(formats)
     if figure == "all":
         if source is not None:
@@ -53,10 +52,6 @@ def plot(
 
 def read_formats(text: str) -> list[str]:
     """The formats between the commas. Raises UsageError for an unknown one."""
-    from fairbench.cli.commas import split_commas
-    from fairbench.errors import unknown_name
-    from fairbench.figures.catalogue import FORMATS
-
     found = split_commas("--format", text)
     for one in found:
         if one not in FORMATS:

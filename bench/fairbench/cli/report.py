@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from fairbench.report.pages.page import Page
+from fairbench.errors import DataError, UsageError
+from fairbench.report.pages.html import as_html
+from fairbench.report.pages.markdown import as_markdown
+from fairbench.report.pages.page import Page
+from fairbench.report.pages.repeat_page import repeat_page
+from fairbench.report.pages.run_page import run_page
+from fairbench.report.pages.sweep_page import sweep_page
+from fairbench.results.intervals import INTERVALS_FILE
+from fairbench.results.store import MANIFEST, read_run
+from fairbench.results.sweep_store import SWEEP_FILE
 
 
 def report(
@@ -27,8 +35,6 @@ def report(
     It has who got what, figures, bounds, warnings and how to run it again, in one file that needs
     no network and no script.
     """
-    from fairbench.errors import UsageError
-
     path = output or directory / "report.html"
     if path.suffix not in (".html", ".md"):
         raise UsageError(f"--output-file {path}: must end in .html or .md")
@@ -42,32 +48,14 @@ def report(
 
 def _page(directory: Path) -> Page:
     """The page of whatever the directory is of. Raises DataError if that is nothing of ours."""
-    from fairbench.errors import DataError
-    from fairbench.results.intervals import INTERVALS_FILE
-    from fairbench.results.store import MANIFEST
-    from fairbench.results.sweep_store import SWEEP_FILE
-
     if (directory / MANIFEST).exists():
-        from fairbench.report.pages.run_page import run_page
-        from fairbench.results.store import read_run
-
         return run_page(read_run(directory))
     if (directory / INTERVALS_FILE).exists():
-        from fairbench.report.pages.repeat_page import repeat_page
-
         return repeat_page(directory)
     if (directory / SWEEP_FILE).exists():
-        from fairbench.report.pages.sweep_page import sweep_page
-
         return sweep_page(directory)
     raise DataError(f"{directory}: is neither the directory of a run nor that of a sweep")
 
 
 def _rendered(page: Page, suffix: str) -> str:
-    if suffix == ".md":
-        from fairbench.report.pages.markdown import as_markdown
-
-        return as_markdown(page)
-    from fairbench.report.pages.html import as_html
-
-    return as_html(page)
+    return as_markdown(page) if suffix == ".md" else as_html(page)

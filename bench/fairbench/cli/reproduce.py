@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
 
+from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
-from fairbench.cli.run import DEFAULT_RESULT_DIR
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from fairbench.cli.progress import shown_progress
+from fairbench.errors import RunFailed, unknown_name
+from fairbench.execute.context import run_context
+from fairbench.execute.figure_stores import fill_store
+from fairbench.figures.catalogue import FIGURES, check_drawable
+from fairbench.figures.central.store import fill_timings
+from fairbench.figures.claims.table import as_markdown, judge_all, write
 
 ALL, CLAIMS = "all", "claims"
 CLAIMS_DIR = Path("results")
+TIMED = "fig4"  # the one figure of timings, not of runs
 
 
 def reproduce(
@@ -41,10 +47,6 @@ def reproduce(
     Or judge all claims of the paper. Runs that are finished are never run again, also after a
     crash or Ctrl-C.
     """
-    from fairbench.cli.reproduce_runs import fill
-    from fairbench.errors import unknown_name
-    from fairbench.figures.catalogue import FIGURES, check_drawable
-
     if figure not in (*FIGURES, ALL, CLAIMS):
         raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS))
     suffixes = read_formats(formats)
@@ -52,7 +54,7 @@ def reproduce(
         check_drawable()
     names = list(FIGURES) if figure in (ALL, CLAIMS) else [figure]
     folders = {name: result_dir / f"{name}{QUICK if quick else ''}" for name in names}
-    fill(folders, quick=quick, show=not disable_tqdm)
+    _fill(folders, quick=quick, show=not disable_tqdm)
     if figure != CLAIMS:
         for name in names:
             for path in FIGURES[name].plot(folders[name], output_dir, suffixes):
@@ -61,10 +63,28 @@ def reproduce(
         _judge(folders, claims_dir)
 
 
-def _judge(folders: Mapping[str, Path], claims_dir: Path) -> None:
-    from fairbench.figures.catalogue import FIGURES
-    from fairbench.figures.claims.table import as_markdown, judge_all, write
+def _fill(folders: Mapping[str, Path], *, quick: bool, show: bool) -> None:
+    """Run what is missing in the store of each figure.
 
+    Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
+    """
+    failed = 0
+    with run_context(shown_progress(show)) as context:
+        for name, folder in folders.items():
+            if name == TIMED:
+                fill_timings(folder, context, quick=quick)
+            else:
+                failures = fill_store(name, folder, context, quick=quick)
+                failed += len(failures)
+                for failure in failures:
+                    typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+            if context.interrupted():
+                raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    if failed:
+        raise RunFailed(f"{failed} points failed; see the folder failed of each store")
+
+
+def _judge(folders: Mapping[str, Path], claims_dir: Path) -> None:
     judged = judge_all({name: FIGURES[name].read(folder) for name, folder in folders.items()})
     for path in write(judged, claims_dir):
         typer.echo(path)

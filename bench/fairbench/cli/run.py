@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
-from fairbench.cli.bench_file import OutputDetails, OutputFile, run_lines
-
-if TYPE_CHECKING:
-    from fairbench.config import ExperimentSpec
-
-DEFAULT_RESULT_DIR = Path("results/runs")
+from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
+from fairbench.cli.exits import FAILED
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, parse_headers, split_args
+from fairbench.cli.output import print_json, print_summary
+from fairbench.cli.progress import shown_progress
+from fairbench.config import ExperimentSpec
+from fairbench.errors import RunFailed
+from fairbench.execute.context import RunContext, run_context
+from fairbench.execute.one_run import run_and_save
+from fairbench.execute.repeats import repeat
+from fairbench.execute.requests import FLAGS, experiment
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import check_live
+from fairbench.report.interval_lines import as_lines
+from fairbench.results.store import read_run
 
 
 def run(
-    experiment: Annotated[
+    experiment_file: Annotated[
         Path | None,
         typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; flags override it."),
     ] = None,
@@ -178,78 +187,64 @@ def run(
     On the simulated cluster, or on real servers. Everything has a default: `fairbench run` alone
     works.
     """
-    from fairbench.cli.live_flags import check_live, given, parse_headers, split_args
-    from fairbench.live.backends.base import LiveOptions
-
-    flags: dict[str, Any] = {
-        "scheduler": scheduler,
-        "router": router,
-        "local": local,
-        "dp": dp,
-        "workload": workload,
-        "scenario": scenario,
-        "gpu": gpu,
-        "model": model,
-        "num_programs": num_programs,
-        "request_rate": request_rate,
-        "burstiness": burstiness,
-        "clients": clients,
-        "duration_s": duration,
-        "seed": seed,
-        "dataset_path": dataset_path,
-        "tokenizer": tokenizer,
-        "tag": tag,
-    }
-    engine = {
-        "engine.mem_fraction_static": mem_fraction_static,
-        "engine.max_total_tokens": max_total_tokens,
-        "engine.max_running_requests": max_running_requests,
-        "engine.chunked_prefill_size": chunked_prefill_size,
-        "engine.max_prefill_tokens": max_prefill_tokens,
-        "engine.schedule_conservativeness": schedule_conservativeness,
-        "engine.timing_error_pct": timing_error,
-    }
-    served = {
-        "kind": backend,
-        "base_url": base_url,
-        "api": api,
-        "output_lengths": output_lengths,
-        "max_concurrency": max_concurrency,
-        "tp": tp,
-        "share_gpus": share_gpus or None,
-        "load_format": load_format,
-        "schedule_policy": schedule_policy,
-        "server_args": split_args(server_arg) if server_arg else None,
-        "time_scale": time_scale,
-    }
-    flags["backend"] = given(served) or None
-    spec = _resolve(experiment, given(flags), given(engine), settings or [])
-    options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header or []))
+    named = locals()  # flags by name, as fairbench.run takes them too
+    flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
+    flags["server_args"] = split_args(server_arg)
+    spec = experiment(flags, assigned(settings), experiment_file)
+    options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header))
     check_live(spec, options)
     on_saved = run_lines(output_file, details=output_details)
-    show = not disable_tqdm
-    if num_runs > 1 and spec.backend is not None:
-        from fairbench.cli.live_repeat import run_live_repeatedly
+    with run_context(shown_progress(not disable_tqdm)) as context:
+        if num_runs > 1:
+            _repeat(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
+        else:
+            _once(spec, options, result_dir, on_saved, context, as_json=as_json)
 
-        run_live_repeatedly(
-            spec, options, num_runs, result_dir, on_saved, as_json=as_json, show=show
-        )
-    elif num_runs > 1:
-        from fairbench.cli.repeat import run_repeatedly
 
-        run_repeatedly(spec, num_runs, result_dir, on_saved, as_json=as_json, show=show)
+def _once(
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    result_dir: Path,
+    on_saved: OnSaved,
+    context: RunContext,
+    *,
+    as_json: bool,
+) -> None:
+    """Run, save, print. Raises, after that, if the run did not come to its end."""
+    result, path = run_and_save(spec, options, result_dir, context)
+    on_saved(read_run(path))
+    if as_json:
+        print_json(result.summary)
+        typer.echo(f"fairbench: saved to {path}", err=True)
     else:
-        from fairbench.cli.run_once import run_once
+        print_summary(result.summary, path, complete=result.complete)
+    if result.complete:
+        return
+    if context.interrupted():
+        raise context.interrupted.ended("interrupted; what had finished is saved")
+    raise RunFailed(f"{result.summary['notes']['complete']}; what had finished is saved")
 
-        run_once(spec, options, result_dir, on_saved, as_json=as_json, show=show)
 
-
-def _resolve(
-    experiment: Path | None, flags: dict[str, Any], engine: dict[str, Any], texts: list[str]
-) -> ExperimentSpec:
-    from fairbench.config.resolve import read_experiment, resolve
-    from fairbench.config.toml import parse_assignment
-
-    assignments = engine | dict(parse_assignment(text) for text in texts)
-    file = read_experiment(experiment) if experiment else None
-    return resolve(flags, assignments, file, path=experiment)
+def _repeat(
+    spec: ExperimentSpec,
+    num_runs: int,
+    options: LiveOptions,
+    result_dir: Path,
+    on_saved: OnSaved,
+    context: RunContext,
+    *,
+    as_json: bool,
+) -> None:
+    """Run several seeds, print what they give together; exit if they did not come to their end."""
+    repeats = repeat(spec, num_runs, result_dir, options, context)
+    if repeats.combined is None:
+        raise typer.Exit(context.interrupted.exit_code)
+    for run in repeats.runs:
+        on_saved(run)
+    if as_json:
+        print_json(repeats.combined)
+        typer.echo(f"fairbench: saved to {repeats.path}", err=True)
+    else:
+        typer.echo("\n".join([*as_lines(repeats.combined), f"files  {repeats.path}"]))
+    if not repeats.combined["complete"]:
+        raise typer.Exit(context.interrupted.exit_code if context.interrupted() else FAILED)

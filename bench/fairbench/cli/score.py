@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
-
-if TYPE_CHECKING:
-    from fairbench.score.records import Scored
+from fairbench.cli.flags import split_commas
+from fairbench.cli.output import look, print_json
+from fairbench.errors import UsageError
+from fairbench.live.service_rows import service_of
+from fairbench.report.table import scored_text
+from fairbench.score.layout import parse_map
+from fairbench.score.records import Scored, read_scored
+from fairbench.score.stored_run import score_run
+from fairbench.score.summary import scored_summary, scored_window
 
 
 class Unit(StrEnum):
@@ -94,13 +100,6 @@ def score(
     Times may be by any clock. A request without an end failed. Several files are one run; where a
     layout names no client (vllm, sglang), each file is a client.
     """
-    from fairbench.cli.commas import split_commas
-    from fairbench.cli.output import print_json
-    from fairbench.errors import UsageError
-    from fairbench.score.layout import parse_map
-    from fairbench.score.records import read_scored
-    from fairbench.score.stored_run import score_run
-
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
     window = (window_start, window_end)
@@ -133,9 +132,6 @@ def _summary(
     misbehaving: list[str],
     latency: Latency | None,
 ) -> dict[str, Any]:
-    from fairbench.live.service_rows import service_of
-    from fairbench.score.summary import scored_summary, scored_window
-
     return scored_summary(
         scored,
         service_of(scored.requests, scored.last_token_s),
@@ -146,9 +142,6 @@ def _summary(
 
 
 def _print_table(summary: dict[str, Any], files: list[Path]) -> None:
-    from fairbench.cli.output import look
-    from fairbench.report.table import scored_text
-
     colour, width = look()
     paths = ", ".join(map(str, files))
     typer.echo(scored_text(summary, paths, colour=colour, width=width), nl=False)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Option
+
+from fairbench.cli.flags import assigned, given, split_args
+from fairbench.errors import UsageError
+from fairbench.execute.routed_workers import named_workers, started_workers
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.requirements import require_live_extra
 
 DEFAULT_LOG_DIR = Path("results/serve")
 # What only workers that are started here obey.
@@ -101,18 +110,7 @@ def serve(
     Prints its URL when it serves. Who sends a request is said by the header x-fairbench-client, by
     `user` in its body, or by its API key.
     """
-    import asyncio
-    import logging
-    from contextlib import nullcontext
-
-    from fairbench.cli.live_flags import given, split_args
-    from fairbench.cli.serve_workers import named_workers, started_workers
-    from fairbench.config.toml import parse_assignment
-    from fairbench.errors import UsageError
-    from fairbench.live.requirements import require_live_extra
-
     require_live_extra()
-    from fairbench.live.backends.base import LiveOptions
     from fairbench.live.http_server import check_address
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
@@ -125,12 +123,12 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     clients = read_keys(keys) if keys else None
     check_address(host, port)
-    assignments = dict(parse_assignment(text) for text in settings or [])
+    assignments = assigned(settings)
     server = {
         "tp": tp,
         "load_format": load_format,
         "time_scale": time_scale,
-        "server_args": split_args(server_arg) if server_arg else None,
+        "server_args": split_args(server_arg),
     }
     started = {"router": router, "local": local, "dp": dp, "model": model, "gpu": gpu}
     flags = {

@@ -8,6 +8,13 @@ from typing import Annotated
 import typer
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_run_line
+from fairbench.cli.output import print_json, print_summary
+from fairbench.errors import DataError
+from fairbench.live.run_folder import FOLDER
+from fairbench.results.intervals import INTERVALS_FILE
+from fairbench.results.store import SUMMARY, read_run
+from fairbench.results.summary_schema import check_summary
+from fairbench.sim.records.spool import FOLDER as SIMULATED
 
 
 def show(
@@ -19,11 +26,6 @@ def show(
     output_details: OutputDetails = False,
 ) -> None:
     """Print the summary of a stored run again, from its files."""
-    from fairbench.cli.output import print_json, print_summary
-    from fairbench.errors import DataError
-    from fairbench.results.store import SUMMARY, read_run
-    from fairbench.results.summary_schema import check_summary
-
     try:
         stored = read_run(run_dir)
     except DataError as error:
@@ -42,10 +44,6 @@ def show(
 
 def _hint(folder: Path) -> str:
     """What a directory without a manifest is, and what to do with it; "" if it is not ours."""
-    from fairbench.live.run_folder import FOLDER
-    from fairbench.results.intervals import INTERVALS_FILE
-    from fairbench.sim.records.spool import FOLDER as SIMULATED
-
     if (folder / FOLDER).is_dir() or (folder / SIMULATED).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / INTERVALS_FILE).exists():

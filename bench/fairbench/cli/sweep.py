@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
-from fairbench.cli.run import DEFAULT_RESULT_DIR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairbench.config.sweep import Sweep
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
+from fairbench.cli.output import look, print_json
+from fairbench.cli.progress import shown_progress
+from fairbench.config import ExperimentSpec, identity
+from fairbench.config.sweep import parse_axis
+from fairbench.config.sweep_points import points
+from fairbench.errors import UsageError
+from fairbench.execute.context import run_context
+from fairbench.execute.live_check import check_live_points
+from fairbench.execute.requests import sweep_of
+from fairbench.execute.sweep_jobs import expected_requests
+from fairbench.execute.sweeps import SweepOutcome, run_sweep
+from fairbench.live.backends.base import LiveOptions
+from fairbench.report.comparison_table import as_text
+from fairbench.results.places import point_names
+from fairbench.results.sweep_store import SweepStore
 
 
 def sweep(
@@ -98,83 +109,78 @@ def sweep(
     The grid is every combination of schedulers, workloads and settings. It comes from a file, from
     flags, or from both: flags replace what the file says.
     """
-    from fairbench.cli.live_flags import given
-    from fairbench.cli.sweep_run import list_points, run_sweep
-    from fairbench.config import identity
-    from fairbench.config.sweep_points import points
-    from fairbench.errors import UsageError
-    from fairbench.execute.sweep_live import check_live_points
-    from fairbench.live.backends.base import LiveOptions
-    from fairbench.live.run_folder import run_folder
-    from fairbench.results.sweep_store import SweepStore
-
-    single = {
+    flags = {
+        "schedulers": _axis("--schedulers", schedulers, str),
+        "workloads": _axis("--workloads", workloads, str),
+        "scenarios": _axis("--scenarios", scenarios, str),
+        "dp": _axis("--dp", dp, int),
         "gpu": gpu,
         "model": model,
         "backend": backend,
         "num_programs": num_programs,
-        "duration_s": duration,
+        "duration": duration,
         "seed": seed,
     }
-    axes = {
-        **_axis("--schedulers", "scheduler", schedulers, str),
-        **_axis("--workloads", "workload", workloads, str),
-        **_axis("--scenarios", "scenario", scenarios, str),
-        **_axis("--dp", "dp", dp, int),
-        **_settings(settings or []),
-        **given(single),
-    }
+    axes = dict(parse_axis(text) for text in settings or [])
     if resume is not None:
-        if file or axes or num_runs or quick or name:
+        given = any(value is not None for value in flags.values())
+        if file or given or axes or num_runs or quick or name:
             raise UsageError(f"--resume {resume}: goes on with that sweep as it is, so no other")
         store = SweepStore(resume)
         specs = points(store.sweep(), file=str(store.file))
         finished = set(store.finished())
     else:
-        swept = _sweep(file, axes, num_runs, name, quick=quick)
+        swept = sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
         specs = points(swept, file=file)
         finished = set()
     if dry_run:
-        list_points([one for one in specs if identity(one) not in finished], as_json=as_json)
+        _list([one for one in specs if identity(one) not in finished], as_json=as_json)
         return
     options = LiveOptions(server_python, ready_check_timeout_sec)
     check_live_points(specs, options)
     if resume is None:
         store = SweepStore.create(result_dir, swept, specs)
-    with run_folder(store.path, "alone"):  # two at once would do the same work
-        run_sweep(store, specs, options, as_json=as_json, show=not disable_tqdm)
+    with run_context(shown_progress(not disable_tqdm)) as context:
+        outcome = run_sweep(store, specs, options, context)
+    _print(outcome, as_json=as_json)
+    outcome.require_whole()
 
 
-def _sweep(
-    file: str | None, axes: dict[str, Any], num_runs: int | None, name: str | None, *, quick: bool
-) -> Sweep:
-    """The sweep of a file, of flags, or of both. Raises UsageError if there is neither."""
-    from fairbench.cli.live_flags import given
-    from fairbench.config.sweep import make_sweep, overridden, quickened, read_sweep, sweep_names
-    from fairbench.errors import UsageError
-
-    if not file and not axes:
-        names = ", ".join(sweep_names())
-        raise UsageError(f"nothing to sweep: name a FILE.toml, one of {names}, or --schedulers A,B")
-    swept = read_sweep(file) if file else make_sweep({"name": "sweep", "grid": {}})
-    fields = given({"num_runs": num_runs, "name": name})
-    return overridden(quickened(swept) if quick else swept, axes, **fields)
-
-
-def _axis(flag: str, key: str, text: str | None, read: Callable[[str], Any]) -> dict[str, Any]:
-    """The values between the commas, under the key of the grid; nothing if there is no text."""
-    from fairbench.cli.commas import split_commas
-    from fairbench.errors import UsageError
-
+def _axis(flag: str, text: str | None, read: Callable[[str], Any]) -> list[Any] | None:
+    """The values between the commas; None if there is no text."""
     if text is None:
-        return {}
+        return None
     try:
-        return {key: [read(word) for word in split_commas(flag, text)]}
+        return [read(word) for word in split_commas(flag, text)]
     except ValueError:
         raise UsageError(f"{flag} {text}: must be whole numbers with commas between") from None
 
 
-def _settings(texts: list[str]) -> dict[str, Any]:
-    from fairbench.config.sweep import parse_axis
+def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
+    """Print the points, and how many requests each is expected to make."""
+    requests = [round(expected_requests(spec, spec.client_plans())) for spec in specs]
+    named = list(zip(point_names(specs), requests, strict=True))
+    if as_json:
+        print_json({"points": [{"name": name, "requests": count} for name, count in named]})
+        return
+    for name, count in named:
+        typer.echo(f"{name}: about {count:,} requests")
+    number = "1 point" if len(specs) == 1 else f"{len(specs)} points"
+    typer.echo(f"{number}, about {sum(requests):,} requests in all")
 
-    return dict(parse_axis(text) for text in texts)
+
+def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
+    """The comparison, and on stderr what failed and what makes runs hard to compare."""
+    path = outcome.store.path
+    if as_json:
+        print_json(outcome.comparison)
+        typer.echo(f"fairbench: saved to {path}", err=True)
+    else:
+        if outcome.cells:
+            colour, width = look()
+            typer.echo(as_text(outcome.cells, colour=colour, width=width), nl=False)
+        typer.echo(f"files  {path}")
+        for failure in outcome.failures:
+            typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+    for remark in outcome.remarks():
+        typer.echo(f"fairbench: {remark}", err=True)

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairbench.validate.compare import RunComparison
-    from fairbench.validate.measured import MeasuredRun
+from fairbench.cli.output import print_json
+from fairbench.hardware.catalogue import load_profile
+from fairbench.results.directories import check_writable
+from fairbench.results.store import read_run, write_json
+from fairbench.sim.run import simulate
+from fairbench.validate.calibrate import candidates, fitted_runs
+from fairbench.validate.compare import RunComparison, compare_run
+from fairbench.validate.crosschecks import crosschecks as read_crosschecks
+from fairbench.validate.files import as_json_object, check_output, write_files
+from fairbench.validate.live_run import as_lines, compare_live, simulated_spec
+from fairbench.validate.measured import MeasuredRun, load_measured
+from fairbench.validate.order import scheduler_orders
+from fairbench.validate.replay import (
+    FITTED_PROFILE,
+    FITTED_SCENARIOS,
+    PREFILL_OVERHEAD_MS,
+    replay_run,
+)
+from fairbench.validate.table import as_text
 
 
 def validate(
@@ -59,15 +75,11 @@ def validate(
     if file.is_dir():
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
         return
-    from fairbench.validate.measured import load_measured
-
     runs = load_measured(file)
     if fit:
         _print_fit(runs, as_json=as_json)
         return
     if output_dir is not None:
-        from fairbench.validate.files import check_output
-
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
     _report(_compared(runs), checks, output_dir, as_json=as_json)
@@ -76,12 +88,6 @@ def validate(
 def _validate_live(
     path: Path, gpu: str | None, model: str | None, output_dir: Path | None, *, as_json: bool
 ) -> None:
-    from fairbench.cli.output import print_json
-    from fairbench.results.directories import check_writable
-    from fairbench.results.store import read_run, write_json
-    from fairbench.sim.run import simulate
-    from fairbench.validate.live_run import as_lines, compare_live, simulated_spec
-
     run = read_run(path)
     spec = simulated_spec(run, gpu, model)
     if output_dir is not None:
@@ -97,9 +103,6 @@ def _validate_live(
 
 
 def _compared(runs: list[MeasuredRun]) -> list[RunComparison]:
-    from fairbench.validate.compare import compare_run
-    from fairbench.validate.replay import FITTED_SCENARIOS, replay_run
-
     return [
         compare_run(
             run.name,
@@ -119,11 +122,6 @@ def _report(
     *,
     as_json: bool,
 ) -> None:
-    from fairbench.cli.output import print_json
-    from fairbench.validate.files import as_json_object, write_files
-    from fairbench.validate.order import scheduler_orders
-    from fairbench.validate.table import as_text
-
     orders = scheduler_orders(runs)
     whole = as_json_object(runs, orders, _settings(), checks)
     if output_dir is not None:
@@ -136,9 +134,6 @@ def _report(
 
 
 def _settings() -> dict[str, Any]:
-    from fairbench.hardware.catalogue import load_profile
-    from fairbench.validate.replay import FITTED_PROFILE, FITTED_SCENARIOS, PREFILL_OVERHEAD_MS
-
     return {
         "timing_profile": FITTED_PROFILE,
         "fitted_scenarios": list(FITTED_SCENARIOS),
@@ -160,17 +155,10 @@ def _basis() -> str:
 
 
 def _crosschecks(path: Path) -> list[Mapping[str, Any]]:
-    from fairbench.validate.crosschecks import crosschecks
-
-    return [check.as_dict() for check in crosschecks(path)]
+    return [check.as_dict() for check in read_crosschecks(path)]
 
 
 def _print_fit(runs: list[MeasuredRun], *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from fairbench.cli.output import print_json
-    from fairbench.validate.calibrate import candidates, fitted_runs
-
     fits = list(candidates(fitted_runs(runs)))
     best = min(fits, key=lambda one: one.error)
     if as_json:

@@ -11,6 +11,17 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Interrupted(KeyboardInterrupt):
+    """The end was asked for, and came. Says what is left of the work; nothing else went wrong.
+
+    ``exit_code`` is what a command then ends with, as ``Interruption`` has it.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class Interruption:
     """Whether the end was asked for: call it to know."""
 
@@ -24,6 +35,10 @@ class Interruption:
     def exit_code(self) -> int:
         """128 plus the signal's number, as shells have it: 130 for Ctrl-C."""
         return 128 + (self.signum or signal.SIGINT)
+
+    def ended(self, message: str) -> Interrupted:
+        """What to raise once everything has come to a halt; the message says what is left."""
+        return Interrupted(message, self.exit_code)
 
 
 @contextmanager

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from threading import Thread
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from fairbench.errors import FairbenchError, RunFailed
+from fairbench.errors import RunFailed
+from fairbench.execute.executor import Failure, Task, attempt
 from fairbench.execute.interruption import SIGNALS, Interruption, interruptible
 
 POLL_S = 0.2
 # Spawned, so that a process starts clean whatever threads this one has.
 SPAWN = get_context("spawn")
-
-Task = Callable[[Interruption], Any]
-"""What a process is given to do. It is pickled, asks often whether to stop, and then saves."""
-
-
-class Failure(NamedTuple):
-    """How a task failed: what to raise for it, and the traceback if there was one."""
-
-    error: FairbenchError
-    details: str
 
 
 class _Worker(NamedTuple):
@@ -37,49 +29,52 @@ class _Worker(NamedTuple):
     pipe: Connection
 
 
-def run_tasks(
-    tasks: Sequence[Task], interrupted: Interruption
-) -> Generator[tuple[int, Any], None, None]:
-    """Run tasks, as many at a time as there are processors; gives (index, result) as they end.
+class LocalProcesses:
+    """Runs as many tasks at a time as this machine has processors, each in a process.
 
-    They begin in the order given. A result is what the task returned, or a ``Failure``. Once
-    ``interrupted``, no task is begun and those under way are asked to stop; their results still
-    come. No process outlives this one.
+    A task is a function of a module that can be imported, not of a script. No process outlives
+    this one.
     """
-    left = list(reversed(range(len(tasks))))
-    workers: list[_Worker] = []
-    idle: list[_Worker] = []
-    busy: dict[_Worker, int] = {}
-    asked_to_stop = False
-    try:
-        while busy or (left and not interrupted()):
-            while left and len(busy) < (os.cpu_count() or 1) and not interrupted():
-                if not idle:
-                    idle.append(_start())
-                    workers.append(idle[-1])
-                worker = idle.pop()
-                busy[worker] = left.pop()
-                with suppress(OSError):  # it has died, which is noticed below
-                    worker.pipe.send(tasks[busy[worker]])
-            if interrupted() and not asked_to_stop:
-                asked_to_stop = True
-                for worker in busy:
-                    worker.process.terminate()
-            ended = wait([worker.pipe for worker in busy], POLL_S)
-            for worker in [worker for worker in busy if worker.pipe in ended]:
-                index = busy.pop(worker)
-                result, alive = _receive(worker)
-                if alive:
-                    idle.append(worker)
-                yield index, result
-    finally:
-        _dismiss(workers)
+
+    def run(
+        self, tasks: Sequence[Task], interrupted: Interruption
+    ) -> Generator[tuple[int, Any], None, None]:
+        """As every ``Executor`` does. A task whose process dies has failed, and no other."""
+        left = list(reversed(range(len(tasks))))
+        workers: list[_Worker] = []
+        idle: list[_Worker] = []
+        busy: dict[_Worker, int] = {}
+        asked_to_stop = False
+        try:
+            while busy or (left and not interrupted()):
+                while left and len(busy) < (os.cpu_count() or 1) and not interrupted():
+                    if not idle:
+                        idle.append(_start())
+                        workers.append(idle[-1])
+                    worker = idle.pop()
+                    busy[worker] = left.pop()
+                    with suppress(OSError):  # it has died, which is noticed below
+                        worker.pipe.send(tasks[busy[worker]])
+                if interrupted() and not asked_to_stop:
+                    asked_to_stop = True
+                    for worker in busy:
+                        worker.process.terminate()
+                ended = wait([worker.pipe for worker in busy], POLL_S)
+                for worker in [worker for worker in busy if worker.pipe in ended]:
+                    index = busy.pop(worker)
+                    result, alive = _receive(worker)
+                    if alive:
+                        idle.append(worker)
+                    yield index, result
+        finally:
+            _dismiss(workers)
 
 
 def _start() -> _Worker:
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=_serve, args=(theirs,))
-    with _signals_held_back():  # until the process has handlers of its own
+    # Signals wait until the process has handlers of its own.
+    with _signals_held_back(), _without_script():
         process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -116,6 +111,17 @@ def _signals_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """A process started inside does not run the script of this one, which would start it again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
 def _serve(pipe: Connection) -> None:
     """The life of a worker process: one task after another until the parent closes the pipe."""
     with interruptible() as interrupted:
@@ -135,13 +141,3 @@ def _stop_without_parent() -> None:
     assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
-    """What the task returns, or how it failed."""
-    try:
-        return task(interrupted)
-    except FairbenchError as error:
-        return Failure(error, traceback.format_exc())
-    except Exception as error:  # one task's bug must not take the others with it
-        return Failure(RunFailed(f"{type(error).__name__}: {error}"), traceback.format_exc())

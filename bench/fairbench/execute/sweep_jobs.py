@@ -1,4 +1,4 @@
-"""What a sweep has to simulate, points and clients alone, as tasks in parallel processes."""
+"""What a sweep has to simulate, points and clients alone, as tasks for an executor."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
-from fairbench.cli.progress import task_progress
-from fairbench.cli.repeat import run_one
 from fairbench.config import ExperimentSpec, identity
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import Task
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.local_processes import Failure, Task, run_tasks
+from fairbench.execute.one_run import simulate_task
+from fairbench.execute.outcomes import FailedPoint, keep_outcome
 from fairbench.results.comparison import alone_key
 from fairbench.results.places import point_names, tables_of
 from fairbench.results.sweep_store import SweepStore
@@ -46,7 +47,7 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
             continue  # one after another, see ``sweep_live``
         key = identity(spec)
         if key not in finished:
-            task = partial(run_one, spec, store.runs)
+            task = partial(simulate_task, spec, store.runs)
             yield Job(name, key, expected_requests(spec, spec.client_plans()), task)
         key = alone_key(tables_of(spec))
         if with_alone and key not in alone:
@@ -67,45 +68,21 @@ def _run_alone(
     return {"complete": not interrupted()}
 
 
-def run_jobs(
-    store: SweepStore, jobs: Sequence[Job], interrupted: Interruption, *, show: bool
-) -> list[tuple[Job, str]]:
+def run_jobs(store: SweepStore, jobs: Sequence[Job], context: RunContext) -> list[FailedPoint]:
     """Run all jobs; which went wrong and why, which is also kept in the store."""
     failures = []
+    running = context.executor.run([job.task for job in jobs], context.interrupted)
     with (
-        task_progress(show, [job.requests for job in jobs]) as done,
-        closing(run_tasks([job.task for job in jobs], interrupted)) as results,
+        context.progress.tasks([job.requests for job in jobs]) as done,
+        closing(running) as results,
     ):
         for index, result in results:
             done(index)
             job = jobs[index]
-            error = keep_outcome(store, job.key, job.name, result, interrupted)
+            error = keep_outcome(store, job.key, job.name, result, context.interrupted)
             if error:
-                failures.append((job, error))
+                failures.append(FailedPoint(job.name, error))
     return failures
-
-
-def keep_outcome(
-    store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
-) -> str:
-    """Keep why a task failed, or forget that it did before. Returns why, "" if it did not.
-
-    ``result`` is a summary or a Failure. A task that was interrupted has not failed.
-    """
-    if not isinstance(result, Failure) and result["complete"]:
-        store.clear_failure(key)
-        return ""
-    if interrupted():
-        return ""
-    error, traceback = _why(result)
-    store.save_failure(key, name, error, traceback)
-    return error
-
-
-def _why(result: Any) -> tuple[str, str]:
-    if isinstance(result, Failure):
-        return str(result.error), result.details
-    return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
 def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> float:

@@ -6,14 +6,18 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fairbench.config.backend import KINDS
+from fairbench.config.resolve import resolve
+from fairbench.config.settings import ENGINE
 from fairbench.errors import UsageError, unknown_name
-
-if TYPE_CHECKING:
-    from fairbench.live.backends.base import LiveOptions
-    from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.execute.interruption import interruptible
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import check_live
+from fairbench.live.backends.workers import running_workers
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench.schedulers.registry import split_pair
 
 STARTED = sorted(kind for kind, config in KINDS.items() if config.is_managed)
 
@@ -36,9 +40,6 @@ def named_workers(
     Raises UsageError for a wrong name or address, a worker named twice, or a setting of another
     part.
     """
-    from fairbench.live.processes.addresses import parse_worker
-    from fairbench.schedulers.registry import split_pair
-
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, name)
     workers = [parse_worker(url) for url in urls]
@@ -57,12 +58,6 @@ def started_workers(
     Raises UsageError for a wrong one, RunFailed if a worker does not start, KeyboardInterrupt if
     told to stop meanwhile.
     """
-    from fairbench.cli.live_flags import check_live
-    from fairbench.config.resolve import resolve
-    from fairbench.config.settings import ENGINE
-    from fairbench.execute.interruption import interruptible
-    from fairbench.live.backends.workers import running_workers
-
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
     spec = resolve(flags, settings)

@@ -1,0 +1,1 @@
+"""The Python interface; ``fairbench`` itself has all of it."""

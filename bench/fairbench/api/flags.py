@@ -1,0 +1,61 @@
+"""The keywords of ``run`` and ``sweep``: the flags of the commands of these names, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class RunFlags(TypedDict, total=False):
+    """Flags of ``fairbench run``: what they mean is in its ``--help``."""
+
+    scheduler: str | None
+    router: str | None
+    local: str | None
+    dp: int | None
+    workload: str | None
+    scenario: str | None
+    gpu: str | None
+    model: str | None
+    num_programs: int | None
+    request_rate: float | None
+    burstiness: float | None
+    clients: int | None
+    duration: float | None
+    seed: int | None
+    mem_fraction_static: float | None
+    max_total_tokens: int | None
+    max_running_requests: int | None
+    chunked_prefill_size: int | None
+    max_prefill_tokens: int | None
+    schedule_conservativeness: float | None
+    timing_error: float | None
+    dataset_path: str | None
+    tokenizer: str | None
+    backend: str | None
+    base_url: str | None
+    api: str | None
+    output_lengths: str | None
+    max_concurrency: int | None
+    tp: int | None
+    share_gpus: bool
+    schedule_policy: str | None
+    load_format: str | None
+    server_args: Sequence[str] | None
+    time_scale: float | None
+    tag: str | None
+
+
+class SweepFlags(TypedDict, total=False):
+    """Flags of ``fairbench sweep``: what they mean is in its ``--help``."""
+
+    schedulers: Sequence[str] | None
+    workloads: Sequence[str] | None
+    scenarios: Sequence[str] | None
+    dp: int | Sequence[int] | None
+    gpu: str | None
+    model: str | None
+    backend: str | None
+    num_programs: int | None
+    duration: float | None
+    seed: int | None

@@ -1,0 +1,74 @@
+"""A run over time: what each client got, and how long its requests took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbench.figures.catalogue import check_drawable
+from fairbench.figures.look import caption, paper_style
+from fairbench.figures.timeline import response_times, service_rates
+from fairbench.metrics.service import View
+from fairbench.report.table import basis
+from fairbench.results.store import StoredRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INTERVALS = 40
+NAMED_CLIENTS = 12  # in the legend: more would hide the panels
+SIZE_IN = (8.0, 4.6)
+STYLES = ("-", "--", "-.", ":")
+
+
+def draw(run: StoredRun) -> Figure:
+    """Service and response times of each client; notebooks show it as it is.
+
+    Raises UsageError without the plot extra.
+    """
+    check_drawable()
+    summary = run.summary
+    edges_s = np.linspace(0.0, summary["duration"], INTERVALS + 1)
+    panels = {
+        "service rate, tok/s": service_rates(run, View.CLIENT, edges_s),
+        "response time, s": response_times(run, edges_s),
+    }
+    with paper_style():
+        figure = _shown_figure()
+        axes = figure.subplots(len(panels), 1, sharex=True)
+        for one, (label, values) in zip(axes, panels.items(), strict=True):
+            for number, client in enumerate(summary["clients"]):
+                one.plot(
+                    (edges_s[:-1] + edges_s[1:]) / 2,
+                    values[number],
+                    linestyle=STYLES[number % len(STYLES)],
+                    label=_label(client) if number < NAMED_CLIENTS else None,
+                )
+            one.set(ylabel=label, ylim=(0, None))
+        axes[-1].set_xlabel("time, s")
+        caption(figure, _title(summary), f"{basis(summary)}; seed {summary['seed']}", axes[0], 4)
+    return figure
+
+
+def _label(client: Mapping[str, Any]) -> str:
+    return f"{client['client']}{' (misbehaving)' if client['misbehaving'] else ''}"
+
+
+def _title(summary: Mapping[str, Any]) -> str:
+    return "{scheduler} on {workload} {scenario}, dp {dp}".format(**summary)
+
+
+def _shown_figure() -> Figure:
+    """A figure that no window manages, and that a notebook shows where it is a cell's value."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            picture = BytesIO()
+            self.savefig(picture, format="png", dpi=80)
+            return picture.getvalue()
+
+    return Shown(figsize=SIZE_IN, layout="constrained")

@@ -1,0 +1,104 @@
+"""The result of a run: its summary, and its tables as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from fairbench.config import ExperimentSpec
+from fairbench.metrics.arrow import to_arrow
+from fairbench.results.comparison import experiment_of
+from fairbench.results.places import Experiment, tables_of
+from fairbench.results.run_result import RunResult
+from fairbench.results.store import StoredRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class _InMemory(StoredRun):
+    """A run that is nowhere on disk."""
+
+    tables: Mapping[str, pa.Table]
+
+    def table(self, name: str) -> pa.Table:
+        return self.tables[name]
+
+
+class Result:
+    """A run that was made or loaded.
+
+    ``summary`` has the keys of ``summary.json`` (see docs/metrics.md), ``experiment`` those of
+    ``experiment.toml``; ``path`` is the run's directory, None if it was not saved. The tables are
+    Arrow tables: ``result.requests.to_pandas()``.
+    """
+
+    def __init__(self, run: StoredRun, experiment: Experiment, path: Path | None) -> None:
+        self._run = run
+        self.experiment = experiment
+        self.path = path
+
+    @classmethod
+    def stored(cls, run: StoredRun) -> Result:
+        """Of a run's directory. Raises DataError if its experiment cannot be read."""
+        return cls(run, experiment_of(run), run.path)
+
+    @classmethod
+    def unsaved(cls, spec: ExperimentSpec, result: RunResult) -> Result:
+        """Of a run that was kept in memory."""
+        tables = {name: _as_table(columns) for name, columns in result.tables().items()}
+        return cls(_InMemory(Path(), result.summary, {}, tables), tables_of(spec), None)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Every metric of the run; undefined is None."""
+        return self._run.summary
+
+    @property
+    def requests(self) -> pa.Table:
+        """One row a request. Raises DataError if its file cannot be read, as all tables do."""
+        return self._run.table("requests")
+
+    @property
+    def programs(self) -> pa.Table:
+        """One row a program."""
+        return self._run.table("programs")
+
+    @property
+    def service(self) -> pa.Table:
+        """The service log: one row for each stretch of a batch and client in it."""
+        return self._run.table("service")
+
+    @property
+    def clients(self) -> pa.Table:
+        """One row a client: its metrics as they are in the summary."""
+        return pa.Table.from_pylist(self.summary["clients"])
+
+    def plot(self) -> Figure:
+        """Each client's service and response times over the run, as a matplotlib figure.
+
+        Needs the plot extra: raises UsageError without it.
+        """
+        from fairbench.api.plot import draw  # needs the plot extra
+
+        return draw(self._run)
+
+    def __repr__(self) -> str:
+        keys = ("scheduler", "workload", "scenario", "dp", "seed")
+        named = ", ".join(f"{key}={self.summary[key]!r}" for key in keys)
+        return f"<fairbench.Result {named}>"
+
+
+def _as_table(columns: Mapping[str, Any]) -> pa.Table:
+    return pa.table(
+        {
+            name: to_arrow(column) if isinstance(column, np.ndarray) else column
+            for name, column in columns.items()
+        }
+    )

@@ -1,0 +1,132 @@
+"""A grid of runs from Python: as ``fairbench sweep``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Unpack
+
+import pyarrow as pa
+
+from fairbench.api.flags import SweepFlags
+from fairbench.cli.progress import shown_progress
+from fairbench.config.sweep_points import points
+from fairbench.execute.context import run_context
+from fairbench.execute.interruption import Interrupted
+from fairbench.execute.live_check import check_live_points
+from fairbench.execute.requests import AXES, sweep_of
+from fairbench.execute.sweeps import run_sweep
+from fairbench.live.backends.base import LiveOptions
+from fairbench.results.store import read_json, read_parquet
+from fairbench.results.sweep_store import SweepStore
+
+SEVERAL = (list, tuple, range)
+
+
+class SweepResult:
+    """A sweep that was run or loaded: ``comparison`` has the keys of ``comparison.json``.
+
+    ``metrics`` has one row a run, ``clients`` one a run and client; both are Arrow tables. ``path``
+    is the sweep's directory, None if it was not saved.
+    """
+
+    def __init__(
+        self,
+        comparison: dict[str, Any],
+        metrics: pa.Table,
+        clients: pa.Table,
+        path: Path | None,
+    ) -> None:
+        self.comparison = comparison
+        self.metrics = metrics
+        self.clients = clients
+        self.path = path
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """One a scheduler and place: its metrics over all seeds, ``{mean, low, high, runs}``."""
+        cells: list[dict[str, Any]] = self.comparison["cells"]
+        return cells
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """The points that failed, by name, and the error of each."""
+        failures: list[dict[str, Any]] = self.comparison["failures"]
+        return failures
+
+    def __repr__(self) -> str:
+        return f"<fairbench.SweepResult {self.comparison['sweep']!r}: {len(self.cells)} cells>"
+
+
+def sweep(
+    file: str | PathLike[str] | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    num_runs: int | None = None,
+    quick: bool = False,
+    name: str | None = None,
+    result_dir: str | PathLike[str] | None = None,
+    resume: str | PathLike[str] | None = None,
+    server_python: str | None = None,
+    ready_check_timeout_sec: float = 600.0,
+    show_progress: bool = False,
+    **flags: Unpack[SweepFlags],
+) -> SweepResult:
+    """Run a grid of experiments in parallel processes, and compare them.
+
+    ``file`` is a bundled sweep, such as ``"fig7"``, or a file; ``flags`` are those of ``fairbench
+    sweep``, with lists for what has commas there. A value of ``settings`` is one or a list of
+    several. ``result_dir`` gets one fresh directory for the sweep; without one nothing stays on
+    disk. ``resume`` goes on with the sweep in that directory.
+
+    A point that fails stops no other, and is in ``failures``. Raises UsageError in one line for a
+    wrong flag, value or combination; Interrupted, a KeyboardInterrupt, at Ctrl-C.
+    """
+    options = LiveOptions(server_python, ready_check_timeout_sec)
+    if resume is not None:
+        store = SweepStore(Path(resume))
+        swept = store.sweep()
+        specs = points(swept, file=str(store.file))
+    else:
+        ref = None if file is None else str(file)
+        listed = {key: _listed(key, value) for key, value in flags.items()}
+        axes = {
+            key: list(value) if isinstance(value, SEVERAL) else value
+            for key, value in (settings or {}).items()
+        }
+        swept = sweep_of(ref, listed, axes, num_runs=num_runs, name=name, quick=quick)
+        specs = points(swept, file=ref)
+    check_live_points(specs, options)
+    kept = resume is not None or result_dir is not None
+    with nullcontext() if kept else TemporaryDirectory(prefix="fairbench-") as temporary:
+        if resume is None:
+            store = SweepStore.create(Path(result_dir or temporary or ""), swept, specs)
+        try:
+            with run_context(shown_progress(show_progress)) as context:
+                run_sweep(store, specs, options, context)
+        except Interrupted as end:
+            if kept:
+                raise
+            raise Interrupted("interrupted", end.exit_code) from None  # nothing to go on with
+        result = load_sweep(store.path)
+    if not kept:
+        result.path = None
+        del result.comparison["path"]
+    return result
+
+
+def load_sweep(directory: str | PathLike[str]) -> SweepResult:
+    """A sweep that was saved, as it was last compared. Raises DataError if it cannot be read."""
+    path = Path(directory)
+    tables = [read_parquet(path / f"{name}.parquet") for name in ("metrics", "clients")]
+    return SweepResult(read_json(path / "comparison.json"), tables[0], tables[1], path)
+
+
+def _listed(flag: str, value: Any) -> Any:
+    """The values of an axis as a list; others as they are."""
+    if flag not in AXES or value is None:
+        return value
+    return list(value) if isinstance(value, SEVERAL) else [value]

@@ -1,0 +1,60 @@
+"""Every command by name. Its module is imported when it is used, not to list it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+
+
+class Entry(NamedTuple):
+    """Where a command is, ``MODULE:NAME`` in this package, and what it does in a line."""
+
+    target: str
+    about: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "run": Entry("run:run", "Run one experiment and say who got what."),
+    "list": Entry("list:list_names", "List schedulers, routers, workloads or timing profiles."),
+    "show": Entry("show:show", "Print the summary of a stored run again, from its files."),
+    "recover": Entry("recover:recover", "Save what had finished of a run that was killed."),
+    "validate": Entry("validate:validate", "Replay measured runs in the simulator, and compare."),
+    "sweep": Entry("sweep:sweep", "Run a grid of experiments and compare them."),
+    "emulate": Entry(
+        "emulate:emulate", "Serve SGLang's HTTP with the simulated engine, in real time."
+    ),
+    "serve": Entry(
+        "serve:serve",
+        "Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.",
+    ),
+    "check": Entry("check:check", "Compare runs with a baseline; exit 1 if one got worse."),
+    "score": Entry(
+        "score:score", "Compute every fairness metric from anyone's records of requests."
+    ),
+    "report": Entry("report:report", "Write a page on a run, its repeats, or a sweep."),
+    "plot": Entry("plot:plot", "Draw a figure of the DLPM paper from stored runs."),
+    "reproduce": Entry(
+        "reproduce:reproduce", "Run what a figure of the DLPM paper lacks, then draw it."
+    ),
+    "baseline": Entry(
+        "baseline:baseline", "Rerun stored experiments: check them, or store what changed."
+    ),
+}
+
+
+def load(name: str) -> Any:
+    """A command as click has it, from its function or its group of commands."""
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    found = getattr(import_module(f"fairbench.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(
+            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+        )
+        alone.command(name)(found)
+        found = alone
+    command = typer.main.get_command(found)
+    command.name = name
+    return command

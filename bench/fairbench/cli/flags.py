@@ -1,0 +1,48 @@
+"""What several commands need to read the texts of their flags."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairbench.config.toml import parse_assignment
+from fairbench.errors import UsageError
+
+DEFAULT_RESULT_DIR = Path("results/runs")
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not None."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
+    """``--set`` texts by their keys. Raises UsageError for one that is not NAME.PARAM=VALUE."""
+    return dict(parse_assignment(text) for text in texts or ())
+
+
+def split_commas(flag: str, text: str) -> list[str]:
+    """The words between the commas. Raises UsageError for an empty or a repeated one."""
+    words = [word.strip() for word in text.split(",")]
+    if "" in words or len(set(words)) < len(words):
+        raise UsageError(f"{flag} {text}: must be different words with commas between")
+    return words
+
+
+def split_args(texts: list[str] | None) -> list[str] | None:
+    """The words of every ``--server-arg``, as a shell would have them; None for none."""
+    try:
+        return [word for text in texts for word in shlex.split(text)] if texts else None
+    except ValueError as error:
+        raise UsageError(f"--server-arg: {error}") from None
+
+
+def parse_headers(texts: list[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a mapping. A wrong one is not repeated, since it may be secret."""
+    pairs = [text.partition("=") for text in texts or ()]
+    for name, equals, _ in pairs:
+        if not (equals and name.strip()):
+            raise UsageError("--header: write NAME=VALUE, such as Authorization='Bearer KEY'")
+    return {name.strip(): value for name, _, value in pairs}

@@ -1,0 +1,60 @@
+"""How far a run is, in one line of at most ``LINE_WIDTH`` columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.sim.run import Progress
+
+SHOWN_CLIENTS = 4
+LINE_WIDTH = 80
+
+
+def progress_line(state: Any) -> str:
+    """The line of whatever executing code reports: see ``execute.context.Progress.update``."""
+    if isinstance(state, str):
+        return state
+    if isinstance(state, Progress):
+        return _simulated(state)
+    return _live(state)
+
+
+def _simulated(progress: Progress) -> str:
+    """Simulated time, programs done and the clients' shares of the service so far, if they fit."""
+    now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
+    if end_s is None:
+        time = f"simulated {now_s} s"
+    elif progress.sim_time_s <= end_s:
+        time = f"simulated {now_s} of {end_s:,.0f} s"
+    else:
+        time = f"draining, simulated {now_s} s (arrivals ended at {end_s:,.0f} s)"
+    line = f"{time}  programs {progress.programs_done:,}/{progress.programs_started:,}"
+    return _with(line, _shares(list(progress.shares.values())))
+
+
+def _shares(shares: list[float]) -> str:
+    label = "share"
+    if len(shares) > SHOWN_CLIENTS:
+        label, shares = "largest shares", sorted(shares, reverse=True)[:SHOWN_CLIENTS]
+    return f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%" if shares else ""
+
+
+def _live(progress: Any) -> str:
+    """Servers that are ready, then programs done and each client's throughput."""
+    from fairbench.live.run import ServersProgress  # needs the live extra
+
+    if isinstance(progress, ServersProgress):
+        return f"servers ready {progress.ready}/{progress.total}"
+    end = "" if progress.end_s is None else f" of {progress.end_s:,.0f}"
+    line = (
+        f"{progress.now_s:,.0f}{end} s  "
+        f"programs {progress.programs_done:,}/{progress.programs_started:,}"
+    )
+    elapsed_s = max(progress.now_s, 1.0)
+    rates = sorted((tokens / elapsed_s for tokens in progress.service.values()), reverse=True)
+    shown = "/".join(f"{rate:,.0f}" for rate in rates[:SHOWN_CLIENTS])
+    return _with(line, f"  service {shown} tok/s")
+
+
+def _with(line: str, more: str) -> str:
+    return line + more if len(line + more) <= LINE_WIDTH else line

@@ -1,0 +1,67 @@
+"""What whoever runs experiments is told by whoever asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairbench.execute.executor import Executor
+from fairbench.execute.interruption import Interruption, interruptible
+from fairbench.execute.local_processes import LocalProcesses
+
+
+class Progress(Protocol):
+    """Who is told how far things are."""
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Inside, what ``update`` is told is shown."""
+        ...
+
+    def update(self, state: Any) -> None:
+        """How far one piece of work is.
+
+        A text, ``sim.run.Progress``, or what ``live.run.run_live`` tells.
+        """
+        ...
+
+    def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
+        """Inside, tasks of such relative costs are under way; call it with the index of each."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Nothing is shown inside either."""
+        return nullcontext()
+
+    def update(self, state: Any) -> None:
+        """Forget it."""
+
+    def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
+        """Takes the indices, and forgets them."""
+        return nullcontext(lambda index: None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """When to stop, whom to tell how far things are, and where many tasks are run."""
+
+    interrupted: Interruption = field(default_factory=Interruption)
+    progress: Progress = field(default_factory=Silent)
+    executor: Executor = field(default_factory=LocalProcesses)
+
+    @property
+    def on_progress(self) -> Callable[[Any], None] | None:
+        """``progress.update``; None if nobody looks, so that there need be nothing to tell."""
+        return None if type(self.progress) is Silent else self.progress.update
+
+
+@contextmanager
+def run_context(progress: Progress | None = None) -> Iterator[RunContext]:
+    """A context that ``interruptible`` signals interrupt, for local processes."""
+    with interruptible() as interrupted:
+        yield RunContext(interrupted, progress or Silent())

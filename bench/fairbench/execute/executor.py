@@ -1,0 +1,45 @@
+"""Where tasks are run: what every way of running many experiments has in common."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from fairbench.errors import FairbenchError, RunFailed
+from fairbench.execute.interruption import Interruption
+
+Task = Callable[[Interruption], Any]
+"""One piece of work. It is pickled, asks often whether to stop, and then saves."""
+
+
+class Failure(NamedTuple):
+    """How a task failed: what to raise for it, and the traceback if there was one."""
+
+    error: FairbenchError
+    details: str
+
+
+class Executor(Protocol):
+    """Runs tasks, many at a time if it can."""
+
+    def run(
+        self, tasks: Sequence[Task], interrupted: Interruption
+    ) -> Generator[tuple[int, Any], None, None]:
+        """Gives (index, result) as tasks end; a result is what one returned, or a ``Failure``.
+
+        Tasks begin in the order given. Once ``interrupted``, none is begun and those under way are
+        asked to stop; their results still come. Nothing is left running when the generator is
+        closed.
+        """
+        ...
+
+
+def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
+    """What the task returns, or how it failed."""
+    try:
+        return task(interrupted)
+    except FairbenchError as error:
+        return Failure(error, traceback.format_exc())
+    except Exception as error:  # one task's bug must not take the others with it
+        return Failure(RunFailed(f"{type(error).__name__}: {error}"), traceback.format_exc())

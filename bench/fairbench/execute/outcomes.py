@@ -1,0 +1,39 @@
+"""What becomes of a sweep's work in its store: a failure is kept, with its reason."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fairbench.execute.executor import Failure
+from fairbench.execute.interruption import Interruption
+from fairbench.results.sweep_store import SweepStore
+
+
+class FailedPoint(NamedTuple):
+    """What failed, by its name, and why in one line."""
+
+    name: str
+    error: str
+
+
+def keep_outcome(
+    store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
+) -> str:
+    """Keep why a task failed, or forget that it did before. Returns why, "" if it did not.
+
+    ``result`` is a summary or a Failure. A task that was interrupted has not failed.
+    """
+    if not isinstance(result, Failure) and result["complete"]:
+        store.clear_failure(key)
+        return ""
+    if interrupted():
+        return ""
+    error, traceback = _why(result)
+    store.save_failure(key, name, error, traceback)
+    return error
+
+
+def _why(result: Any) -> tuple[str, str]:
+    if isinstance(result, Failure):
+        return str(result.error), result.details
+    return result.get("notes", {}).get("complete", "its process was told to stop"), ""

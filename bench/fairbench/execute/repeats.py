@@ -1,0 +1,95 @@
+"""One experiment over several seeds, combined: in parallel, or one after another on one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import Failure
+from fairbench.execute.one_run import simulate_task
+from fairbench.live.backends.base import LiveOptions
+from fairbench.results.directories import check_writable, fresh_directory
+from fairbench.results.intervals import INTERVALS_FILE, combine
+from fairbench.results.store import StoredRun, run_name, runs_in, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Runs that differ in the seed, in its order, and their summaries as one (``combine``).
+
+    ``combined`` is None if it was interrupted before any run began.
+    """
+
+    path: Path
+    runs: Sequence[StoredRun]
+    combined: dict[str, Any] | None
+
+
+def repeat(
+    spec: ExperimentSpec, num_runs: int, parent: Path, options: LiveOptions, context: RunContext
+) -> Repeats:
+    """Run seeds ``spec.seed`` and up; each is saved as usual, inside one fresh directory.
+
+    That directory also gets ``intervals.json``. Servers are started once, their caches emptied
+    between runs, and their logs are there too. Once interrupted, what was begun is kept as it
+    stands. Raises Interrupted if interrupted before servers were ready, and what a run raised.
+    """
+    check_writable(parent)
+    path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")
+    specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
+    if spec.backend is None:
+        summaries = simulate_all(specs, path, context)
+    else:
+        summaries = _one_after_another(specs, path, options, context)
+    if not summaries:
+        return Repeats(path, (), None)
+    combined = combine(summaries)
+    write_json(path / INTERVALS_FILE, combined)
+    runs = sorted(runs_in(path), key=lambda run: int(run.summary["seed"]))
+    return Repeats(path, runs, combined)
+
+
+def simulate_all(
+    specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
+) -> list[dict[str, Any]]:
+    """Simulate, save in ``parent``; summaries in order, after an interruption of the runs begun.
+
+    Raises what a run raised, once all have ended.
+    """
+    tasks = [partial(simulate_task, spec, parent) for spec in specs]
+    results = {}
+    with (
+        context.progress.tasks([1.0] * len(specs)) as done,
+        closing(context.executor.run(tasks, context.interrupted)) as running,
+    ):
+        for index, result in running:
+            results[index] = result
+            done(index)
+    for result in results.values():
+        if isinstance(result, Failure):
+            raise result.error
+    return [summary for _, summary in sorted(results.items())]
+
+
+def _one_after_another(
+    specs: Sequence[ExperimentSpec], parent: Path, options: LiveOptions, context: RunContext
+) -> list[dict[str, Any]]:
+    from fairbench.execute.live_run import fresh_cluster, run_live_in  # needs the live extra
+
+    summaries = []
+    with (
+        context.progress.watching(),
+        fresh_cluster(parent, specs[0], options, context) as cluster,
+    ):
+        for spec in specs:
+            if context.interrupted():
+                break
+            result, _ = run_live_in(parent, spec, options, context, cluster)
+            summaries.append(result.summary)
+    return summaries

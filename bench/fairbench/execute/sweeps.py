@@ -1,0 +1,86 @@
+"""A sweep: what is left of it is run, and everything that is finished compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.errors import RunFailed
+from fairbench.execute.context import RunContext
+from fairbench.execute.live_points import live_points_left
+from fairbench.execute.outcomes import FailedPoint
+from fairbench.execute.sweep_jobs import jobs_left, run_jobs
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.run_folder import run_folder
+from fairbench.results.comparison import Cell, compare_sweep
+from fairbench.results.store import write_json
+from fairbench.results.sweep_metrics import write_metrics
+from fairbench.results.sweep_store import SweepStore
+
+REMARKS = ("workers", "errors", "lateness")  # notes of a run
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOutcome:
+    """The cells of a sweep, what of it failed, and both as ``comparison.json`` has them."""
+
+    store: SweepStore
+    cells: Sequence[Cell]
+    failures: Sequence[FailedPoint]
+    comparison: dict[str, Any]
+
+    def remarks(self) -> Iterator[str]:
+        """What makes runs on real servers hard to compare, by their own notes."""
+        for cell in self.cells:
+            for one in cell.runs:
+                name = f"{cell.place}, {cell.scheduler}, seed {one.summary['seed']}"
+                notes = one.summary["notes"]
+                yield from (f"{name}: {notes[key]}" for key in REMARKS if key in notes)
+
+    def require_whole(self) -> None:
+        """Raise RunFailed if a point failed."""
+        if self.failures:
+            raise RunFailed(f"{len(self.failures)} failed, see {self.store.path / 'failed'}")
+
+
+def run_sweep(
+    store: SweepStore,
+    specs: Sequence[ExperimentSpec],
+    options: LiveOptions,
+    context: RunContext,
+) -> SweepOutcome:
+    """Run what is not finished yet; compare everything, and write that down in the store.
+
+    A point that fails stops no other. Raises UsageError while another process runs the same sweep,
+    Interrupted once it has come to a halt.
+    """
+    with run_folder(store.path, "alone"):  # two at once would do the same work
+        store.discard_partial()
+        failures = run_jobs(store, jobs_left(store, specs), context)
+        if left := live_points_left(store, specs):
+            from fairbench.execute.sweep_live import run_live_points  # needs the live extra
+
+            failures += run_live_points(store, left, options, context)
+        if context.interrupted():
+            raise context.interrupted.ended(
+                f"interrupted; {len(store.finished())} of {len(specs)} points are finished. "
+                f"Go on with: fairbench sweep --resume {store.path}"
+            )
+        cells = compare_sweep(store.path)
+        comparison = _comparison(store, cells, failures)
+        write_json(store.path / "comparison.json", comparison)
+        write_metrics(store.path, cells)
+    return SweepOutcome(store, cells, failures, comparison)
+
+
+def _comparison(
+    store: SweepStore, cells: Iterable[Cell], failures: Iterable[FailedPoint]
+) -> dict[str, Any]:
+    return {
+        "sweep": store.path.name,
+        "path": str(store.path),
+        "failures": [{"point": name, "error": error} for name, error in failures],
+        "cells": [{"place": cell.place, "cell": cell.scheduler, **cell.combined} for cell in cells],
+    }

@@ -1,0 +1,58 @@
+"""The list of commands, each loaded when it is used, and what a shell completes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.cli.commands import COMMANDS, load
+
+COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_of_a_command_what_its_own_help_begins_with(name):
+    listed, loaded = get_command(app).commands[name], load(name)
+    assert (listed.name, loaded.name) == (name, name)
+    assert listed.get_short_help_str(1000) == loaded.get_short_help_str(1000)
+    assert COMMANDS[name].about == listed.get_short_help_str(1000)
+    shown = CliRunner().invoke(app, [name, "--help"]).stdout
+    assert f" {name} [OPTIONS]" in shown.splitlines()[0]
+    assert "--install-completion" not in shown
+
+
+def test_the_help_lists_every_command():
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    listed = shown.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert "--install-completion" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("fairbench s", {"show", "sweep", "serve", "score"}),
+        (
+            "fairbench run --schedule-",
+            {"--schedule-policy", "--schedule-conservativeness"},
+        ),
+        ("fairbench baseline u", {"update"}),
+        ("fairbench list p", {"profiles"}),
+    ],
+)
+def test_a_shell_completes_commands_and_flags(words, expected):
+    asked = {
+        "_FAIRBENCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    code = "import sys; sys.argv[0] = 'fairbench'\n" + COMMAND[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) == expected

@@ -1,0 +1,175 @@
+"""Runs, repeats and sweeps without any command: on an executor of one's own, and interrupted."""
+
+import signal
+from contextlib import contextmanager
+
+import pytest
+
+from fairbench.config.resolve import resolve
+from fairbench.config.sweep import make_sweep
+from fairbench.config.sweep_points import points
+from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.context import RunContext, Silent, run_context
+from fairbench.execute.executor import attempt
+from fairbench.execute.interruption import Interrupted
+from fairbench.execute.one_run import run_and_save
+from fairbench.execute.recovery import recover_run
+from fairbench.execute.repeats import repeat
+from fairbench.execute.requests import experiment, sweep_of
+from fairbench.execute.sweeps import run_sweep
+from fairbench.live.backends.base import LiveOptions
+from fairbench.results.store import is_run, runs_in
+from fairbench.results.sweep_store import SweepStore
+
+TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
+EMULATED = TINY | {"backend": {"kind": "emulator"}}
+
+
+class InOrder:
+    """An executor that needs no process. It is interrupted once so many tasks have ended."""
+
+    def __init__(self, most=100):
+        self.most = most
+        self.ended = 0
+
+    def run(self, tasks, interrupted):
+        for index, task in enumerate(tasks):
+            if interrupted():
+                return
+            result = attempt(task, interrupted)
+            self.ended += 1
+            if self.ended == self.most:
+                interrupted.signum = signal.SIGINT
+            yield index, result
+
+
+class Counting(Silent):
+    """Progress that keeps what it is told."""
+
+    def __init__(self):
+        self.done = []
+        self.states = []
+
+    def update(self, state):
+        self.states.append(state)
+
+    @contextmanager
+    def tasks(self, costs):
+        yield self.done.append
+
+
+def sweep_in(parent, **axes):
+    sweep = make_sweep({"name": "mine", "base": TINY, "grid": [axes]})
+    specs = points(sweep)
+    return SweepStore.create(parent, sweep, specs), specs
+
+
+def test_repeats_take_any_executor(tmp_path):
+    executor, progress = InOrder(), Counting()
+    context = RunContext(progress=progress, executor=executor)
+    repeats = repeat(resolve(TINY), 2, tmp_path, LiveOptions(), context)
+    assert (executor.ended, progress.done) == (2, [0, 1])
+    assert repeats.combined["seeds"] == [run.summary["seed"] for run in repeats.runs] == [0, 1]
+    assert {run.path.parent for run in repeats.runs} == {repeats.path}
+    assert (repeats.path / "intervals.json").exists()
+
+
+def test_repeats_that_are_interrupted_keep_what_was_begun(tmp_path):
+    context = RunContext(executor=InOrder(most=1))
+    repeats = repeat(resolve(TINY), 3, tmp_path, LiveOptions(), context)
+    assert repeats.combined["seeds"] == [0]
+    none = RunContext(executor=InOrder())
+    none.interrupted.signum = signal.SIGINT
+    assert repeat(resolve(TINY), 3, tmp_path, LiveOptions(), none).combined is None
+
+
+def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
+    pools = [5, 100_000]
+    store, specs = sweep_in(tmp_path, **{"engine.max_total_tokens": pools})
+    executor = InOrder()
+    outcome = run_sweep(store, specs, LiveOptions(), RunContext(executor=executor))
+    assert executor.ended == 4  # both points, and the clients alone at each
+    (failure,) = outcome.failures
+    assert "no request fits the KV pool of 5 tokens" in failure.error
+    assert [len(cell.runs) for cell in outcome.cells] == [1]
+    with pytest.raises(RunFailed, match="1 failed, see"):
+        outcome.require_whole()
+
+
+def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path):
+    store, specs = sweep_in(tmp_path, scheduler=["vtc", "fcfs"])
+    context = RunContext(executor=InOrder(most=1))
+    with pytest.raises(Interrupted, match=f"sweep --resume {store.path}") as raised:
+        run_sweep(store, specs, LiveOptions(), context)
+    assert raised.value.exit_code == 130
+    outcome = run_sweep(store, specs, LiveOptions(), RunContext(executor=InOrder()))
+    assert len(outcome.cells) == 2
+
+
+def test_a_run_tells_its_progress_only_to_who_looks(tmp_path):
+    progress = Counting()
+    with run_context(progress) as context:
+        result, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, context)
+    assert result.complete
+    assert is_run(path)
+    assert progress.states[-1].programs_done <= result.summary["num_programs"]
+    assert RunContext().on_progress is None
+
+
+def test_nothing_is_left_of_a_run_interrupted_before_its_servers_were_ready(tmp_path, monkeypatch):
+    live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
+
+    def told_to_stop(*args, interrupted, **options):
+        interrupted.signum = signal.SIGTERM
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live_run, "run_live", told_to_stop)
+    with run_context() as context, pytest.raises(Interrupted, match="before the servers") as raised:
+        run_and_save(resolve(EMULATED), LiveOptions(), tmp_path, context)
+    assert raised.value.exit_code == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_earlier_seeds_are_kept_if_a_later_one_never_starts(tmp_path, monkeypatch):
+    live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
+
+    @contextmanager
+    def cluster(parent, *_):
+        yield None
+
+    def run_live(spec, path, *args, interrupted, **options):
+        if spec.seed:
+            interrupted.signum = signal.SIGINT
+            raise KeyboardInterrupt
+        return live_run_result
+
+    live_run_result = _simulated(tmp_path / "simulated")
+    monkeypatch.setattr(live_run, "cluster_in", cluster)
+    monkeypatch.setattr(live_run, "run_live", run_live)
+    with run_context() as context, pytest.raises(Interrupted):
+        repeat(resolve(EMULATED), 3, tmp_path / "runs", LiveOptions(), context)
+    (parent,) = (tmp_path / "runs").iterdir()
+    assert [run.summary["seed"] for run in runs_in(parent)] == [0]
+
+
+def _simulated(parent):
+    return run_and_save(resolve(TINY), LiveOptions(), parent, RunContext())[0]
+
+
+def test_only_what_was_killed_is_recovered(tmp_path):
+    _, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, RunContext())
+    with pytest.raises(UsageError, match="was saved already"):
+        recover_run(path)
+    with pytest.raises(UsageError, match="is not the directory of a run that was killed"):
+        recover_run(tmp_path)
+
+
+def test_flags_that_are_not_given_are_not_there():
+    assert experiment({"dp": None, "share_gpus": False}, {}) == resolve({})
+    flags = {"dp": 2, "duration": 5.0, "max_total_tokens": 9_000, "backend": "emulator"}
+    spec = experiment(flags, {"engine.max_running_requests": 7})
+    assert (spec.dp, spec.duration_s, spec.backend.kind) == (2, 5.0, "emulator")
+    assert spec.settings["engine.max_total_tokens"] == 9_000
+    assert spec.settings["engine.max_running_requests"] == 7
+    swept = sweep_of(None, {"dp": [1, 2], "seed": 3, "gpu": None}, {"vtc.charge": ["input"]})
+    assert swept.grid == [{"dp": [1, 2], "vtc.charge": ["input"], "seed": 3}]

@@ -1,0 +1,249 @@
+"""``import fairbench``: the same runs as the commands', as values."""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import fairbench
+from fairbench.api.flags import RunFlags, SweepFlags
+from fairbench.cli.app import app
+from fairbench.cli.run import run as run_command
+from fairbench.cli.sweep import sweep as sweep_command
+from fairbench.execute import one_run
+from fairbench.execute.requests import AXES, FLAGS, SINGLE
+
+TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
+TABLES = ("requests", "programs", "service")
+
+
+@pytest.fixture(scope="module")
+def result():
+    return fairbench.run(**TINY, scheduler="vtc", seed=3)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    parent = tmp_path_factory.mktemp("runs")
+    grid = {"schedulers": ["vtc", "lpm"], "workloads": ["chat"], "num_programs": 1}
+    return fairbench.sweep(**grid, num_runs=2, result_dir=parent)
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """An empty directory to be in, and one for temporary files."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    return tmp_path
+
+
+def assert_same(one, other):
+    assert one.schema == other.schema
+    assert repr(one.to_pylist()) == repr(other.to_pylist())  # NaN is not itself
+
+
+def test_a_run_is_what_the_command_saves(result, tmp_path):
+    command = ["run", "--workload", "chat", "--scenario", "none", "--num-programs", "1"]
+    command += ["--scheduler", "vtc", "--seed", "3", "--result-dir", str(tmp_path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    (path,) = tmp_path.iterdir()
+    assert result.summary == json.loads((path / "summary.json").read_text())
+    loaded = fairbench.load(path)
+    assert (loaded.path, loaded.experiment) == (path, result.experiment)
+    for name in TABLES:
+        assert_same(getattr(result, name), pq.read_table(path / f"{name}.parquet"))
+        assert_same(getattr(result, name), getattr(loaded, name))
+
+
+def test_a_run_leaves_nothing_behind_unless_it_is_told_where(empty):
+    result = fairbench.run(**TINY)
+    assert result.path is None
+    assert list(empty.glob("*/*")) == []
+    saved = fairbench.run(**TINY, result_dir="runs")
+    assert saved.path.parent == Path("runs")
+    assert saved.summary == result.summary == fairbench.load(saved.path).summary
+
+
+def test_a_run_on_servers_leaves_nothing_behind_either(empty):
+    pytest.importorskip("aiohttp")
+    with pytest.raises(fairbench.RunFailed, match="no request succeeded"):
+        fairbench.run(**TINY, base_url="http://127.0.0.1:9", request_rate=float("inf"))
+    assert list(empty.glob("*/*")) == []
+
+
+def test_tables_of_requests_programs_service_and_clients(result):
+    assert result.requests.num_rows == result.summary["num_requests"]
+    assert result.programs.num_rows == result.summary["num_programs"]
+    assert "extend_tokens" in result.service.column_names
+    assert result.clients.to_pylist() == result.summary["clients"]
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(result.requests.to_pandas(), pandas.DataFrame)
+
+
+def test_settings_and_engine_flags_are_the_commands(result):
+    changed = fairbench.run(
+        **TINY, scheduler="vtc", settings={"vtc.charge": "input"}, max_total_tokens=100_000
+    )
+    assert changed.experiment["settings"]["vtc"]["charge"] == "input"
+    assert changed.summary["pool_tokens"] == 100_000
+    assert result.experiment["settings"]["vtc"]["charge"] != "input"
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"scheduler": "d2lmp"}, "unknown scheduler 'd2lmp'.*Did you mean 'd2lpm'"),
+        ({"dp": 0}, "dp = 0: must be greater than or equal to 1"),
+        ({"dp": "four"}, "dp = 'four'"),
+        ({"num_program": 3}, "unknown flag 'num_program'.*Did you mean 'num_programs'"),
+        ({"settings": {"dlpm.quantun": 5}}, "Did you mean 'quantum'"),
+        ({"settings": {"quantum": 5}}, "quantum"),
+        ({"max_total_tokens": 50}, "no request fits the KV pool of 50 tokens"),
+        ({"headers": {"a": "b"}}, "--header: only with --base-url"),
+        ({"experiment": "none.toml"}, "none.toml: cannot be read"),
+    ],
+)
+def test_wrong_flags_raise_a_usage_error(empty, flags, complaint):
+    with pytest.raises(fairbench.UsageError, match=complaint) as raised:
+        fairbench.run(**flags)
+    assert "\n" not in str(raised.value)
+    assert list(empty.glob("*/*")) == []
+
+
+def test_an_experiment_file_is_run_and_flags_override_it(result, tmp_path):
+    saved = fairbench.run(**TINY, scheduler="vtc", seed=3, result_dir=tmp_path)
+    again = fairbench.run(saved.path / "experiment.toml")
+    assert again.summary == result.summary
+    other = fairbench.run(saved.path / "experiment.toml", scheduler="fcfs")
+    assert other.summary["scheduler"] == "fcfs"
+
+
+def test_an_interrupted_run_is_a_keyboard_interrupt_and_is_saved(tmp_path, monkeypatch):
+    simulate = one_run.simulate
+
+    def interrupted_at_once(spec, *, interrupted, **options):
+        interrupted.signum = 2
+        return simulate(spec, interrupted=interrupted, **options)
+
+    monkeypatch.setattr(one_run, "simulate", interrupted_at_once)
+    with pytest.raises(KeyboardInterrupt, match="interrupted; what had finished is saved to"):
+        fairbench.run(**TINY, result_dir=tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert fairbench.load(path).summary["complete"] is False
+    with pytest.raises(KeyboardInterrupt, match=r"^interrupted$"):
+        fairbench.run(**TINY)
+
+
+def test_a_sweep_compares_its_points(swept):
+    assert [cell["cell"] for cell in swept.cells] == ["vtc", "lpm"]
+    assert swept.cells[0]["service_rate_tok_s"]["runs"] == 2
+    assert swept.failures == []
+    assert swept.metrics["seed"].to_pylist() == [0, 1, 0, 1]
+    assert swept.metrics.num_rows * 4 == swept.clients.num_rows
+    assert fairbench.load_sweep(swept.path).comparison == swept.comparison
+    assert len(list((swept.path / "runs").iterdir())) == 4
+
+
+def test_an_unsaved_sweep_gives_the_same_and_resuming_runs_nothing_again(swept, empty):
+    grid = {"schedulers": ("vtc", "lpm"), "workloads": "chat", "num_programs": 1}
+    unsaved = fairbench.sweep(**grid, num_runs=2)
+    assert unsaved.path is None
+    assert unsaved.cells == swept.cells
+    assert unsaved.metrics.equals(swept.metrics)
+    assert list(empty.glob("*/*")) == []
+    before = {path: path.stat().st_mtime_ns for path in (swept.path / "runs").rglob("*")}
+    assert fairbench.sweep(resume=swept.path).comparison == swept.comparison
+    assert {path: path.stat().st_mtime_ns for path in (swept.path / "runs").rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({}, "nothing to sweep"),
+        ({"file": "fig8x"}, "unknown sweep 'fig8x'"),
+        ({"schedulers": ["lmp"]}, "unknown scheduler 'lmp'"),
+        ({"scheduler": "lpm"}, "unknown flag 'scheduler'.*Did you mean 'schedulers'"),
+        ({"dp": [0]}, "dp = 0"),
+    ],
+)
+def test_a_wrong_sweep_raises_a_usage_error(empty, flags, complaint):
+    with pytest.raises(fairbench.UsageError, match=complaint):
+        fairbench.sweep(**flags)
+    assert list(empty.glob("*/*")) == []
+
+
+def test_results_side_by_side(result):
+    other = fairbench.run(**TINY, scheduler="fcfs", seed=3)
+    table = fairbench.compare(result, other)
+    assert table["run"].to_pylist() == ["vtc", "fcfs"]
+    assert table["place"].to_pylist() == ["chat none dp 1"] * 2
+    assert table["jain_index"].to_pylist() == [one.summary["jain_index"] for one in (result, other)]
+    with pytest.raises(fairbench.UsageError, match="nothing to compare"):
+        fairbench.compare()
+
+
+def test_a_plot_shows_every_client(result, swept):
+    pytest.importorskip("seaborn")
+    for one in (result, fairbench.load(next((swept.path / "runs").iterdir()))):
+        figure = one.plot()
+        for axes in figure.axes:
+            assert len(axes.get_lines()) == len(one.summary["clients"])
+        assert one.summary["timing_profile"] in figure.get_supxlabel()
+        assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_the_extra_says_so(result, monkeypatch):
+    monkeypatch.setattr("fairbench.figures.catalogue.find_spec", lambda name: None)
+    with pytest.raises(fairbench.UsageError, match="pip install"):
+        result.plot()
+
+
+def test_importing_it_is_light():
+    code = (
+        "import sys, fairbench; fairbench.__version__\n"
+        "heavy = {'numpy', 'pyarrow', 'pydantic', 'typer', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "fairbench.run; assert not {'pandas', 'matplotlib', 'aiohttp'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert set(fairbench.__all__) <= set(dir(fairbench))
+    assert all(getattr(fairbench, name).__doc__ for name in fairbench.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'rum'"):
+        _ = fairbench.rum
+
+
+@pytest.mark.slow
+def test_a_script_that_sweeps_needs_no_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import fairbench\n"
+        "swept = fairbench.sweep(schedulers=['vtc', 'fcfs'], workloads='chat', num_programs=1)\n"
+        "print(len(swept.cells), swept.failures)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("2 []\n", "")
+
+
+# What a command says beside its experiment, and what the interface says by other means.
+OF_THE_COMMAND = {"as_json", "disable_tqdm", "output_file", "output_details", "dry_run", "num_runs"}
+BY_OTHER_NAMES = {"experiment_file", "header", "server_arg", "flush_cache"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "function", "command", "known"),
+    [
+        (RunFlags, fairbench.run, run_command, FLAGS),
+        (SweepFlags, fairbench.sweep, sweep_command, (*AXES, *SINGLE)),
+    ],
+)
+def test_keywords_are_the_flags_of_the_command(flags, function, command, known):
+    assert set(flags.__annotations__) == set(known)
+    keywords = {*flags.__annotations__, *inspect.signature(function).parameters}
+    assert set(inspect.signature(command).parameters) - keywords <= OF_THE_COMMAND | BY_OTHER_NAMES
