@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.metric import Table
 from fairbench.results.store import StoredRun
-from fairbench.validate.live_run import METRICS, as_lines, compare_live
+from fairbench.validate.live_run import as_lines, compare_live
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"
@@ -133,6 +135,9 @@ def test_a_simulated_run_is_not_compared_with_itself(tmp_path):
     (path,) = tmp_path.iterdir()
     result = invoke(path)
     assert (result.exit_code, result.stderr) == (2, f"fairbench: {path}: is simulated itself\n")
+
+
+METRICS = [column.key for column in columns_of(Table.LIVE)]
 
 
 def test_metrics_of_a_live_run_are_paired_with_the_simulated():

@@ -7,7 +7,8 @@ from comparison_helpers import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbench.report.comparison_table import COLUMNS, EXPENDABLE, as_text
+from fairbench.report.comparison_table import as_text, comparison_columns
+from fairbench.report.numbers import WRITERS
 from fairbench.results.comparison import Cell, compare
 
 
@@ -109,9 +110,9 @@ def interval(mean):
 def combined(mean):
     profile = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
     shared = {"simulated": True, "timing_profile": profile, "seeds": [0, 1, 2]}
-    return st.fixed_dictionaries({column.key: interval(mean) for column in COLUMNS}).map(
-        lambda metrics: shared | metrics
-    )
+    return st.fixed_dictionaries(
+        {column.key: interval(mean) for column in comparison_columns()}
+    ).map(lambda metrics: shared | metrics)
 
 
 @settings(max_examples=40)
@@ -120,10 +121,10 @@ def test_the_table_fits_and_cuts_no_number(metrics, label):
     text = as_text([Cell("tot s1 dp 16", label, (), metrics)])
     assert max(map(len, text.split("\n"))) <= 100
     assert "…" not in text
-    for column in COLUMNS:
+    for column in comparison_columns():
         found = metrics[column.key]
-        if found and column.key not in EXPENDABLE and "lower_bound" not in found:
-            assert column.write(found["mean"]) in text
+        if found and column.dropped is None and "lower_bound" not in found:
+            assert WRITERS[column.form](found["mean"]) in text
 
 
 @pytest.mark.parametrize("colour", [True, False])

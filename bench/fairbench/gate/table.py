@@ -11,8 +11,8 @@ from rich.text import Text
 
 from fairbench.gate.changes import Change
 from fairbench.gate.judge import Verdict
-from fairbench.gate.metrics import CLIENTS
 from fairbench.gate.outcome import Outcome, counted
+from fairbench.metrics.catalogue import CLIENTS
 from fairbench.report.table import MAX_WIDTH, printed
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: "yellow"}

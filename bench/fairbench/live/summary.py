@@ -12,9 +12,10 @@ from fairbench.core import ServiceBound
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords
+from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Client, Facts
 from fairbench.metrics.summary import summarize
-from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+from fairbench.metrics.unknown import forget_needing
 from fairbench.results.facts import cluster_bound, run_window
 from fairbench.results.header import run_header
 from fairbench.results.run_result import Tables
@@ -123,9 +124,9 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
     """Replace by null, with the reason, what depends on something that the server kept back."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
-        forget(metrics, NEEDS_ADMISSION, NO_ADMISSION)
+        forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
     if any(request.cached_tokens is None for request in answered):
-        forget(metrics, NEEDS_CACHED, NO_CACHED)
+        forget_needing(metrics, Needs.CACHED, NO_CACHED)
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:

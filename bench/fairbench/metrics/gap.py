@@ -15,8 +15,6 @@ from fairbench.metrics.records import Facts, Floats, Requests, ServiceLog
 from fairbench.metrics.service import View, cumulative, step_ends
 from fairbench.metrics.waiting import Intervals, backlogs, intersection
 
-NO_PAIR = "no two clients were backlogged together"
-
 
 class Gap(NamedTuple):
     """``tokens`` of weighted service between two clients (indices), and the backlog it is from."""
@@ -40,7 +38,7 @@ def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | 
     The range over an interval is the largest |W_f(t1, t2) - W_g(t1, t2)| inside it. A backlog
     [a, e) sees what iterations book by ending in (a, e] and by starting in [a, e), since at one
     instant an iteration ends, then requests arrive, then a pass admits. The view is the bound's
-    (``client`` or, also without a bound, as charged). None if no two clients (see ``NO_PAIR``) had
+    (``client`` or, also without a bound, as charged). None if no two clients had
     a waiting request on every worker, at every instant of some interval.
     """
     pairs = _pairs(backlogs(requests, facts))

@@ -22,6 +22,7 @@ Codes: TypeAlias = NDArray[np.int8]
 Flags: TypeAlias = NDArray[np.bool_]
 
 FINISHED, REFUSED, UNFINISHED = 0, 1, 2
+STATUS_NAMES = ("finished", "refused", "unfinished")
 
 _DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.int8}
 

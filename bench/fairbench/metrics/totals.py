@@ -19,8 +19,6 @@ from fairbench.metrics.records import (
     Window,
 )
 
-ITL_REASON = "the records hold each request's first and last token, not the ones between"
-
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -93,7 +91,7 @@ def request_latency_ms(requests: Requests) -> dict[str, float]:
     """``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
 
     TPOT is the mean gap between tokens of a request with two or more. Of ITL, which is over single
-    gaps, only the mean follows from the records; the rest is NaN (``ITL_REASON``).
+    gaps, only the mean follows from the records; the rest is NaN.
     """
     done = requests.status == FINISHED
     arrival, first, finish = (

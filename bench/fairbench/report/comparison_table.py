@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairbench.metrics import metric
+from fairbench.metrics.catalogue import columns_of, fitting
+from fairbench.metrics.metric import Column
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
-from fairbench.report.numbers import UNDEFINED, index, less_than, more_than, number
+from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.table import MAX_WIDTH, basis, printed
 from fairbench.results.comparison import Cell
 
@@ -32,31 +34,9 @@ DEMAND_LIMITED = (
 )
 
 
-class Column(NamedTuple):
-    """A metric: its key, heading, how it is written, and whether more of it is better."""
-
-    key: str
-    heading: str
-    write: Callable[[float | None], str]
-    more_is_better: bool
-
-
-def _whole_percent(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{value:.0%}"
-
-
-COLUMNS = (
-    Column("sharing_incentive_p50", "sharing\nP50", number, False),
-    Column("sharing_incentive_p99", "sharing\nP99", number, False),
-    Column("service_rate_tok_s", "service\ntok/s", number, True),
-    Column("min_entitlement_best_ratio", "worst\nshare", _whole_percent, True),
-    Column("jain_index_actual", "Jain,\nactual", index, True),
-    Column("victim_p50_s", "P50\ns", number, False),
-    Column("victim_p99_s", "P99\ns", number, False),
-    Column("time_to_90pct_s", "90% done\ns", number, False),
-)
-# What a table goes without where it would be too wide, first to last.
-EXPENDABLE = ("time_to_90pct_s", "jain_index_actual", "victim_p50_s", "sharing_incentive_p50")
+def comparison_columns() -> list[Column]:
+    """The metrics in which schedulers are compared."""
+    return columns_of(metric.Table.COMPARISON)
 
 
 def as_text(cells: Sequence[Cell], *, colour: bool = False, width: int = MAX_WIDTH) -> str:
@@ -68,9 +48,8 @@ def render(cells: Sequence[Cell], width: int = MAX_WIDTH) -> RenderableType:
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
     ruler = Console(width=10 * width)
     sharing = _any_sharing(cells)
-    known = [one for one in COLUMNS if sharing or not one.key.startswith("sharing")]
-    for count in range(len(EXPENDABLE) + 1):
-        columns = [one for one in known if one.key not in EXPENDABLE[:count]]
+    known = [one for one in comparison_columns() if sharing or not one.key.startswith("sharing")]
+    for columns in fitting(known):
         table = _table(cells, columns)
         if ruler.measure(table).maximum <= width:
             break
@@ -107,8 +86,7 @@ def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
         mark = f" {LIMITED}" if _any_limited(rows) else ""
         table.add_row(Text(place + mark, style="bold"))
         marks = [
-            marks_of([cell.combined.get(one.key) for cell in rows], one.more_is_better)
-            for one in columns
+            marks_of([cell.combined.get(one.key) for cell in rows], one.better) for one in columns
         ]
         for cell, marked in zip(rows, zip(*marks, strict=True), strict=True):
             texts = [
@@ -124,7 +102,7 @@ def _cell(interval: Interval | None, column: Column, mark: str) -> Text:
         return Text(UNDEFINED + " ")
     text = Text().append(bounded(interval, column) + mark, style=STYLES.get(mark, ""))
     if interval["runs"] > 1:
-        low, high = (column.write(interval[key]) for key in ("low", "high"))
+        low, high = (WRITERS[column.form](interval[key]) for key in ("low", "high"))
         text.append(f"\n{low}-{high} ", style="dim")
     return text
 
@@ -135,4 +113,4 @@ def bounded(interval: Interval, column: Column) -> str:
         return more_than(interval["mean"])
     if interval.get("upper_bound"):
         return less_than(interval["mean"])
-    return column.write(interval["mean"])
+    return WRITERS[column.form](interval["mean"])

@@ -58,12 +58,14 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
     """Gaps between single tokens, and what the server kept back, are not in the tables."""
-    from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+    from fairbench.metrics.catalogue import needing
+    from fairbench.metrics.metric import Needs
+    from fairbench.metrics.unknown import forget
 
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)
-    for key in {*NEEDS_ADMISSION, *NEEDS_CACHED}:
+    for key in dict.fromkeys([*needing(Needs.ADMISSION), *needing(Needs.CACHED)]):
         if stored[key] is None and key in stored["notes"]:
             forget(scored, [key], stored["notes"][key])
 

@@ -7,9 +7,10 @@ from math import inf, nextafter
 from typing import Any, Literal
 
 from fairbench.errors import unknown_name
+from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Client, Facts, ServiceLog, Window
 from fairbench.metrics.summary import summarize
-from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+from fairbench.metrics.unknown import forget_needing
 from fairbench.score.records import Scored
 
 NO_BOUND = "the scheduler of these records is not known"
@@ -44,9 +45,9 @@ def scored_summary(
     summary = summarize(scored.requests, scored.programs, service, facts).to_json()
     summary["notes"]["bound_source"] = NO_BOUND
     if not scored.knows_admission:
-        forget(summary, NEEDS_ADMISSION, NO_ADMISSION)
+        forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
     if not scored.knows_cached:
-        forget(summary, NEEDS_CACHED, NO_CACHED)
+        forget_needing(summary, Needs.CACHED, NO_CACHED)
     return {
         "layout": ", ".join(scored.layouts),
         "latency": latency,

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairbench.errors import DataError
+from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.metric import Column, Form, Table
 from fairbench.metrics.records import Window
-from fairbench.report.client_table import NUMBERS, latency
-from fairbench.report.numbers import UNDEFINED, index, number, percent, whole
+from fairbench.report.client_table import client_columns, client_value
+from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
     Block,
     Cell,
@@ -64,33 +66,29 @@ def title(summary: Summary) -> str:
 
 
 def _headlines(summary: Summary) -> Iterator[Headline]:
-    censored = set(summary["censored"])
-    p99 = latency(summary, "victim_p99_s", censored)
-    yield Headline(
-        "worst client",
-        percent(summary["min_entitlement_ratio"]),
-        "of its max-min fair share of what was served",
-    )
-    yield Headline(
-        "well-behaved P99",
-        p99 if p99 == UNDEFINED else f"{p99} s",
-        "to the first token" if summary["latency"] == "ttft" else "for a program",
-    )
-    yield Headline("Jain index", index(summary["jain_index_actual"]), "of actual service")
-    yield Headline("service", whole(summary["service_rate_tok_s"]), "input + 2 x output tok/s")
+    kind = "to the first token" if summary["latency"] == "ttft" else "for a program"
+    for column in columns_of(Table.HEADLINES):
+        yield Headline(column.title, _headline(summary, column), column.note.format(latency=kind))
+
+
+def _headline(summary: Summary, column: Column) -> str:
+    if column.form is not Form.SECONDS:
+        return written(summary, column.key, column.form)
+    text = latency(summary, column.key, set(summary["censored"]))
+    return text if text == UNDEFINED else f"{text} s"
 
 
 def client_grid(summary: Summary) -> Grid:
     """One row per client, as in the printed table."""
-    censored = set(summary["censored"])
+    censored, columns = set(summary["censored"]), client_columns()
     rows = [
         [
             Cell(f"{row['client']}{' (misbehaves)' if row['misbehaving'] else ''}"),
-            *(Cell(write(row, censored)) for write in NUMBERS.values()),
+            *(Cell(client_value(row, column, censored)) for column in columns),
         ]
         for row in summary["clients"]
     ]
-    return Grid(["client", *(heading.replace("\n", " ") for heading in NUMBERS)], rows)
+    return Grid(["client", *(column.title for column in columns)], rows)
 
 
 def _bound(summary: Summary) -> Iterator[tuple[str, str]]:
