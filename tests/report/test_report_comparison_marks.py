@@ -42,7 +42,9 @@ BOUNDS = st.sampled_from(["", "lower_bound", "upper_bound"])
 
 @given(st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.0]), BOUNDS), min_size=1, max_size=4))
 def test_marks_are_only_what_is_certain(values):
-    marks = marks_of([metric(mean, *([kind] if kind else [])) for mean, kind in values], Better.LESS)
+    marks = marks_of(
+        [metric(mean, *([kind] if kind else [])) for mean, kind in values], Better.LESS
+    )
     # Every way in which the unknown values may turn out.
     outcomes = list(
         product(

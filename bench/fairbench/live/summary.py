@@ -13,12 +13,12 @@ from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Client, Facts
-from fairbench.metrics.summary import summarize
+from fairbench.metrics.records import Facts
+from fairbench.metrics.tables import Tables
 from fairbench.metrics.unknown import forget_needing
-from fairbench.results.facts import cluster_bound, run_window
+from fairbench.results.facts import cluster_bound
 from fairbench.results.header import run_header
-from fairbench.results.run_result import Tables
+from fairbench.results.run_facts import metrics_of, run_facts
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
@@ -56,10 +56,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """The summary as JSON types: metrics, and what was run on what."""
     facts = _facts(spec, result, served)
-    metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    metrics = metrics_of(tables, facts)
     notes: dict[str, str] = metrics["notes"]
-    if facts.bound is None:
-        notes["bound_source"] = facts.bound_unavailable
     _measure_gaps(metrics, records)
     _forget_unknown(metrics, records)
     notes |= _remarks(spec, records)
@@ -74,7 +72,7 @@ def summary_of(
         timing_grade=served.timing_grade,
         timing_error_pct=0.0,
         token_count_method=counter.method if counter else None,
-        bound_source=facts.bound.source if facts.bound else None,
+        bound=facts.bound,
         served={"emulated": served.emulated, "backend": served.backend, "served": served.name},
     )
     return {
@@ -89,15 +87,14 @@ def summary_of(
 def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
     workers = 1 if served.as_served else spec.dp
     bound, reason = _bound(spec, served)
-    return Facts(
-        clients=tuple(Client(plan.client, plan.misbehaving) for plan in spec.client_plans()),
-        window=run_window(spec, result.last_arrival_s, result.end_s),
-        horizon_s=result.end_s,
+    return run_facts(
+        spec,
+        spec.client_plans(),
+        last_arrival_s=result.last_arrival_s,
+        end_s=result.end_s,
         workers=workers,
         pool_tokens=served.pool_tokens or 0,
-        latency=spec.workload.latency,
         bound=bound,
-        bound_workers=workers,
         bound_unavailable=reason,
     )
 

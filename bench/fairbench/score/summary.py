@@ -9,8 +9,9 @@ from typing import Any, Literal
 from fairbench.errors import unknown_name
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Client, Facts, ServiceLog, Window
-from fairbench.metrics.summary import summarize
+from fairbench.metrics.tables import Tables
 from fairbench.metrics.unknown import forget_needing
+from fairbench.results.run_facts import metrics_of
 from fairbench.score.records import Scored
 
 NO_BOUND = "the scheduler of these records is not known"
@@ -42,8 +43,8 @@ def scored_summary(
         latency=latency,
         bound_unavailable=NO_BOUND,
     )
-    summary = summarize(scored.requests, scored.programs, service, facts).to_json()
-    summary["notes"]["bound_source"] = NO_BOUND
+    tables = Tables(list(scored.clients), scored.requests, scored.programs, service)
+    summary = metrics_of(tables, facts)
     if not scored.knows_admission:
         forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
     if not scored.knows_cached:

@@ -14,7 +14,8 @@ from fairbench.errors import UsageError
 from fairbench.hardware.engine_limits import engine_limits, mem_fraction
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.timing import load_profile, perturbed, slowed
-from fairbench.results.run_result import RunResult, Tables
+from fairbench.metrics.tables import Tables
+from fairbench.results.run_result import RunResult
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.sim.clock import Clock

@@ -25,7 +25,8 @@ from fairbench.report.pages.page import (
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.run_warnings import run_warnings
 from fairbench.report.table import basis, details_line, notes_of, results_of
-from fairbench.results.run_tables import read_tables, stored_facts
+from fairbench.results.run_facts import stored_facts
+from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary
 from fairbench.results.summary_schema import check_whole
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fairbench.core import PS_PER_S
 from fairbench.metrics.records import Floats, Ints, Programs, Requests, ServiceLog
-from fairbench.results.run_result import Tables
+from fairbench.metrics.tables import Tables
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.sequence import NEVER
 
