@@ -13,7 +13,7 @@ from fairbench.figures import fig1, fig7, fig11
 from fairbench.gate.clause import parse_clause
 from fairbench.gate.metrics import values_of
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
-from fairbench.metrics.metric import Better, Form, Metric, Needs, Of, Shown, Table
+from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
 from fairbench.metrics.unknown import forget_needing
 from fairbench.report import comparison_table, interval_lines, table
 from fairbench.report.metric_table import metric_table
@@ -53,10 +53,10 @@ TOY = Metric(
     undefined="there is no request",
     needs=frozenset({Needs.CACHED}),
     shown=(
-        Shown(Table.SUMMARY),
-        Shown(Table.CLIENTS),
-        Shown(Table.COMPARISON, dropped=0),
-        Shown(Table.REPEATS),
+        Shown(Display.SUMMARY),
+        Shown(Display.CLIENTS),
+        Shown(Display.COMPARISON, dropped=0),
+        Shown(Display.REPEATS),
     ),
     compute=longest,
     compute_client=longest_of_client,
@@ -148,7 +148,7 @@ def test_figures_show_metrics():
         assert key in CATALOGUE
 
 
-@pytest.mark.parametrize("where", Table, ids=lambda where: where.name)
+@pytest.mark.parametrize("where", Display, ids=lambda where: where.name)
 def test_the_columns_of_a_table_are_in_order_and_each_once(where):
     columns = columns_of(where)
     assert len({column.key for column in columns}) == len(columns)
@@ -156,14 +156,14 @@ def test_the_columns_of_a_table_are_in_order_and_each_once(where):
         shown.position
         for column in columns
         for shown in CATALOGUE[column.key].shown
-        if shown.table is where
+        if shown.display is where
     ]
     assert positions == sorted(positions)
     assert len(set(positions)) == len(positions)
 
 
 def test_a_table_goes_without_the_most_expendable_columns_first():
-    columns = columns_of(Table.COMPARISON)
+    columns = columns_of(Display.COMPARISON)
     dropped = [
         [one.key for one in more if one not in fewer]
         for more, fewer in zip([*fitting(columns)], [*fitting(columns)][1:], strict=False)

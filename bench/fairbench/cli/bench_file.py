@@ -29,7 +29,7 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 
     Raises UsageError, before anything is run, as ``add_bench_line`` would.
     """
-    from fairbench.report.bench_line import check_appendable
+    from fairbench.results.line_file import check_appendable
 
     _check_details(path, details)
     if path is not None:
@@ -56,7 +56,8 @@ def add_bench_line(
     With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
     details are asked for without one.
     """
-    from fairbench.report.bench_line import append_line, bench_details, bench_line
+    from fairbench.report.bench_line import bench_details, bench_line
+    from fairbench.results.line_file import append_line
 
     _check_details(path, details)
     if path is not None:

@@ -94,9 +94,9 @@ def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool =
 
 def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
     if output is Format.MARKDOWN:
-        from fairbench.gate.markdown import as_markdown
+        from fairbench.gate.markdown import outcome_markdown
 
-        return as_markdown(outcome)
+        return outcome_markdown(outcome)
     if output is Format.JUNIT:
         from fairbench.gate.junit import as_junit
 
@@ -106,10 +106,10 @@ def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
 
         return as_commands(outcome, cannot_tell_fails=cannot_tell_fails)
     from fairbench.cli.output import look
-    from fairbench.gate.table import as_text
+    from fairbench.gate.table import outcome_text
 
     colour, width = look()
-    return as_text(outcome, colour=colour, width=width)
+    return outcome_text(outcome, colour=colour, width=width)
 
 
 def fail_unless_passed(

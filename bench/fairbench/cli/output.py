@@ -17,10 +17,10 @@ MIN_WIDTH = 60
 
 def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
     """The summary for people, on stdout; plain text unless stdout is a terminal."""
-    from fairbench.report.table import as_text
+    from fairbench.report.table import summary_text
 
     colour, width = look()
-    text = as_text(summary, path=path, complete=complete, colour=colour, width=width)
+    text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)
     typer.echo(text, nl=False)
 
 

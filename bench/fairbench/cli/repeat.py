@@ -53,7 +53,7 @@ def conclude(
 ) -> None:
     """Write and print what runs that differ in the seed give together; exit if interrupted."""
     from fairbench.cli.output import print_json
-    from fairbench.report.interval_lines import as_lines
+    from fairbench.report.interval_lines import repeat_lines
     from fairbench.results.intervals import INTERVALS_FILE, combine
     from fairbench.results.store import runs_in, write_json
 
@@ -67,7 +67,7 @@ def conclude(
         print_json(combined)
         typer.echo(f"fairbench: saved to {parent}", err=True)
     else:
-        typer.echo("\n".join([*as_lines(combined), f"files  {parent}"]))
+        typer.echo("\n".join([*repeat_lines(combined), f"files  {parent}"]))
     if not combined["complete"]:
         raise typer.Exit(interrupted.exit_code if interrupted() else FAILED)
 

@@ -65,9 +65,9 @@ def _page(directory: Path) -> Page:
 
 def _rendered(page: Page, suffix: str) -> str:
     if suffix == ".md":
-        from fairbench.report.pages.markdown import as_markdown
+        from fairbench.report.pages.markdown import page_markdown
 
-        return as_markdown(page)
+        return page_markdown(page)
     from fairbench.report.pages.html import as_html
 
     return as_html(page)

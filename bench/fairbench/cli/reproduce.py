@@ -63,9 +63,9 @@ def reproduce(
 
 def _judge(folders: Mapping[str, Path], claims_dir: Path) -> None:
     from fairbench.figures.catalogue import FIGURES
-    from fairbench.figures.claims.table import as_markdown, judge_all, write
+    from fairbench.figures.claims.table import claims_markdown, judge_all, write
 
     judged = judge_all({name: FIGURES[name].read(folder) for name, folder in folders.items()})
     for path in write(judged, claims_dir):
         typer.echo(path)
-    typer.echo(as_markdown(judged), nl=False)
+    typer.echo(claims_markdown(judged), nl=False)

@@ -15,9 +15,9 @@ from fairbench.execute.interruption import interruptible
 from fairbench.execute.sweep_jobs import expected_requests, jobs_left, run_jobs
 from fairbench.execute.sweep_live import live_points_left, run_live_points
 from fairbench.live.options import LiveOptions
-from fairbench.report.comparison_table import as_text
-from fairbench.results.comparison import Cell, compare_sweep
-from fairbench.results.places import point_names
+from fairbench.report.comparison_table import comparison_text
+from fairbench.results.comparison import SchedulerResults, compare_sweep
+from fairbench.results.grid import point_names
 from fairbench.results.store import write_json
 from fairbench.results.sweep_metrics import write_metrics
 from fairbench.results.sweep_store import SweepStore
@@ -75,7 +75,7 @@ def run_sweep(
 
 
 def _comparison(
-    store: SweepStore, cells: Sequence[Cell], failures: Iterable[tuple[str, str]]
+    store: SweepStore, cells: Sequence[SchedulerResults], failures: Iterable[tuple[str, str]]
 ) -> dict[str, Any]:
     return {
         "sweep": store.path.name,
@@ -86,7 +86,7 @@ def _comparison(
 
 
 def _print(
-    comparison: Mapping[str, Any], cells: Sequence[Cell], path: Path, *, as_json: bool
+    comparison: Mapping[str, Any], cells: Sequence[SchedulerResults], path: Path, *, as_json: bool
 ) -> None:
     if as_json:
         print_json(comparison)
@@ -94,13 +94,13 @@ def _print(
         return
     if cells:
         colour, width = look()
-        typer.echo(as_text(cells, colour=colour, width=width), nl=False)
+        typer.echo(comparison_text(cells, colour=colour, width=width), nl=False)
     typer.echo(f"files  {path}")
     for failure in comparison["failures"]:
         typer.echo(f"fairbench: {failure['point']}: {failure['error']}", err=True)
 
 
-def _remarks(cells: Iterable[Cell]) -> Iterator[str]:
+def _remarks(cells: Iterable[SchedulerResults]) -> Iterator[str]:
     """What makes runs on real servers hard to compare, by their own notes."""
     for cell in cells:
         for one in cell.runs:

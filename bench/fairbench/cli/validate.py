@@ -80,7 +80,7 @@ def _validate_live(
     from fairbench.results.directories import check_writable
     from fairbench.results.store import read_run, write_json
     from fairbench.sim.run import simulate
-    from fairbench.validate.live_run import as_lines, compare_live, simulated_spec
+    from fairbench.validate.live_run import compare_live, live_lines, simulated_spec
 
     run = read_run(path)
     spec = simulated_spec(run, gpu, model)
@@ -93,7 +93,7 @@ def _validate_live(
     if as_json:
         print_json(comparison.as_dict())
     else:
-        typer.echo("\n".join(as_lines(comparison)))
+        typer.echo("\n".join(live_lines(comparison)))
 
 
 def _compared(runs: list[MeasuredRun]) -> list[RunComparison]:
@@ -122,7 +122,7 @@ def _report(
     from fairbench.cli.output import print_json
     from fairbench.validate.files import as_json_object, write_files
     from fairbench.validate.order import scheduler_orders
-    from fairbench.validate.table import as_text
+    from fairbench.validate.table import validation_text
 
     orders = scheduler_orders(runs)
     whole = as_json_object(runs, orders, _settings(), checks)
@@ -132,7 +132,7 @@ def _report(
     if as_json:
         print_json(whole)
     else:
-        typer.echo(as_text(runs, orders, _basis(), checks), nl=False)
+        typer.echo(validation_text(runs, orders, _basis(), checks), nl=False)
 
 
 def _settings() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fairbench.execute.local_processes import Failure, attempt
 from fairbench.execute.sweep_jobs import keep_outcome
 from fairbench.live.options import LiveOptions
 from fairbench.live.servers.cluster import Cluster, same_workers
-from fairbench.results.places import point_names
+from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
-from fairbench.figures.look import BLUE, GREEN, HATCHES, ORANGE, caption, panels
+from fairbench.figures.style import BLUE, GREEN, HATCHES, ORANGE, caption, panels
 from fairbench.results.store import read_json
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: 
 HEADINGS = ("baseline", "current", "change")
 
 
-def as_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+def outcome_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
     """The outcome as lines of text, with ANSI colours or without."""
     return printed(_render(outcome), colour=colour, width=width)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.metrics.entries import comparison, fairness, latency, service, totals
-from fairbench.metrics.metric import Column, Metric, Needs, Shown, Table
+from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 
 CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``notes``
 
@@ -35,13 +35,13 @@ def needing(needs: Needs) -> list[str]:
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 
-def columns_of(table: Table) -> list[Column]:
+def columns_of(display: Display) -> list[Column]:
     """What a table shows, in its order."""
     found = [
         (shown, metric)
         for metric in CATALOGUE.values()
         for shown in metric.shown
-        if shown.table is table
+        if shown.display is display
     ]
     return [
         _column(shown, metric) for shown, metric in sorted(found, key=lambda one: one[0].position)
@@ -50,8 +50,8 @@ def columns_of(table: Table) -> list[Column]:
 
 def _column(shown: Shown, metric: Metric) -> Column:
     usual = metric.column or "\n".join(filter(None, (metric.heading, metric.unit)))
-    if shown.table in (Table.REPEATS, Table.SEEDS, Table.SUMMARY):
-        usual = metric.label if shown.table is not Table.SUMMARY else metric.heading
+    if shown.display in (Display.REPEATS, Display.SEEDS, Display.SUMMARY):
+        usual = metric.label if shown.display is not Display.SUMMARY else metric.heading
     return Column(
         metric.key,
         shown.heading or usual,

@@ -64,7 +64,7 @@ class Presence(Enum):
     OPTIONAL = "none"
 
 
-class Table(Enum):
+class Display(Enum):
     """Where metrics are shown, one line or one column each."""
 
     SUMMARY = "a line of its own in the summary of a run"
@@ -87,7 +87,7 @@ class Shown(NamedTuple):
     explains a headline; ``{latency}`` in it is what the run's latencies are of.
     """
 
-    table: Table
+    display: Display
     position: int = LAST
     heading: str = ""
     form: Form | None = None

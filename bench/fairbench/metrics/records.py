@@ -108,7 +108,7 @@ class Programs(Table):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ServiceLog(Table):
+class Service(Table):
     """One row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
 
     Each step lasts ``step_growth_s`` longer than the one before. ``input_tokens`` and

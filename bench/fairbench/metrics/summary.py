@@ -18,7 +18,7 @@ from fairbench.metrics.client_summary import (
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
 from fairbench.metrics.notes import Notes
-from fairbench.metrics.records import Facts, Programs, Requests, ServiceLog, Window
+from fairbench.metrics.records import Facts, Programs, Requests, Service, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import (
     Totals,
@@ -64,7 +64,7 @@ class Summary:
         }
 
 
-def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
+def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts) -> Summary:
     """Every metric of a run. The window is cut at the horizon if the run was stopped inside it."""
     notes = Notes()
     # What ends with the run is in it: its last tokens come at the horizon itself.
@@ -95,7 +95,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
 
 
 def _totals(
-    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, notes: Notes
+    requests: Requests, programs: Programs, log: Service, facts: Facts, notes: Notes
 ) -> Totals:
     result = totals(requests, programs, log, facts.horizon_s)
     for key in ("request_throughput", "output_throughput", "extend_throughput"):

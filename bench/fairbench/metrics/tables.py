@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairbench.metrics.arrow import named
-from fairbench.metrics.records import REFUSED, STATUS_NAMES, Programs, Requests, ServiceLog, Table
+from fairbench.metrics.records import REFUSED, STATUS_NAMES, Programs, Requests, Service, Table
 
 
 class SavedColumns(NamedTuple):
@@ -24,7 +24,7 @@ class Tables:
     clients: list[str]
     requests: Requests
     programs: Programs
-    service: ServiceLog
+    service: Service
 
     def all_refused(self) -> bool:
         """Whether there were requests and every one was refused."""

@@ -15,7 +15,7 @@ from fairbench.metrics.records import (
     Floats,
     Programs,
     Requests,
-    ServiceLog,
+    Service,
     Window,
 )
 
@@ -43,7 +43,7 @@ class Totals:
     cache_hit_rate: float
 
 
-def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
+def totals(requests: Requests, programs: Programs, log: Service, horizon_s: float) -> Totals:
     """The totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
     done = requests.status == FINISHED
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())

@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics import metric
 from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting
-from fairbench.metrics.metric import Column, Form
+from fairbench.metrics.metric import Column, Display, Form
 from fairbench.report.numbers import latency, written
 from fairbench.results.store import Summary
 
@@ -19,7 +18,7 @@ NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the 
 
 def client_columns() -> list[Column]:
     """The metrics of clients that a summary shows."""
-    return columns_of(metric.Table.CLIENTS)
+    return columns_of(Display.CLIENTS)
 
 
 def client_value(row: Summary, column: Column, censored: Collection[str]) -> str:

@@ -9,13 +9,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics import metric
 from fairbench.metrics.catalogue import columns_of, fitting
-from fairbench.metrics.metric import Column
+from fairbench.metrics.metric import Column, Display
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.table import MAX_WIDTH, basis, printed
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others
 LIMITED = "~"
@@ -36,15 +35,17 @@ DEMAND_LIMITED = (
 
 def comparison_columns() -> list[Column]:
     """The metrics in which schedulers are compared."""
-    return columns_of(metric.Table.COMPARISON)
+    return columns_of(Display.COMPARISON)
 
 
-def as_text(cells: Sequence[Cell], *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+def comparison_text(
+    cells: Sequence[SchedulerResults], *, colour: bool = False, width: int = MAX_WIDTH
+) -> str:
     """The comparison in lines of at most ``width`` columns; numbers are never cut."""
     return printed(render(cells, width), colour=colour, width=width)
 
 
-def render(cells: Sequence[Cell], width: int = MAX_WIDTH) -> RenderableType:
+def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
     ruler = Console(width=10 * width)
     sharing = _any_sharing(cells)
@@ -58,16 +59,16 @@ def render(cells: Sequence[Cell], width: int = MAX_WIDTH) -> RenderableType:
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
 
 
-def _any_sharing(cells: Iterable[Cell]) -> bool:
+def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
     """Whether any run was simulated: clients alone always are."""
     return any(cell.combined["simulated"] for cell in cells)
 
 
-def _any_limited(cells: Iterable[Cell]) -> bool:
+def _any_limited(cells: Iterable[SchedulerResults]) -> bool:
     return any(cell.demand_limited for cell in cells)
 
 
-def provenance(cells: Sequence[Cell]) -> str:
+def provenance(cells: Sequence[SchedulerResults]) -> str:
     """Whether the numbers are simulated, on what, and over which seeds."""
     where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
@@ -76,7 +77,7 @@ def provenance(cells: Sequence[Cell]) -> str:
     return f"{where}, {len(seeds)} seeds: mean and 95% bootstrap interval"
 
 
-def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
+def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", max_width=LABEL_WIDTH, overflow="fold")
     for column in columns:

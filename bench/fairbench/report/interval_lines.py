@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.metric import Table
+from fairbench.metrics.metric import Display
 from fairbench.report.table import basis
 from fairbench.results.store import Summary
 
 
-def as_lines(combined: Summary) -> Iterator[str]:
+def repeat_lines(combined: Summary) -> Iterator[str]:
     """The combined summary for people, at most 100 columns."""
     seeds = combined["seeds"]
     yield f"{basis(combined)}, dp {combined['dp']}, scheduler {combined['scheduler']}"
@@ -27,7 +27,7 @@ def as_lines(combined: Summary) -> Iterator[str]:
 
 def results_of(combined: Summary) -> Iterator[tuple[str, str]]:
     """The numbers over all clients: what each line is about, and what it says."""
-    for column in columns_of(Table.REPEATS):
+    for column in columns_of(Display.REPEATS):
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""

@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics import metric
 from fairbench.metrics.catalogue import CATALOGUE, columns_of
+from fairbench.metrics.metric import Display
 from fairbench.report.client_table import client_table
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.results.store import Summary
@@ -19,7 +19,7 @@ MAX_WIDTH = 100
 ENOUGH_FOR_P99 = 300
 
 
-def as_text(
+def summary_text(
     summary: Summary,
     *,
     path: Path,
@@ -63,7 +63,7 @@ def render(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """The same as ``as_text`` of records of which nothing is known but the requests."""
+    """The same as ``summary_text`` of records of which nothing is known but the requests."""
     heading = summary.get("layout")
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
     return printed(
@@ -136,7 +136,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{number(summary['completed'])} completed, {number(summary['failed'])} unfinished, "
         f"{number(summary['refused'])} refused",
     )
-    for column in columns_of(metric.Table.SUMMARY):
+    for column in columns_of(Display.SUMMARY):
         value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
         known = summary.get(column.key) is not None
         yield column.title, f"{value} {unit}" if known and unit else value

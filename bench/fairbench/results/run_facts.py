@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
@@ -12,23 +12,12 @@ from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
 from fairbench.results.store import StoredRun
-
-
-class Plan(Protocol):
-    """What is known of a client before the run."""
-
-    @property
-    def client(self) -> str:
-        """Its name."""
-
-    @property
-    def misbehaving(self) -> bool:
-        """Whether it does not behave well."""
+from fairbench.workloads.plan import ClientPlan
 
 
 def run_facts(
     spec: ExperimentSpec,
-    plans: Iterable[Plan],
+    plans: Iterable[ClientPlan],
     *,
     last_arrival_s: float,
     end_s: float,

@@ -14,7 +14,7 @@ from fairbench.metrics.records import (
     UNFINISHED,
     Programs,
     Requests,
-    ServiceLog,
+    Service,
     Table,
 )
 from fairbench.metrics.tables import Tables
@@ -38,7 +38,7 @@ def read_tables(run: StoredRun) -> Tables:
         list(clients),
         made("requests", Requests),
         made("programs", Programs),
-        made("service", ServiceLog),
+        made("service", Service),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fairbench.errors import unknown_name
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Client, Facts, ServiceLog, Window
+from fairbench.metrics.records import Client, Facts, Service, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.unknown import forget_needing
 from fairbench.results.run_facts import metrics_of
@@ -21,7 +21,7 @@ NO_CACHED = "the records do not say how many tokens were cached"
 
 def scored_summary(
     scored: Scored,
-    service: ServiceLog,
+    service: Service,
     window: Window,
     *,
     misbehaving: Collection[str] = (),

@@ -12,7 +12,7 @@ from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.metric import Table
+from fairbench.metrics.metric import Display
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 from fairbench.validate.compare import Pair
@@ -74,10 +74,10 @@ def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
 
 
 def _pairs(live: Summary, simulated: Summary) -> Iterator[tuple[str, Pair]]:
-    for column in columns_of(Table.LIVE):
+    for column in columns_of(Display.LIVE):
         yield column.key, _pair(live, simulated, column.key)
     for theirs, ours in zip(live["clients"], simulated["clients"], strict=True):
-        for column in columns_of(Table.LIVE_CLIENTS):
+        for column in columns_of(Display.LIVE_CLIENTS):
             yield f"{theirs['client']}.{column.key}", _pair(theirs, ours, column.key)
 
 
@@ -86,7 +86,7 @@ def _pair(live: Summary, simulated: Summary, key: str) -> Pair:
     return Pair(*(nan if value is None else float(value) for value in values))
 
 
-def as_lines(comparison: LiveComparison) -> Iterator[str]:
+def live_lines(comparison: LiveComparison) -> Iterator[str]:
     """The comparison for people."""
     kind = comparison.kind
     yield f"simulated on {comparison.timing_profile}; {kind} on {comparison.served}"

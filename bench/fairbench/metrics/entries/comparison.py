@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import Better, Form, Metric, Of, Shown, Table
+from fairbench.metrics.metric import Better, Display, Form, Metric, Of, Shown
 from fairbench.metrics.reasons import NO_DEMAND, NOT_ALONE
 
 METRICS = (
@@ -22,7 +22,7 @@ METRICS = (
         digits=3,
         undefined=NO_DEMAND,
         of_comparison=True,
-        shown=(Shown(Table.COMPARISON, 4),),
+        shown=(Shown(Display.COMPARISON, 4),),
     ),
     *(
         Metric(
@@ -35,8 +35,8 @@ METRICS = (
             undefined=NOT_ALONE,
             of_comparison=True,
             shown=(
-                Shown(Table.COMPARISON, 1 + (rank == 99), dropped=4 if rank == 50 else None),
-                Shown(Table.COMPARED_CLIENTS, 5 + (rank == 99)),
+                Shown(Display.COMPARISON, 1 + (rank == 99), dropped=4 if rank == 50 else None),
+                Shown(Display.COMPARED_CLIENTS, 5 + (rank == 99)),
             ),
         )
         for rank in (50, 99)
@@ -56,6 +56,6 @@ METRICS = (
         form=Form.PERCENT,
         undefined="it was entitled to no service",
         of_comparison=True,
-        shown=(Shown(Table.COMPARED_CLIENTS, 2),),
+        shown=(Shown(Display.COMPARED_CLIENTS, 2),),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import Better, Form, Metric, Needs, Of, Presence, Shown, Table
+from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Presence, Shown
 from fairbench.metrics.reasons import EMPTY_WINDOW, NO_BOUND, NO_DEMAND, NO_SERVICE, NOT_ALL_ACTIVE
 
 METRICS = (
@@ -14,7 +14,7 @@ METRICS = (
         digits=3,
         undefined=NO_SERVICE,
         presence=Presence.ALWAYS,
-        shown=(Shown(Table.REPEATS, 5), Shown(Table.LIVE, 6)),
+        shown=(Shown(Display.REPEATS, 5), Shown(Display.LIVE, 6)),
     ),
     Metric(
         key="jain_index_actual",
@@ -27,11 +27,11 @@ METRICS = (
         needs=frozenset({Needs.CACHED}),
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Table.HEADLINES, 3, heading="Jain index", note="of actual service"),
-            Shown(Table.COMPARISON, 5, dropped=2),
-            Shown(Table.REPEATS, 6),
-            Shown(Table.SEEDS, 3),
-            Shown(Table.LIVE, 7),
+            Shown(Display.HEADLINES, 3, heading="Jain index", note="of actual service"),
+            Shown(Display.COMPARISON, 5, dropped=2),
+            Shown(Display.REPEATS, 6),
+            Shown(Display.SEEDS, 3),
+            Shown(Display.LIVE, 7),
         ),
     ),
     Metric(
@@ -41,7 +41,7 @@ METRICS = (
         digits=3,
         undefined=NO_DEMAND,
         presence=Presence.ALWAYS,
-        shown=(Shown(Table.REPEATS, 7),),
+        shown=(Shown(Display.REPEATS, 7),),
     ),
     Metric(
         key="jain_index_entitlement",
@@ -51,7 +51,7 @@ METRICS = (
         digits=3,
         undefined=NO_DEMAND,
         presence=Presence.ALWAYS,
-        shown=(Shown(Table.REPEATS, 8),),
+        shown=(Shown(Display.REPEATS, 8),),
     ),
     Metric(
         key="min_entitlement_ratio",
@@ -63,14 +63,14 @@ METRICS = (
         presence=Presence.ALWAYS,
         shown=(
             Shown(
-                Table.HEADLINES,
+                Display.HEADLINES,
                 1,
                 heading="worst client",
                 note="of its max-min fair share of what was served",
             ),
-            Shown(Table.REPEATS, 9),
-            Shown(Table.SEEDS, 1, heading="worst client, of fair share"),
-            Shown(Table.LIVE, 8),
+            Shown(Display.REPEATS, 9),
+            Shown(Display.SEEDS, 1, heading="worst client, of fair share"),
+            Shown(Display.LIVE, 8),
         ),
     ),
     Metric(
@@ -82,7 +82,7 @@ METRICS = (
         undefined="no two clients were backlogged together",
         needs=frozenset({Needs.ADMISSION, Needs.CACHED}),
         presence=Presence.ALWAYS,
-        shown=(Shown(Table.REPEATS, 10), Shown(Table.LIVE, 11)),
+        shown=(Shown(Display.REPEATS, 10), Shown(Display.LIVE, 11)),
     ),
     Metric(
         key="service_gap_bound",
@@ -91,7 +91,7 @@ METRICS = (
         form=Form.WHOLE,
         undefined=NO_BOUND,
         presence=Presence.ALWAYS,
-        shown=(Shown(Table.REPEATS, 11),),
+        shown=(Shown(Display.REPEATS, 11),),
     ),
     Metric(key="service_gap_bound_s", heading="bound on the gap", unit="s", undefined=NO_BOUND),
     Metric(
@@ -138,6 +138,6 @@ METRICS = (
         digits=3,
         undefined="it was entitled to no service",
         presence=Presence.ALWAYS,
-        shown=(Shown(Table.CLIENTS, 4), Shown(Table.REPEATED_CLIENTS, 3)),
+        shown=(Shown(Display.CLIENTS, 4), Shown(Display.REPEATED_CLIENTS, 3)),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import Better, Form, Kind, Metric, Of, Presence, Shown, Table
+from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Of, Presence, Shown
 from fairbench.metrics.reasons import LATENCIES, NO_COHORT, NO_VICTIM, NOT_SENT, STATISTICS
 
 METRICS = (
@@ -28,9 +28,9 @@ METRICS = (
         undefined=NO_VICTIM,
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Table.COMPARISON, 6, dropped=3),
-            Shown(Table.REPEATS, 12),
-            Shown(Table.LIVE, 9),
+            Shown(Display.COMPARISON, 6, dropped=3),
+            Shown(Display.REPEATS, 12),
+            Shown(Display.LIVE, 9),
         ),
     ),
     Metric(
@@ -54,11 +54,11 @@ METRICS = (
         undefined=NO_VICTIM,
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Table.HEADLINES, 2, heading="well-behaved P99", note="{latency}"),
-            Shown(Table.COMPARISON, 7),
-            Shown(Table.REPEATS, 13),
-            Shown(Table.SEEDS, 2),
-            Shown(Table.LIVE, 10),
+            Shown(Display.HEADLINES, 2, heading="well-behaved P99", note="{latency}"),
+            Shown(Display.COMPARISON, 7),
+            Shown(Display.REPEATS, 13),
+            Shown(Display.SEEDS, 2),
+            Shown(Display.LIVE, 10),
         ),
     ),
     Metric(
@@ -82,10 +82,10 @@ METRICS = (
             shown=()
             if rank == 95
             else (
-                Shown(Table.CLIENTS, 5 + (rank == 99)),
-                Shown(Table.COMPARED_CLIENTS, 3 + (rank == 99)),
-                Shown(Table.REPEATED_CLIENTS, 4 + (rank == 99)),
-                Shown(Table.LIVE_CLIENTS, 2 + (rank == 99)),
+                Shown(Display.CLIENTS, 5 + (rank == 99)),
+                Shown(Display.COMPARED_CLIENTS, 3 + (rank == 99)),
+                Shown(Display.REPEATED_CLIENTS, 4 + (rank == 99)),
+                Shown(Display.LIVE_CLIENTS, 2 + (rank == 99)),
             ),
         )
         for rank in (50, 95, 99)
@@ -95,7 +95,7 @@ METRICS = (
         heading="n",
         of=Of.CLIENT,
         kind=Kind.COUNT,
-        shown=(Shown(Table.CLIENTS, 7, dropped=2),),
+        shown=(Shown(Display.CLIENTS, 7, dropped=2),),
     ),
     Metric(
         key="latency_unfinished",

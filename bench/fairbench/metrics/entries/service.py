@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import Better, Form, Kind, Metric, Needs, Of, Presence, Shown, Table
+from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Needs, Of, Presence, Shown
 from fairbench.metrics.reasons import EMPTY_WINDOW, NO_TIME
 
 METRICS = (
@@ -15,21 +15,21 @@ METRICS = (
         undefined=EMPTY_WINDOW,
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Table.CLIENTS, 2),
+            Shown(Display.CLIENTS, 2),
             Shown(
-                Table.HEADLINES,
+                Display.HEADLINES,
                 4,
                 heading="service",
                 form=Form.WHOLE,
                 note="input + 2 x output tok/s",
             ),
-            Shown(Table.COMPARISON, 3),
-            Shown(Table.COMPARED_CLIENTS, 1),
-            Shown(Table.REPEATS, 1),
-            Shown(Table.SEEDS, 4, form=Form.WHOLE),
-            Shown(Table.REPEATED_CLIENTS, 1),
-            Shown(Table.LIVE, 1),
-            Shown(Table.LIVE_CLIENTS, 1),
+            Shown(Display.COMPARISON, 3),
+            Shown(Display.COMPARED_CLIENTS, 1),
+            Shown(Display.REPEATS, 1),
+            Shown(Display.SEEDS, 4, form=Form.WHOLE),
+            Shown(Display.REPEATED_CLIENTS, 1),
+            Shown(Display.LIVE, 1),
+            Shown(Display.LIVE_CLIENTS, 1),
         ),
     ),
     Metric(
@@ -44,11 +44,11 @@ METRICS = (
         needs=frozenset({Needs.CACHED}),
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Table.CLIENTS, 8, dropped=4),
-            Shown(Table.COMPARED_CLIENTS, 7),
-            Shown(Table.REPEATS, 4),
-            Shown(Table.REPEATED_CLIENTS, 6),
-            Shown(Table.LIVE, 5),
+            Shown(Display.CLIENTS, 8, dropped=4),
+            Shown(Display.COMPARED_CLIENTS, 7),
+            Shown(Display.REPEATS, 4),
+            Shown(Display.REPEATED_CLIENTS, 6),
+            Shown(Display.LIVE, 5),
         ),
     ),
     Metric(
@@ -62,9 +62,9 @@ METRICS = (
         needs=frozenset({Needs.CACHED}),
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Table.CLIENTS, 3, dropped=1),
-            Shown(Table.REPEATS, 2),
-            Shown(Table.REPEATED_CLIENTS, 2),
+            Shown(Display.CLIENTS, 3, dropped=1),
+            Shown(Display.REPEATS, 2),
+            Shown(Display.REPEATED_CLIENTS, 2),
         ),
     ),
     Metric(
@@ -73,7 +73,7 @@ METRICS = (
         unit="tok/s",
         better=Better.MORE,
         undefined=EMPTY_WINDOW,
-        shown=(Shown(Table.REPEATS, 3), Shown(Table.LIVE, 2)),
+        shown=(Shown(Display.REPEATS, 3), Shown(Display.LIVE, 2)),
     ),
     Metric(
         key="extend_rate_tok_s",
@@ -81,7 +81,7 @@ METRICS = (
         unit="tok/s",
         undefined=EMPTY_WINDOW,
         needs=frozenset({Needs.CACHED}),
-        shown=(Shown(Table.LIVE, 3),),
+        shown=(Shown(Display.LIVE, 3),),
     ),
     Metric(
         key="extend_throughput",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import Better, Kind, Metric, Of, Presence, Shown, Table
+from fairbench.metrics.metric import Better, Display, Kind, Metric, Of, Presence, Shown
 from fairbench.metrics.reasons import NO_TIME
 
 METRICS = (
@@ -43,7 +43,7 @@ METRICS = (
         unit="1/s",
         better=Better.MORE,
         undefined=NO_TIME,
-        shown=(Shown(Table.LIVE, 4),),
+        shown=(Shown(Display.LIVE, 4),),
     ),
     Metric(
         key="output_throughput",
@@ -62,7 +62,7 @@ METRICS = (
             better=Better.LESS,
             undefined=f"fewer than {part}% of the programs that arrived by the window's end "
             "finished",
-            shown=(Shown(Table.COMPARISON, 8, dropped=1),) if part == 90 else (),
+            shown=(Shown(Display.COMPARISON, 8, dropped=1),) if part == 90 else (),
         )
         for part in (50, 90, 100)
     ),
@@ -76,7 +76,7 @@ METRICS = (
         of=Of.CLIENT,
         kind=Kind.COUNT,
         presence=Presence.ALWAYS,
-        shown=(Shown(Table.CLIENTS, 1, dropped=3),),
+        shown=(Shown(Display.CLIENTS, 1, dropped=3),),
     ),
     Metric(key="requests", heading="requests", of=Of.CLIENT, kind=Kind.COUNT),
 )

@@ -11,7 +11,7 @@ from fairbench.report.pages.page import (
     Bullets,
     Cell,
     Code,
-    Facts,
+    Definitions,
     Figure,
     Grid,
     Headline,
@@ -93,7 +93,7 @@ def _block(block: Block) -> Iterator[str]:
             yield "<ul>"
             yield from (f"<li>{escape(item)}</li>" for item in items)
             yield "</ul>"
-        case Facts(pairs):
+        case Definitions(pairs):
             yield "<dl>"
             yield from (f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in pairs)
             yield "</dl>"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.metric import Column, Table
+from fairbench.metrics.metric import Column, Display
 from fairbench.report.comparison_table import bounded
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED, WRITERS
-from fairbench.report.pages.page import Code, Facts, Grid, Headline, Page, Section
+from fairbench.report.pages.page import Code, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
 from fairbench.report.pages.sweep_grids import plain_row
 from fairbench.report.pages.sweep_warnings import counted_warnings
@@ -31,7 +31,7 @@ def repeat_page(path: Path) -> Page:
     runs.sort(key=lambda run: int(run.summary["seed"]))
     summaries = [run.summary for run in runs]
     combined, seeds = combine(summaries), [summary["seed"] for summary in summaries]
-    of_clients, of_runs = columns_of(Table.REPEATED_CLIENTS), columns_of(Table.SEEDS)
+    of_clients, of_runs = columns_of(Display.REPEATED_CLIENTS), columns_of(Display.SEEDS)
     of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
     return Page(
         title=f"{title(combined)}, {len(runs)} seeds",
@@ -41,13 +41,13 @@ def repeat_page(path: Path) -> Page:
         warnings=list(_warnings(summaries)),
         sections=[
             Section("Clients", [_grid("client", _clients(combined), of_clients)]),
-            Section("Results", [Facts(list(results_of(combined)))]),
+            Section("Results", [Definitions(list(results_of(combined)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs)]),
             Section(
                 "Run it again",
                 rerun(f"fairbench run {EXPERIMENT} --num-runs {len(runs)}", EXPERIMENT),
             ),
-            Section("Versions, of the first run", [Facts(list(versions(runs[0])))]),
+            Section("Versions, of the first run", [Definitions(list(versions(runs[0])))]),
             Section(EXPERIMENT, [Code(experiment_text(runs[0]))], folded=True),
         ],
     )
@@ -60,7 +60,7 @@ def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
 
 
 def _headlines(combined: Summary) -> Iterator[Headline]:
-    for column in columns_of(Table.SEEDS):
+    for column in columns_of(Display.SEEDS):
         interval = combined[column.key]
         if interval is None:
             yield Headline(column.title, UNDEFINED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.metric import Column, Form, Table
+from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
 from fairbench.report.client_table import client_columns, client_value
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
@@ -15,7 +15,7 @@ from fairbench.report.pages.page import (
     Block,
     Cell,
     Code,
-    Facts,
+    Definitions,
     Grid,
     Headline,
     Page,
@@ -35,7 +35,7 @@ def run_page(run: StoredRun) -> Page:
     """The report of a run. Raises DataError if its files are not as they were written."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
-    sections = [Section("Results", [Facts(list(results_of(summary)))])]
+    sections = [Section("Results", [Definitions(list(results_of(summary)))])]
     if summary["num_programs"]:
         window = Window(summary["window_start_s"], summary["window_end_s"])
         facts = stored_facts(run, window)
@@ -49,10 +49,10 @@ def run_page(run: StoredRun) -> Page:
         warnings=list(run_warnings(summary)),
         sections=[
             *sections,
-            Section("Bound", [Facts(list(_bound(summary)))]),
+            Section("Bound", [Definitions(list(_bound(summary)))]),
             *_undefined(summary),
             Section("Run it again", rerun(f"fairbench run {EXPERIMENT}", EXPERIMENT)),
-            Section("Versions", [Facts(list(versions(run)))]),
+            Section("Versions", [Definitions(list(versions(run)))]),
             Section(EXPERIMENT, [Code(experiment_text(run))], folded=True),
         ],
     )
@@ -68,7 +68,7 @@ def title(summary: Summary) -> str:
 
 def _headlines(summary: Summary) -> Iterator[Headline]:
     kind = "to the first token" if summary["latency"] == "ttft" else "for a program"
-    for column in columns_of(Table.HEADLINES):
+    for column in columns_of(Display.HEADLINES):
         yield Headline(column.title, _headline(summary, column), column.note.format(latency=kind))
 
 

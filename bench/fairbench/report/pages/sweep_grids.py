@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.metric import Column, Table
+from fairbench.metrics.metric import Column, Display
 from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
 from fairbench.report.numbers import UNDEFINED, WRITERS
 from fairbench.report.pages.page import Cell, Grid, Section
-from fairbench.results.comparison import Cell as Compared
+from fairbench.results.comparison import SchedulerResults
 
 INDENT = "\u2003"
 MARKS = {BEST: "best", WORST: "worst"}
 
 
-def comparison_grid(cells: Sequence[Compared]) -> Grid:
+def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
     """A row per scheduler, place by place, the best and the worst of a place marked."""
     rows: list[list[Cell]] = []
     columns = comparison_columns()
@@ -58,9 +58,9 @@ def plain_row(name: str, values: Interval, columns: Sequence[Column]) -> list[Ce
     return [Cell(name), *(_cell(values.get(one.key), one, "") for one in columns)]
 
 
-def place_sections(cells: Sequence[Compared]) -> Iterator[Section]:
+def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
     """Per place a table of all clients under each scheduler, folded away."""
-    columns = columns_of(Table.COMPARED_CLIENTS)
+    columns = columns_of(Display.COMPARED_CLIENTS)
     for place, group in groupby(cells, lambda cell: cell.place):
         rows: list[list[Cell]] = []
         for cell in group:

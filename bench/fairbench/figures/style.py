@@ -1,4 +1,4 @@
-"""How figures look: readable in print, in grey, and by the colour-blind."""
+"""How figures style: readable in print, in grey, and by the colour-blind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DPI = 150
 LETTERS_PER_IN = 15  # of the text below figures
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     """A colour that stays apart for colour-blind readers (Okabe and Ito), and a mark for print."""
 
     label: str
@@ -28,24 +28,24 @@ class Look(NamedTuple):
 BLUE, ORANGE, GREEN, RED, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
 
 SCHEDULERS = {
-    "lpm": Look("RR + LPM", RED, "s", "--"),
-    "vtc": Look("VTC", BLUE, "^", "-."),
-    "preble": Look("Preble", GREEN, "D", ":"),
-    "dlpm": Look("DLPM", "#000000", "o"),
-    "d2lpm": Look("D²LPM", "#000000", "o"),
+    "lpm": SeriesStyle("RR + LPM", RED, "s", "--"),
+    "vtc": SeriesStyle("VTC", BLUE, "^", "-."),
+    "preble": SeriesStyle("Preble", GREEN, "D", ":"),
+    "dlpm": SeriesStyle("DLPM", "#000000", "o"),
+    "d2lpm": SeriesStyle("D²LPM", "#000000", "o"),
 }
 CLIENTS = (
-    Look("client 0", RED, "s", "--"),
-    Look("client 1", BLUE, "^", "-."),
-    Look("client 2", GREEN, "D", ":"),
-    Look("client 3", PURPLE, "o"),
+    SeriesStyle("client 0", RED, "s", "--"),
+    SeriesStyle("client 1", BLUE, "^", "-."),
+    SeriesStyle("client 2", GREEN, "D", ":"),
+    SeriesStyle("client 3", PURPLE, "o"),
 )
 HATCHES = ("", "///", "...", "xxx")
 
 
-def scheduler_look(name: str) -> Look:
-    """The look of a scheduler's pair; that of an unknown one is grey."""
-    return SCHEDULERS.get(name, Look(name, "0.5", "x"))
+def scheduler_style(name: str) -> SeriesStyle:
+    """The style of a scheduler's pair; that of an unknown one is grey."""
+    return SCHEDULERS.get(name, SeriesStyle(name, "0.5", "x"))
 
 
 @contextmanager
