@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fairbench.figures.provenance import of_first_runs
-from fairbench.figures.style import CLIENTS, caption, panels, scheduler_style
+from fairbench.figures.style import caption, client_style, panels, scheduler_style
 from fairbench.figures.timeline import client_names, response_times, service_rates
 from fairbench.metrics.records import Floats
 from fairbench.metrics.service import View
@@ -105,7 +105,7 @@ def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
 
 
 def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
-    style = CLIENTS[int(rows[0]["client"].rpartition("-")[2])]
+    style = client_style(int(rows[0]["client"].rpartition("-")[2]))
     middle_s = [(row["start_s"] + row["end_s"]) / 2 for row in rows]
     axes.plot(
         middle_s,

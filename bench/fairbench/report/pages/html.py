@@ -19,6 +19,7 @@ from fairbench.report.pages.page import (
     Paragraph,
     Section,
 )
+from fairbench.report.palette import style_sheet
 
 
 def as_html(page: Page) -> str:
@@ -32,7 +33,7 @@ def as_html(page: Page) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{escape(page.title)}</title>",
-            f"<style>\n{style}</style>",
+            f"<style>\n{style_sheet()}{style}</style>",
             "<main>",
             f"<h1>{escape(page.title)}</h1>",
             f'<p class="provenance">{escape(page.provenance)}</p>',

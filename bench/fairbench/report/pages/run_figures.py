@@ -11,9 +11,10 @@ from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import Tables
 from fairbench.report.numbers import with_unit
-from fairbench.report.pages.chart import COLOURS, LEFT, RIGHT, WIDTH, Scale, drawing, line, text
+from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, drawing, line, text
 from fairbench.report.pages.chart_lines import Series, line_chart
 from fairbench.report.pages.page import Figure
+from fairbench.report.palette import SERIES
 from fairbench.results.store import Summary
 
 BINS = 60
@@ -23,7 +24,7 @@ BAR_PX = 22
 
 def run_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
     """The figures that the run has numbers for."""
-    shown = min(len(facts.clients), COLOURS)
+    shown = min(len(facts.clients), len(SERIES))
     rest = f" The first {shown} of {len(facts.clients)} clients." if facts.clients[shown:] else ""
     if facts.horizon_s > 0:
         yield _service_over_time(tables, facts, shown, rest)

@@ -11,7 +11,7 @@ from fairbench.errors import DataError
 from fairbench.report.comparison_table import LIMITED, provenance
 from fairbench.report.marks import Interval
 from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
-from fairbench.report.pages.chart_dots import Dot, Row, dot_chart
+from fairbench.report.pages.chart_dots import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import (
     Code,
     Definitions,
@@ -24,6 +24,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.pages.run_page import rerun, versions
 from fairbench.report.pages.sweep_grids import comparison_grid, place_sections
 from fairbench.report.pages.sweep_warnings import sweep_warnings
+from fairbench.report.palette import scheduler_series
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.sharing import Bound, Incentive, worst
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
@@ -105,18 +106,19 @@ def _shown(ratio: Incentive) -> str:
 
 def _figure(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
     names = list(_by_scheduler(cells))
+    series = dict(zip(names, scheduler_series(names), strict=True))
     rows = []
     for place, group in groupby(cells, lambda cell: cell.place):
         ratios = {cell.scheduler: _incentive(cell.combined.get(SHARING)) for cell in group}
         dots = [
-            Dot(names.index(name), one.value, one.bound.value)
+            Dot(series[name], one.value, one.bound.value)
             for name, one in ratios.items()
             if one.value
         ]
-        rows.append(Row(place, dots))
+        rows.append(DotRow(place, dots))
     if any(row.dots for row in rows):
         label = "sharing incentive, P99 (left of 1: no reason to leave)"
         yield Figure(
-            dot_chart("Sharing incentive by place", names, rows, x_label=label, reference=1.0),
+            dot_chart("Sharing incentive by place", series, rows, x_label=label, reference=1.0),
             "Open marks with an arrow are only bounds: latencies that were longer than the run.",
         )
