@@ -8,10 +8,13 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from docs_keys import undocumented
 from fairbench import __version__
 from fairbench.cli.app import app
 from fairbench.cli.commands import load
 from fairbench.config.resolve import resolve
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.report.metric_table import metric_table
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.sim.run import simulate
 from fairbench.workloads.spec import workload_names
@@ -53,13 +56,12 @@ def test_every_workload_is_documented(name):
 def test_every_key_of_the_summary_is_documented():
     flags = {"workload": "chat", "scenario": "none", "num_programs": 1}
     summary = simulate(resolve(flags)).summary
-    keys = {*summary, *summary["clients"][0]}
-    family = re.compile(r"(mean_|median_|std_|p50_|p99_)((?:ttft|tpot|itl|e2el)_ms)")
-    documented = set(re.findall(r"`([a-z0-9_]+)`", DOCS))
-    for key in list(keys):
-        if match := family.fullmatch(key):
-            keys = keys - {key} | set(match.groups())
-    assert sorted(keys - documented) == []
+    assert undocumented({*summary, *summary["clients"][0]}, DOCS) == []
+
+
+def test_every_metric_is_documented_and_tabled():
+    assert undocumented(CATALOGUE, DOCS) == []
+    assert FILES["docs/metrics.md"].endswith(f"\n\n{metric_table()}")
 
 
 def test_the_readme_has_two_commands_for_a_fresh_machine():

@@ -12,7 +12,7 @@ from fairbench.cli.progress import TerminalProgress, shown_progress
 from fairbench.cli.progress_line import progress_line
 from fairbench.config.resolve import resolve
 from fairbench.execute.context import Silent
-from fairbench.report.table import as_text
+from fairbench.report.table import summary_text
 from fairbench.sim.run import Progress, simulate
 
 
@@ -24,7 +24,7 @@ def test_the_summary_is_as_wide_as_the_terminal(monkeypatch, capsys, columns, wi
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
     print_summary(summary, Path("here"), complete=True)
-    assert capsys.readouterr().out == as_text(summary, path=Path("here"), width=width)
+    assert capsys.readouterr().out == summary_text(summary, path=Path("here"), width=width)
 
 
 def test_progress_is_silent_off_a_terminal_and_when_not_wanted(monkeypatch, capsys):

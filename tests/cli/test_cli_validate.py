@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.metric import Display
 from fairbench.results.store import StoredRun
-from fairbench.validate.live_run import METRICS, as_lines, compare_live
+from fairbench.validate.live_run import compare_live, live_lines
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"
@@ -135,6 +137,9 @@ def test_a_simulated_run_is_not_compared_with_itself(tmp_path):
     assert (result.exit_code, result.stderr) == (2, f"fairbench: {path}: is simulated itself\n")
 
 
+METRICS = [column.key for column in columns_of(Display.LIVE)]
+
+
 def test_metrics_of_a_live_run_are_paired_with_the_simulated():
     clients = [{"client": "ann", "service_rate_tok_s": 50.0, "p50_s": None, "p99_s": 2.0}]
     live = dict.fromkeys(METRICS, 10.0) | {"jain_index": None, "clients": clients}
@@ -146,7 +151,7 @@ def test_metrics_of_a_live_run_are_paired_with_the_simulated():
     undefined = {"simulated": 9.0, "measured": None, "error_pct": None}
     assert comparison.pairs["jain_index"].as_dict() == undefined
     assert comparison.pairs["ann.p99_s"].error_pct == 0
-    lines = list(as_lines(comparison))
+    lines = list(live_lines(comparison))
     assert lines[0] == "simulated on h200; measured on sglang 1"
     assert any(line.split() == ["victim_p99_s", "10.0", "9.00", "-10.0%"] for line in lines)
     assert any(line.split() == ["jain_index", "-", "9.00", "-"] for line in lines)

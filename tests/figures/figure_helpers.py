@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairbench.results.comparison import Cell, ComparedRun
+from fairbench.results.comparison import ComparedRun, SchedulerResults
 from fairbench.results.store import StoredRun
 
 PROFILE = "gpu/model/tp1/x"
@@ -31,7 +31,7 @@ def cell(
         ComparedRun(run, {"settings": settings or {}}, labels | basis | {"seed": seed})
         for seed in seeds
     )
-    return Cell(f"{workload} {scenario} dp {dp}", scheduler, runs, combined)
+    return SchedulerResults(f"{workload} {scenario} dp {dp}", scheduler, runs, combined)
 
 
 def stored_run(folder, service, requests, **summary):

@@ -8,7 +8,7 @@ from figure_helpers import cell
 from fairbench.figures.claims import fairness, quanta, scaling, throughput
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.places import Place, largest, ratios, smallest
-from fairbench.figures.claims.table import CLAIMS, Judged, as_markdown, write
+from fairbench.figures.claims.table import CLAIMS, Judged, claims_markdown, write
 from fairbench.figures.fig4 import Timings
 
 REPRODUCED, DIRECTION, NOT, CONTRADICTED = Verdict
@@ -241,13 +241,13 @@ def test_a_cause_is_given_unless_it_is_reproduced():
 
 def test_the_table_as_files(tmp_path):
     some = [judged(Finding("3x", DIRECTION))]
-    assert as_markdown(some).splitlines()[2:] == [
+    assert claims_markdown(some).splitlines()[2:] == [
         "| 99 | more is more (000:L1) | 2x | 3x | **direction only**: because |",
         "",
         "- fig4: simulated on x; seed 0",
     ]
     markdown, table = write(some, tmp_path / "results")
-    assert markdown.read_text() == as_markdown(some)
+    assert markdown.read_text() == claims_markdown(some)
     with table.open() as file:
         (row,) = csv.DictReader(file)
     assert (row["number"], row["ours"], row["verdict"]) == ("99", "3x", "direction only")

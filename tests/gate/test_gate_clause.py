@@ -4,11 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.gate.clause import parse_clause
-from fairbench.gate.metrics import LESS_IS_BETTER, MORE_IS_BETTER, values_of
-from fairbench.sim.run import simulate
 
 KNOWN = {"jain_index", "victim_p99_s", "service_rate_tok_s", "dp", "clients.a.b:c.p99_s"}
 
@@ -69,12 +66,3 @@ def test_the_choices_for_an_unknown_metric_have_a_worse_side():
 def test_what_is_neither_better_nor_worse_has_no_clause():
     with pytest.raises(UsageError, match="neither more nor less of it is worse"):
         parse_clause("dp:+1", KNOWN)
-
-
-def test_directions_are_of_metrics_that_exist():
-    summary = simulate(resolve({"workload": "chat", "scenario": "none", "num_programs": 1})).summary
-    keys = {key.rpartition(".")[2] for key in values_of(summary)}
-    of_a_comparison = {"best_service_rate_tok_s", "min_entitlement_best_ratio"}
-    of_a_comparison |= {"entitlement_best_ratio", "sharing_incentive_p50", "sharing_incentive_p99"}
-    assert keys | of_a_comparison >= MORE_IS_BETTER | LESS_IS_BETTER
-    assert not MORE_IS_BETTER & LESS_IS_BETTER

@@ -11,10 +11,10 @@ from fairbench.gate.changes import changes
 from fairbench.gate.github import as_commands
 from fairbench.gate.judge import Verdict
 from fairbench.gate.junit import as_junit
-from fairbench.gate.markdown import as_markdown
+from fairbench.gate.markdown import outcome_markdown
 from fairbench.gate.outcome import judge
 from fairbench.gate.points import Pair
-from fairbench.gate.table import as_text
+from fairbench.gate.table import outcome_text
 
 CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
 
@@ -91,7 +91,7 @@ def test_the_last_digits_of_a_sum_are_the_processors():
 
 
 def test_the_table_fits_and_says_everything(outcome):
-    text = as_text(outcome)
+    text = outcome_text(outcome)
     assert max(map(len, text.split("\n"))) <= 100
     lines = [" ".join(line.split()) for line in text.split("\n")]
     assert lines[0].startswith("simulated on ")
@@ -100,17 +100,17 @@ def test_the_table_fits_and_says_everything(outcome):
     assert "refused:+0 0 0 +0 pass" in lines
     assert "duration 8.125 8.25 +1.538%" in lines
     assert "\x1b" not in text
-    assert "\x1b[1;31mFAIL" in as_text(outcome, colour=True)
+    assert "\x1b[1;31mFAIL" in outcome_text(outcome, colour=True)
 
 
 def test_single_clients_are_only_counted_beside_the_cluster():
     before, after = summary(), summary(duration=8.0)
     after["clients"][0]["requests"] += 1
-    text = as_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
+    text = outcome_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
     assert "and 1 value of single clients" in text
     assert ".requests" not in text
     after["duration"] = before["duration"]
-    text = as_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
+    text = outcome_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
     assert ".requests" in text
 
 
@@ -119,11 +119,11 @@ def test_names_are_never_taken_for_markup():
     for number, one in enumerate((before, after)):
         one["clients"][0] |= {"client": "[/red]", "requests": number}
     found = judge([Pair("[/p]", True, (before,), (after,))], ["failed:+0"], alpha=0.05)
-    assert "clients.[/red].requests" in as_text(found)
+    assert "clients.[/red].requests" in outcome_text(found)
 
 
 def test_markdown_is_one_table_whatever_the_names(outcome):
-    lines = as_markdown(outcome).split("\n")
+    lines = outcome_markdown(outcome).split("\n")
     assert lines[0].startswith("**1 point, 3 checks: ")
     rows = [line for line in lines if line.startswith("| ")]
     cells = [len(re.split(r"(?<!\\)\|", row)) for row in rows]

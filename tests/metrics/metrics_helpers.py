@@ -10,7 +10,7 @@ from fairbench.metrics.records import (
     Facts,
     Programs,
     Requests,
-    ServiceLog,
+    Service,
     Window,
 )
 
@@ -79,8 +79,8 @@ def programs(*rows: dict[str, Any]) -> Programs:
     return Programs.from_columns(_columns(PROGRAM, rows))
 
 
-def log(*rows: dict[str, Any]) -> ServiceLog:
-    return ServiceLog.from_columns(_columns(ROW, rows))
+def log(*rows: dict[str, Any]) -> Service:
+    return Service.from_columns(_columns(ROW, rows))
 
 
 def facts(clients: int = 2, misbehaving: int = 0, **changes: Any) -> Facts:

@@ -9,7 +9,7 @@ from metrics_helpers import NAN, facts, log, requests
 
 from fairbench.core import ServiceBound
 from fairbench.metrics.gap import Gap, max_service_gap
-from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, ServiceLog, Window
+from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, Service, Window
 from fairbench.metrics.waiting import intersection, merged, unqueued_share, waits
 
 
@@ -254,7 +254,7 @@ def big_run(clients, per_client, stretches, steps):
         "output_tokens": steps * rng.integers(0, 5, rows),
     }
     zero = np.zeros(rows)
-    made = ServiceLog.from_columns(dict.fromkeys(ServiceLog.__dataclass_fields__, zero) | entry)
+    made = Service.from_columns(dict.fromkeys(Service.__dataclass_fields__, zero) | entry)
     return table, made
 
 

@@ -3,7 +3,7 @@ import pytest
 from metrics_helpers import PROGRAM, log, programs
 
 from fairbench.errors import DataError
-from fairbench.metrics.records import Programs, ServiceLog, Window
+from fairbench.metrics.records import Programs, Service, Window
 
 
 def test_columns_are_cast_and_come_back():
@@ -23,7 +23,7 @@ def test_an_empty_table_has_length_zero():
 def test_take_selects_rows_of_every_column():
     table = log({"client": 0, "steps": 1}, {"client": 1, "steps": 7})
     picked = table.take(table.client == 1)
-    assert isinstance(picked, ServiceLog)
+    assert isinstance(picked, Service)
     assert (picked.client.tolist(), picked.steps.tolist()) == ([1], [7])
 
 

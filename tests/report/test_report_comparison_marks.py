@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.report.marks import BEST, WORST, marks_of
+from fairbench.metrics.metric import Better
+from fairbench.report.marks import BEST, NEITHER, WORST, marks_of
 
 
 def metric(mean, *bounds):
@@ -29,11 +30,11 @@ def metric(mean, *bounds):
     ],
 )
 def test_marks_of_less_is_better(intervals, marks):
-    assert "".join(marks_of(intervals, False)) == marks
+    assert "".join(marks_of(intervals, Better.LESS)) == marks
 
 
 def test_marks_of_more_is_better():
-    assert marks_of([metric(1.0), metric(2.0)], True) == [WORST, BEST]
+    assert marks_of([metric(1.0), metric(2.0)], Better.MORE) == [WORST, BEST]
 
 
 BOUNDS = st.sampled_from(["", "lower_bound", "upper_bound"])
@@ -41,7 +42,9 @@ BOUNDS = st.sampled_from(["", "lower_bound", "upper_bound"])
 
 @given(st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.0]), BOUNDS), min_size=1, max_size=4))
 def test_marks_are_only_what_is_certain(values):
-    marks = marks_of([metric(mean, *([kind] if kind else [])) for mean, kind in values], False)
+    marks = marks_of(
+        [metric(mean, *([kind] if kind else [])) for mean, kind in values], Better.LESS
+    )
     # Every way in which the unknown values may turn out.
     outcomes = list(
         product(
@@ -58,3 +61,7 @@ def test_marks_are_only_what_is_certain(values):
             assert all(outcome[row] >= outcome[other] for outcome in outcomes for other in limited)
     if all(kind == "" for _, kind in values) and len({mean for mean, _ in values}) > 1:
         assert {BEST, WORST} <= set(marks)
+
+
+def test_of_what_is_neither_better_nor_worse_nothing_is_marked():
+    assert marks_of([metric(1.0), None, metric(2.0)], Better.NEITHER) == [NEITHER] * 3

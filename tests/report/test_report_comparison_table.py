@@ -7,8 +7,9 @@ from comparison_helpers import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbench.report.comparison_table import COLUMNS, EXPENDABLE, as_text
-from fairbench.results.comparison import Cell, compare
+from fairbench.report.comparison_table import comparison_columns, comparison_text
+from fairbench.report.numbers import WRITERS
+from fairbench.results.comparison import SchedulerResults, compare
 
 
 def rows(text):
@@ -24,7 +25,7 @@ def cells(folder, **by_scheduler):
 
 
 def test_the_best_and_the_worst_of_a_place_are_marked(tmp_path):
-    text = as_text(
+    text = comparison_text(
         cells(
             tmp_path,
             lpm={"service_rate_tok_s": 10_000.0, "victim_p50_s": 9.0},
@@ -41,7 +42,7 @@ def test_the_best_and_the_worst_of_a_place_are_marked(tmp_path):
 
 
 def test_what_prints_the_same_is_marked_the_same(tmp_path):
-    text = as_text(
+    text = comparison_text(
         cells(
             tmp_path,
             lpm={"victim_p50_s": 5.001, "jain_index_actual": 0.5001},
@@ -57,7 +58,7 @@ def test_what_prints_the_same_is_marked_the_same(tmp_path):
 
 
 def test_bounds_are_written_as_such(tmp_path):
-    text = as_text(
+    text = comparison_text(
         cells(
             tmp_path,
             lpm={"victim_p99_s": 8.0, "censored": ["victim_p99_s"]},
@@ -73,20 +74,22 @@ def test_bounds_are_written_as_such(tmp_path):
 
 
 def test_demand_limited_places_are_marked(tmp_path):
-    text = as_text(cells(tmp_path, lpm={}, vtc={"demand_limited": True}))
+    text = comparison_text(cells(tmp_path, lpm={}, vtc={"demand_limited": True}))
     assert "\nchat s1 dp 1 ~\n" in text
     assert "~ demand-limited" in text
-    assert "~" not in as_text(cells(tmp_path / "other", lpm={}))
+    assert "~" not in comparison_text(cells(tmp_path / "other", lpm={}))
 
 
 def test_simulated_and_measured_are_told_apart(tmp_path):
-    assert as_text(cells(tmp_path / "1", lpm={})).startswith(
+    assert comparison_text(cells(tmp_path / "1", lpm={})).startswith(
         "simulated on gpu/model/tp1/x, seed 0\n"
     )
     measured = cells(tmp_path / "2", lpm={"simulated": False, "timing_profile": None})
-    assert as_text(measured).startswith("measured on real servers, seed 0\n")
+    assert comparison_text(measured).startswith("measured on real servers, seed 0\n")
     both = compare([*(one.runs[0].run for one in measured), stored(tmp_path, {})], {})
-    assert "measured on real servers; simulated on gpu/model/tp1/x, seed 0\n" in as_text(both)
+    assert "measured on real servers; simulated on gpu/model/tp1/x, seed 0\n" in comparison_text(
+        both
+    )
 
 
 def test_intervals_are_below_the_means(tmp_path):
@@ -94,7 +97,7 @@ def test_intervals_are_below_the_means(tmp_path):
         stored(tmp_path, {"seed": seed}, victim_p50_s=value)
         for seed, value in enumerate((4.0, 6.0))
     ]
-    lines = as_text(compare(runs, {})).split("\n")
+    lines = comparison_text(compare(runs, {})).split("\n")
     assert "2 seeds: mean and 95% bootstrap interval" in lines[0]
     at = next(number for number, line in enumerate(lines) if line.startswith("  d2lpm"))
     assert " 5.00 " in lines[at]
@@ -109,33 +112,33 @@ def interval(mean):
 def combined(mean):
     profile = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
     shared = {"simulated": True, "timing_profile": profile, "seeds": [0, 1, 2]}
-    return st.fixed_dictionaries({column.key: interval(mean) for column in COLUMNS}).map(
-        lambda metrics: shared | metrics
-    )
+    return st.fixed_dictionaries(
+        {column.key: interval(mean) for column in comparison_columns()}
+    ).map(lambda metrics: shared | metrics)
 
 
 @settings(max_examples=40)
 @given(st.floats(1e-3, 1e7).flatmap(combined), st.text("abc.=", min_size=1, max_size=90))
 def test_the_table_fits_and_cuts_no_number(metrics, label):
-    text = as_text([Cell("tot s1 dp 16", label, (), metrics)])
+    text = comparison_text([SchedulerResults("tot s1 dp 16", label, (), metrics)])
     assert max(map(len, text.split("\n"))) <= 100
     assert "…" not in text
-    for column in COLUMNS:
+    for column in comparison_columns():
         found = metrics[column.key]
-        if found and column.key not in EXPENDABLE and "lower_bound" not in found:
-            assert column.write(found["mean"]) in text
+        if found and column.dropped is None and "lower_bound" not in found:
+            assert WRITERS[column.form](found["mean"]) in text
 
 
 @pytest.mark.parametrize("colour", [True, False])
 def test_colours_only_where_wanted(tmp_path, colour):
-    text = as_text(cells(tmp_path, lpm={}, vtc={"victim_p50_s": 9.0}), colour=colour)
+    text = comparison_text(cells(tmp_path, lpm={}, vtc={"victim_p50_s": 9.0}), colour=colour)
     assert ("\x1b[" in text) == colour
 
 
 def test_runs_on_real_servers_say_so_and_have_no_sharing_incentive(tmp_path):
     measured = {"simulated": False, "served": "sglang 0.5.23, m", "timing_profile": None}
     found = cells(tmp_path, vtc=measured, lpm={**measured, "served": "sglang 0.5.23, own lpm"})
-    text = as_text(found)
+    text = comparison_text(found)
     first = text.split("\n")[0]
     assert first == "measured on sglang 0.5.23, m; measured on sglang 0.5.23, own lpm, seed 0"
     assert "haring" not in text
@@ -143,5 +146,5 @@ def test_runs_on_real_servers_say_so_and_have_no_sharing_incentive(tmp_path):
     notes = found[0].runs[0].summary["notes"]
     assert notes["sharing_incentive_p99"].startswith("only for simulated runs")
     emulated = {"simulated": False, "emulated": True}
-    text = as_text(cells(tmp_path / "emulated", vtc=emulated))
+    text = comparison_text(cells(tmp_path / "emulated", vtc=emulated))
     assert text.startswith("emulated on gpu/model/tp1/x, seed 0\n")

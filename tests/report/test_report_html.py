@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from fairbench.report.pages.chart_lines import Series, line_chart
 from fairbench.report.pages.html import as_html
-from fairbench.report.pages.markdown import as_markdown, escaped, table
+from fairbench.report.pages.markdown import escaped, page_markdown, table
 from fairbench.report.pages.page import (
     Bullets,
     Cell,
     Code,
-    Facts,
+    Definitions,
     Figure,
     Grid,
     Headline,
@@ -31,7 +31,7 @@ def page(text):
     chart = line_chart(text, [Series(text, [0, 1], [0, 1])], x_label=text, y_label=text)
     blocks = [
         Paragraph(text),
-        Facts([(text, text)]),
+        Definitions([(text, text)]),
         Bullets([text]),
         Grid([text, text], [[Cell(text)], [Cell(text), Cell(text, "best", text)]]),
         Figure(chart, text),
@@ -85,7 +85,7 @@ def test_a_row_of_one_cell_heads_those_below_it():
 
 
 def test_markdown_has_everything_but_the_figures():
-    text = as_markdown(page("plain"))
+    text = page_markdown(page("plain"))
     assert "<svg" not in text
     assert text.startswith("# plain\n\nplain\n")
     assert "> - plain" in text
@@ -96,7 +96,7 @@ def test_markdown_has_everything_but_the_figures():
 
 
 def test_markdown_of_hostile_text_keeps_its_tables_and_fences():
-    text = as_markdown(page(HOSTILE))
+    text = page_markdown(page(HOSTILE))
     assert not re.search(r"<(?!/?details|/?summary|script>alert|/code|img|/script)", text)
     outside = re.sub(r"^(`{4,})\n.*?\n\1$", "", text, flags=re.MULTILINE | re.DOTALL)
     assert "<script" not in outside

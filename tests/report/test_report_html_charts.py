@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairbench.metrics.latency import Sample
 from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, log_range
-from fairbench.report.pages.chart_dots import Dot, Row, dot_chart
+from fairbench.report.pages.chart_dots import Dot, DotRow, dot_chart
 from fairbench.report.pages.chart_lines import Series, line_chart
 from fairbench.report.pages.run_figures import _distribution
 
@@ -78,9 +78,9 @@ def marks(svg):
 
 
 def test_a_bound_is_an_open_mark_with_an_arrow_to_where_it_may_be():
-    rows = [Row("tot", [Dot(0, 1.0), Dot(0, 10.0, ">"), Dot(1, 0.1, "<")])]
+    rows = [DotRow("tot", [Dot(0, 1.0), Dot(0, 10.0, ">"), Dot(1, 0.1, "<")])]
     exact, lower, upper, *keys = marks(
-        dot_chart("t", ["lpm", "vtc"], rows, x_label="x", reference=1.0)
+        dot_chart("t", {"lpm": 0, "vtc": 1}, rows, x_label="x", reference=1.0)
     )
     assert upper[0] < exact[0] < lower[0]
     assert "fill:none" in lower[1]

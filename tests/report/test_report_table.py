@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from fairbench.report.numbers import index, more_than, number, percent
-from fairbench.report.table import MAX_WIDTH, as_text
+from fairbench.report.table import MAX_WIDTH, summary_text
 
 CLIENT = {
     "client": "client-0",
@@ -76,7 +76,7 @@ SUMMARY = {
 
 
 def text(summary, **options):
-    return as_text(summary, path=Path("results/runs/x"), **options)
+    return summary_text(summary, path=Path("results/runs/x"), **options)
 
 
 def test_what_a_run_shows():

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.report.interval_lines import as_lines, show
+from fairbench.report.interval_lines import repeat_lines, show
 from fairbench.results.intervals import bootstrap, combine
 
 
 def summary(seed, **values):
-    """The few keys that combine and as_lines need, with room for more."""
+    """The few keys that combine and repeat_lines need, with room for more."""
     shown = dict.fromkeys(
         (
             "service_rate_tok_s",
@@ -81,7 +81,7 @@ def test_runs_are_combined_key_by_key():
     assert combined["dp"] == 2
     assert combined["clients"][0]["service_rate_tok_s"]["mean"] == 15.0
     assert combined["clients"][0]["misbehaving"] is True
-    lines = list(as_lines(combined))
+    lines = list(repeat_lines(combined))
     assert max(map(len, lines)) <= 100
     assert any("8 [8, 8] (1 of 2 runs)" in line for line in lines)
 

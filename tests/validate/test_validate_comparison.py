@@ -15,7 +15,7 @@ from fairbench.validate import files as validation_files
 from fairbench.validate.compare import TTFT, Pair, RunComparison, compare_run, groups
 from fairbench.validate.files import as_json_object, check_output, write_files
 from fairbench.validate.order import scheduler_orders
-from fairbench.validate.table import as_text
+from fairbench.validate.table import validation_text
 
 SETTINGS = {"timing_profile": "some/profile", "fitted": {"c_T_ms": 0.2}}
 
@@ -137,7 +137,7 @@ def test_an_inverted_pair_is_named_with_its_numbers():
     (inversion,) = order.inverted
     assert (inversion.column, inversion.first, inversion.second) == ("throughput", "A/x", "B/x")
     assert (inversion.measured, inversion.simulated) == ((800, 880), (900, 890))
-    text = as_text([one, other], [order], "")
+    text = validation_text([one, other], [order], "")
     assert "! throughput, A and B: measured 800, 880; simulated 900, 890" in text
 
 
@@ -148,7 +148,7 @@ def test_two_that_are_simulated_as_equal_are_inverted_if_measured_apart():
 
 def test_the_table_says_what_was_fitted_and_marks_what_is_missed():
     runs = [comparison(fitted=True), comparison("FCFS/real", throughput=(1_000, 880))]
-    text = as_text(runs, scheduler_orders(runs), "fitted, to some runs only: everything")
+    text = validation_text(runs, scheduler_orders(runs), "fitted, to some runs only: everything")
     lines = text.splitlines()
     assert "fitted, to some runs only: everything" in lines
     fitted, missed = (line for line in lines if "900/880" in line or "1,000/880" in line)
@@ -168,7 +168,7 @@ def test_the_table_keeps_to_its_width_and_cuts_nothing():
          "error_pct": 700.0, "quoted": ""},
         {"what": "b " * 60, "quoted": "c " * 90},
     ]  # fmt: skip
-    text = as_text([long], [], "basis " * 40, checks)
+    text = validation_text([long], [], "basis " * 40, checks)
     assert max(cell_len(line) for line in text.splitlines()) <= MAX_WIDTH
     assert "…" not in text
     assert "+700.0%" in text

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fairbench.api.result import Result
 from fairbench.errors import UsageError
-from fairbench.results.places import labels
+from fairbench.results.grid import labels
 
 
 def compare(*results: Result) -> pa.Table:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from fairbench.config import ExperimentSpec
 from fairbench.metrics.arrow import to_arrow
 from fairbench.results.comparison import experiment_of
-from fairbench.results.places import Experiment, tables_of
+from fairbench.results.grid import Experiment, experiment_tables
 from fairbench.results.run_result import RunResult
 from fairbench.results.store import StoredRun
 
@@ -53,7 +53,7 @@ class Result:
     def unsaved(cls, spec: ExperimentSpec, result: RunResult) -> Result:
         """Of a run that was kept in memory."""
         tables = {name: _as_table(columns) for name, columns in result.tables().items()}
-        return cls(_InMemory(Path(), result.summary, {}, tables), tables_of(spec), None)
+        return cls(_InMemory(Path(), result.summary, {}, tables), experiment_tables(spec), None)
 
     @property
     def summary(self) -> dict[str, Any]:

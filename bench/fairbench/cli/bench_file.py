@@ -10,7 +10,8 @@ from typer import Option
 
 from fairbench.errors import UsageError
 from fairbench.metrics.records import Requests
-from fairbench.report.bench_line import append_line, bench_details, bench_line, check_appendable
+from fairbench.report.bench_line import bench_details, bench_line
+from fairbench.results.line_file import append_line, check_appendable
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun
 

@@ -15,10 +15,10 @@ from fairbench.errors import RunFailed
 from fairbench.gate.github import as_commands
 from fairbench.gate.judge import Verdict
 from fairbench.gate.junit import as_junit
-from fairbench.gate.markdown import as_markdown
+from fairbench.gate.markdown import outcome_markdown
 from fairbench.gate.outcome import Outcome, judge
 from fairbench.gate.points import read_pairs
-from fairbench.gate.table import as_text
+from fairbench.gate.table import outcome_text
 
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of GitHub Actions shows
 
@@ -98,13 +98,13 @@ def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool =
 
 def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
     if output is Format.MARKDOWN:
-        return as_markdown(outcome)
+        return outcome_markdown(outcome)
     if output is Format.JUNIT:
         return as_junit(outcome, cannot_tell_fails=cannot_tell_fails)
     if output is Format.GITHUB:
         return as_commands(outcome, cannot_tell_fails=cannot_tell_fails)
     colour, width = look()
-    return as_text(outcome, colour=colour, width=width)
+    return outcome_text(outcome, colour=colour, width=width)
 
 
 def fail_unless_passed(

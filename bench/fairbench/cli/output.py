@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from fairbench.report.table import MAX_WIDTH, as_text
+from fairbench.report.table import MAX_WIDTH, summary_text
 
 MIN_WIDTH = 60
 
@@ -20,7 +20,7 @@ MIN_WIDTH = 60
 def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
     """The summary for people, on stdout; plain text unless stdout is a terminal."""
     colour, width = look()
-    text = as_text(summary, path=path, complete=complete, colour=colour, width=width)
+    text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)
     typer.echo(text, nl=False)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from fairbench.errors import DataError, UsageError
 from fairbench.report.pages.html import as_html
-from fairbench.report.pages.markdown import as_markdown
+from fairbench.report.pages.markdown import page_markdown
 from fairbench.report.pages.page import Page
 from fairbench.report.pages.repeat_page import repeat_page
 from fairbench.report.pages.run_page import run_page
@@ -58,4 +58,4 @@ def _page(directory: Path) -> Page:
 
 
 def _rendered(page: Page, suffix: str) -> str:
-    return as_markdown(page) if suffix == ".md" else as_html(page)
+    return page_markdown(page) if suffix == ".md" else as_html(page)

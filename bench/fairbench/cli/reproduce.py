@@ -17,7 +17,7 @@ from fairbench.execute.context import run_context
 from fairbench.execute.figure_stores import fill_store
 from fairbench.figures.catalogue import FIGURES, check_drawable
 from fairbench.figures.central.store import fill_timings
-from fairbench.figures.claims.table import as_markdown, judge_all, write
+from fairbench.figures.claims.table import claims_markdown, judge_all, write
 
 ALL, CLAIMS = "all", "claims"
 CLAIMS_DIR = Path("results")
@@ -88,4 +88,4 @@ def _judge(folders: Mapping[str, Path], claims_dir: Path) -> None:
     judged = judge_all({name: FIGURES[name].read(folder) for name, folder in folders.items()})
     for path in write(judged, claims_dir):
         typer.echo(path)
-    typer.echo(as_markdown(judged), nl=False)
+    typer.echo(claims_markdown(judged), nl=False)

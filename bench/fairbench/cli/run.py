@@ -21,7 +21,7 @@ from fairbench.execute.repeats import repeat
 from fairbench.execute.requests import FLAGS, experiment
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
-from fairbench.report.interval_lines import as_lines
+from fairbench.report.interval_lines import repeat_lines
 from fairbench.results.store import read_run
 
 
@@ -245,6 +245,6 @@ def _repeat(
         print_json(repeats.combined)
         typer.echo(f"fairbench: saved to {repeats.path}", err=True)
     else:
-        typer.echo("\n".join([*as_lines(repeats.combined), f"files  {repeats.path}"]))
+        typer.echo("\n".join([*repeat_lines(repeats.combined), f"files  {repeats.path}"]))
     if not repeats.combined["complete"]:
         raise typer.Exit(context.interrupted.exit_code if context.interrupted() else FAILED)

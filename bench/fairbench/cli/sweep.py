@@ -22,8 +22,8 @@ from fairbench.execute.requests import sweep_of
 from fairbench.execute.sweep_jobs import expected_requests
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
 from fairbench.live.backends.base import LiveOptions
-from fairbench.report.comparison_table import as_text
-from fairbench.results.places import point_names
+from fairbench.report.comparison_table import comparison_text
+from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
 
 
@@ -178,7 +178,7 @@ def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
     else:
         if outcome.cells:
             colour, width = look()
-            typer.echo(as_text(outcome.cells, colour=colour, width=width), nl=False)
+            typer.echo(comparison_text(outcome.cells, colour=colour, width=width), nl=False)
         typer.echo(f"files  {path}")
         for failure in outcome.failures:
             typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)

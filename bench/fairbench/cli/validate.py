@@ -18,7 +18,7 @@ from fairbench.validate.calibrate import candidates, fitted_runs
 from fairbench.validate.compare import RunComparison, compare_run
 from fairbench.validate.crosschecks import crosschecks as read_crosschecks
 from fairbench.validate.files import as_json_object, check_output, write_files
-from fairbench.validate.live_run import as_lines, compare_live, simulated_spec
+from fairbench.validate.live_run import compare_live, live_lines, simulated_spec
 from fairbench.validate.measured import MeasuredRun, load_measured
 from fairbench.validate.order import scheduler_orders
 from fairbench.validate.replay import (
@@ -27,7 +27,7 @@ from fairbench.validate.replay import (
     PREFILL_OVERHEAD_MS,
     replay_run,
 )
-from fairbench.validate.table import as_text
+from fairbench.validate.table import validation_text
 
 
 def validate(
@@ -99,7 +99,7 @@ def _validate_live(
     if as_json:
         print_json(comparison.as_dict())
     else:
-        typer.echo("\n".join(as_lines(comparison)))
+        typer.echo("\n".join(live_lines(comparison)))
 
 
 def _compared(runs: list[MeasuredRun]) -> list[RunComparison]:
@@ -130,7 +130,7 @@ def _report(
     if as_json:
         print_json(whole)
     else:
-        typer.echo(as_text(runs, orders, _basis(), checks), nl=False)
+        typer.echo(validation_text(runs, orders, _basis(), checks), nl=False)
 
 
 def _settings() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.live.backends.registry import same_workers
-from fairbench.results.places import point_names
+from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
 
 

@@ -14,7 +14,7 @@ from fairbench.execute.interruption import Interruption
 from fairbench.execute.one_run import simulate_task
 from fairbench.execute.outcomes import FailedPoint, keep_outcome
 from fairbench.results.comparison import alone_key
-from fairbench.results.places import point_names, tables_of
+from fairbench.results.grid import experiment_tables, point_names
 from fairbench.results.sweep_store import SweepStore
 from fairbench.sim.alone import ROUTERS, simulate_alone
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
@@ -49,7 +49,7 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
         if key not in finished:
             task = partial(simulate_task, spec, store.runs)
             yield Job(name, key, expected_requests(spec, spec.client_plans()), task)
-        key = alone_key(tables_of(spec))
+        key = alone_key(experiment_tables(spec))
         if with_alone and key not in alone:
             alone.add(key)
             good = [plan for plan in spec.client_plans() if not plan.misbehaving]

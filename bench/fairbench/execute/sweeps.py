@@ -14,7 +14,7 @@ from fairbench.execute.outcomes import FailedPoint
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.run_folder import run_folder
-from fairbench.results.comparison import Cell, compare_sweep
+from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.store import write_json
 from fairbench.results.sweep_metrics import write_metrics
 from fairbench.results.sweep_store import SweepStore
@@ -27,7 +27,7 @@ class SweepOutcome:
     """The cells of a sweep, what of it failed, and both as ``comparison.json`` has them."""
 
     store: SweepStore
-    cells: Sequence[Cell]
+    cells: Sequence[SchedulerResults]
     failures: Sequence[FailedPoint]
     comparison: dict[str, Any]
 
@@ -76,7 +76,7 @@ def run_sweep(
 
 
 def _comparison(
-    store: SweepStore, cells: Iterable[Cell], failures: Iterable[FailedPoint]
+    store: SweepStore, cells: Iterable[SchedulerResults], failures: Iterable[FailedPoint]
 ) -> dict[str, Any]:
     return {
         "sweep": store.path.name,

@@ -14,8 +14,8 @@ from fairbench.config.sweep import overridden, read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.figures.fig4 import read_timings
-from fairbench.figures.look import paper_style, save
-from fairbench.results.comparison import Cell, compare_sweep
+from fairbench.figures.style import paper_style, save
+from fairbench.results.comparison import SchedulerResults, compare_sweep
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -28,7 +28,7 @@ def read_cells(folder: Path) -> Any:
     return cells
 
 
-def check_own(cells: Sequence[Cell], name: str, folder: Path) -> None:
+def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
     """Raise DataError for a cell that the sweep of that figure has not: its title would be wrong.
 
     Machine, length and settings of the runs may differ.

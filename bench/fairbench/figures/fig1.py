@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.look import caption, panels, scheduler_look
 from fairbench.figures.provenance import provenance
+from fairbench.figures.style import caption, panels, scheduler_style
 from fairbench.figures.values import row_of, setting_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,18 +25,18 @@ THROUGHPUT = "service_rate_tok_s"
 MARK, GROWTH = 30, 12  # area of the first mark in points, and by how much the next is larger
 
 
-def quantum_of(cell: Cell) -> int | None:
+def quantum_of(cell: SchedulerResults) -> int | None:
     """Q^u in tokens; None for a scheduler without."""
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
 
 
-def rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
     """One per cell, with its ``quantum_tokens``."""
     metrics = (THROUGHPUT, *FAIRNESS)
     return [row_of(cell, metrics, quantum_tokens=quantum_of(cell)) for cell in cells]
 
 
-def draw(cells: Sequence[Cell]) -> Figure:
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
     """Two panels: the paper's measure of fairness, and one that allows for unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
@@ -63,7 +63,7 @@ def _range(table: Sequence[dict[str, Any]]) -> str:
 
 def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
     for scheduler in dict.fromkeys(row["scheduler"] for row in table):
-        look = scheduler_look(scheduler)
+        style = scheduler_style(scheduler)
         of_scheduler = [row for row in table if row["scheduler"] == scheduler]
         mine = [row for row in of_scheduler if None not in (row[metric], row[THROUGHPUT])]
         axes.errorbar(
@@ -71,14 +71,14 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
             [row[THROUGHPUT] / 1000 for row in mine],
             xerr=_arms(mine, metric, 1),
             yerr=_arms(mine, THROUGHPUT, 1000),
-            color=look.colour, marker=look.marker, markersize=2, linestyle=":", label=look.label,
-            ecolor=(look.colour, 0.25), elinewidth=1.0,
+            color=style.colour, marker=style.marker, markersize=2, linestyle=":", label=style.label,
+            ecolor=(style.colour, 0.25), elinewidth=1.0,
         )  # fmt: skip
         axes.scatter(
             [row[metric] for row in mine],
             [row[THROUGHPUT] / 1000 for row in mine],
             [MARK + GROWTH * number for number in range(len(mine))],
-            color=look.colour, marker=look.marker, alpha=0.6, linewidths=0, zorder=3,
+            color=style.colour, marker=style.marker, alpha=0.6, linewidths=0, zorder=3,
         )  # fmt: skip
 
 

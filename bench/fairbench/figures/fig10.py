@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.look import caption, panels, scheduler_look
 from fairbench.figures.provenance import provenance
+from fairbench.figures.style import caption, panels, scheduler_style
 from fairbench.figures.values import in_units, plot_rows, row_of, setting_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,18 +21,18 @@ THROUGHPUT, JAIN = "service_rate_tok_s", "jain_index"
 SCENARIOS = {"s2": "one misbehaving client", "none": "all well-behaved"}
 
 
-def quantum_of(cell: Cell) -> int | None:
+def quantum_of(cell: SchedulerResults) -> int | None:
     """Q^w in tokens; None for a scheduler without."""
     is_d2lpm = cell.combined["scheduler"] == "d2lpm"
     return setting_of(cell, "d2lpm.worker_quantum") if is_d2lpm else None
 
 
-def rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
     """One per cell, with its ``quantum_tokens``."""
     return [row_of(cell, (THROUGHPUT, JAIN), quantum_tokens=quantum_of(cell)) for cell in cells]
 
 
-def draw(cells: Sequence[Cell]) -> Figure:
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
     """Above throughput, below Jain's index; a column with a misbehaving client, one without."""
     table = rows(cells)
     shown = [name for name in SCENARIOS if any(row["scenario"] == name for row in table)]
@@ -58,8 +58,8 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
     scaled = in_units(table, metric, 1000 if metric == THROUGHPUT else 1)
     for row in scaled:
         if row["quantum_tokens"] is None and row[metric] is not None:
-            look = scheduler_look(row["scheduler"])
-            axes.axhline(row[metric], color=look.colour, linestyle=look.line, label=look.label)
+            style = scheduler_style(row["scheduler"])
+            axes.axhline(row[metric], color=style.colour, linestyle=style.line, label=style.label)
     swept = [row for row in scaled if row["quantum_tokens"] is not None]
     for scheduler in dict.fromkeys(row["scheduler"] for row in swept):
         plot_rows(axes, swept, "quantum_tokens", metric, scheduler)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.look import caption, panels
 from fairbench.figures.provenance import provenance
+from fairbench.figures.style import caption, panels
 from fairbench.figures.values import in_units, plot_rows, row_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,17 +22,17 @@ COLUMNS = {
 }
 
 
-def clients_of(cell: Cell) -> int:
+def clients_of(cell: SchedulerResults) -> int:
     """How many clients a cell's runs have."""
     return len(cell.combined["clients"])
 
 
-def rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
     """One per cell, with its number of ``clients``."""
     return [row_of(cell, tuple(COLUMNS), clients=clients_of(cell)) for cell in cells]
 
 
-def draw(cells: Sequence[Cell]) -> Figure:
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
     """Service rate, and beside it the cache hit rate from which it follows."""
     table = rows(cells)
     figure, axes = panels(1, len(COLUMNS), 8.0, 3.3)

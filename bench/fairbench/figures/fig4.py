@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
-from fairbench.figures.look import BLUE, GREEN, HATCHES, ORANGE, caption, panels
+from fairbench.figures.style import HATCHES, caption, panels
+from fairbench.report.palette import BLUE, GREEN, ORANGE
 from fairbench.results.store import read_json
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ QUEUE = 200  # of the panel over replicas (000:L209)
 REPLICAS = 8  # of the panel over queue lengths
 
 PARTS = {
-    "synchronisation_ms": ("messages", ORANGE),
-    "match_ms": ("prefix match", BLUE),
-    "dispatch_ms": ("sort and DLPM", GREEN),
+    "synchronisation_ms": ("messages", ORANGE.colour),
+    "match_ms": ("prefix match", BLUE.colour),
+    "dispatch_ms": ("sort and DLPM", GREEN.colour),
 }
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.look import caption, log_y, panels
 from fairbench.figures.provenance import provenance
+from fairbench.figures.style import caption, log_y, panels
 from fairbench.figures.values import in_units, plot_rows, row_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,12 +27,12 @@ COLUMNS = {
 REACHABLE = "jain_index_maxmin"
 
 
-def rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
     """One per cell."""
     return [row_of(cell, [*COLUMNS, REACHABLE]) for cell in cells]
 
 
-def draw(cells: Sequence[Cell]) -> Figure:
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
     """The figure of all cells; latencies on a logarithmic axis."""
     table = rows(cells)
     places = list(dict.fromkeys((row["workload"], row["scenario"]) for row in table))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairbench.figures.over_time import draw_over_time, rows_over_time
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 MEASURES = ("response_s", "service_ktok_s")
 
 
-def rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
     """One per scheduler, client and interval."""
     return rows_over_time(cells, MEASURES)
 
 
-def draw(cells: Sequence[Cell]) -> Figure:
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
     """A column a scheduler, a line a client."""
     title = "DLPM Fig. 8: conversations; clients 2 and 3 flood, client 2 until half of the arrivals"
     return draw_over_time(cells, rows(cells), title, MEASURES)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairbench.figures.over_time import draw_over_time, rows_over_time
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 MEASURES = ("response_s", "actual_service_ktok_s", "service_ktok_s")
 
 
-def rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
     """One per scheduler, client and interval."""
     return rows_over_time(cells, MEASURES)
 
 
-def draw(cells: Sequence[Cell]) -> Figure:
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
     """A column a scheduler, a line a client."""
     title = "DLPM Fig. 9: trees of thought until all are done; client 0 has 10 times the prefix"
     return draw_over_time(cells, rows(cells), title, MEASURES)

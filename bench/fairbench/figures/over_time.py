@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairbench.figures.look import CLIENTS, caption, panels, scheduler_look
 from fairbench.figures.provenance import of_first_runs
+from fairbench.figures.style import caption, client_style, panels, scheduler_style
 from fairbench.figures.timeline import client_names, response_times, service_rates
 from fairbench.metrics.records import Floats
 from fairbench.metrics.service import View
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
-def rows_over_time(cells: Sequence[Cell], measures: Sequence[str]) -> list[dict[str, Any]]:
+def rows_over_time(
+    cells: Sequence[SchedulerResults], measures: Sequence[str]
+) -> list[dict[str, Any]]:
     """One per scheduler, client and interval; of the first run of each cell."""
     found = []
     for cell in cells:
@@ -65,7 +67,10 @@ def rows_over_time(cells: Sequence[Cell], measures: Sequence[str]) -> list[dict[
 
 
 def draw_over_time(
-    cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]], title: str, names: Sequence[str]
+    cells: Sequence[SchedulerResults],
+    rows: Sequence[Mapping[str, Any]],
+    title: str,
+    names: Sequence[str],
 ) -> Figure:
     """The figure of ``rows_over_time``; ``names`` are the measures, ``cells`` tell their basis."""
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
@@ -77,7 +82,7 @@ def draw_over_time(
             for client in dict.fromkeys(row["client"] for row in mine):
                 _line(axes[line][column], [row for row in mine if row["client"] == client], name)
             axes[line][column].axvline(mine[-1]["end_s"], color="0.3", linewidth=0.8)
-        name = scheduler_look(scheduler).label
+        name = scheduler_style(scheduler).label
         axes[0][column].set_title(f"{name}, {_end(cells, scheduler)}", fontsize=9)
         axes[-1][column].set_xlabel("time, s")
     for line, name in enumerate(names):
@@ -92,7 +97,7 @@ def draw_over_time(
     return figure
 
 
-def _end(cells: Sequence[Cell], scheduler: str) -> str:
+def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
     """When the run ended, and whether all was done."""
     cell = next(cell for cell in cells if cell.combined["scheduler"] == scheduler)
     summary = cell.runs[0].summary
@@ -100,13 +105,13 @@ def _end(cells: Sequence[Cell], scheduler: str) -> str:
 
 
 def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
-    look = CLIENTS[int(rows[0]["client"].rpartition("-")[2])]
+    style = client_style(int(rows[0]["client"].rpartition("-")[2]))
     middle_s = [(row["start_s"] + row["end_s"]) / 2 for row in rows]
     axes.plot(
         middle_s,
         [float("nan") if row[name] is None else row[name] for row in rows],
-        color=look.colour, linestyle=look.line, marker=look.marker,
-        markersize=3, markevery=4, label=look.label,
+        color=style.colour, linestyle=style.line, marker=style.marker,
+        markersize=3, markevery=4, label=style.label,
     )  # fmt: skip
 
 

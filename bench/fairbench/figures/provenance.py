@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairbench.report.table import basis
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 
-def provenance(cells: Sequence[Cell]) -> str:
+def provenance(cells: Sequence[SchedulerResults]) -> str:
     """One line: ``simulated on PROFILE; seeds 0 to 2, mean and 95% bootstrap interval``."""
     return _origin([run.summary for cell in cells for run in cell.runs])
 
 
-def of_first_runs(cells: Sequence[Cell]) -> str:
+def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
     """The same for what is shown of the first run of each cell only."""
     return _origin([cell.runs[0].summary for cell in cells])
 

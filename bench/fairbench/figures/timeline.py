@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.records import Floats, Ints, ServiceLog
+from fairbench.metrics.records import Floats, Ints, Service
 from fairbench.metrics.service import View, cumulative
 from fairbench.results.store import StoredRun
 
@@ -20,12 +20,12 @@ def client_names(run: StoredRun) -> list[str]:
     return [client["client"] for client in run.summary["clients"]]
 
 
-def read_service(run: StoredRun) -> ServiceLog:
+def read_service(run: StoredRun) -> Service:
     """A run's service log; clients are indices into ``client_names``."""
     table = run.table("service")
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names
                                if name != "client"}  # fmt: skip
-    return ServiceLog.from_columns(columns | {"client": _codes(table, client_names(run))})
+    return Service.from_columns(columns | {"client": _codes(table, client_names(run))})
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.figures.look import scheduler_look
-from fairbench.results.comparison import Cell
+from fairbench.figures.style import scheduler_style
+from fairbench.results.comparison import SchedulerResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ class Value(NamedTuple):
     at_least: bool
 
 
-def value_of(cell: Cell, metric: str) -> Value | None:
+def value_of(cell: SchedulerResults, metric: str) -> Value | None:
     """A metric of a cell, None where no run defines it."""
     found = cell.combined[metric]
     if found is None:
@@ -29,29 +29,29 @@ def value_of(cell: Cell, metric: str) -> Value | None:
     return Value(found["mean"], found["low"], found["high"], bool(found.get("lower_bound")))
 
 
-def mean_of(cell: Cell, metric: str) -> float | None:
+def mean_of(cell: SchedulerResults, metric: str) -> float | None:
     """Only the mean."""
     found = value_of(cell, metric)
     return None if found is None else found.mean
 
 
-def setting_of(cell: Cell, name: str) -> Any:
+def setting_of(cell: SchedulerResults, name: str) -> Any:
     """A setting of a cell's experiment, such as ``dlpm.quantum``."""
     part, _, parameter = name.partition(".")
     return cell.runs[0].experiment["settings"][part][parameter]
 
 
-def chosen(cells: Iterable[Cell], **wanted: Any) -> list[Cell]:
+def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerResults]:
     """The cells whose scheduler, workload, scenario or dp are these."""
     return [c for c in cells if all(c.combined[key] == value for key, value in wanted.items())]
 
 
-def schedulers(cells: Iterable[Cell]) -> list[str]:
+def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
     """The schedulers of some cells, in the order in which they come."""
     return list(dict.fromkeys(cell.combined["scheduler"] for cell in cells))
 
 
-def row_of(cell: Cell, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
+def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
     """A row to draw and to save: what was run, ``more``, and each metric with its interval."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
@@ -73,17 +73,17 @@ def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
     """One scheduler's line over ``x`` with its intervals; open marks are only lower bounds."""
-    look = scheduler_look(scheduler)
+    style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
     xs, means = [row[x] for row in mine], [row[metric] for row in mine]
-    axes.plot(xs, means, color=look.colour, linestyle=look.line)
+    axes.plot(xs, means, color=style.colour, linestyle=style.line)
     for side in ("low", "high"):
         if any(row[f"{metric}_{side}"] != row[metric] for row in mine):
             axes.fill_between(
                 xs, means, [row[f"{metric}_{side}"] for row in mine],
-                color=look.colour, alpha=0.15, linewidth=0,
+                color=style.colour, alpha=0.15, linewidth=0,
             )  # fmt: skip
     for row in mine:
-        filled = "white" if row[f"{metric}_at_least"] else look.colour
-        axes.plot(row[x], row[metric], look.marker, color=look.colour, markerfacecolor=filled)
-    axes.plot([], [], look.marker, color=look.colour, linestyle=look.line, label=look.label)
+        filled = "white" if row[f"{metric}_at_least"] else style.colour
+        axes.plot(row[x], row[metric], style.marker, color=style.colour, markerfacecolor=filled)
+    axes.plot([], [], style.marker, color=style.colour, linestyle=style.line, label=style.label)

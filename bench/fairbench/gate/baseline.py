@@ -20,7 +20,7 @@ from fairbench.gate.points import differences
 from fairbench.gate.table import changes_table
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import experiment_of
-from fairbench.results.places import tables_of
+from fairbench.results.grid import experiment_tables
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
 
 # What tells runs apart, but not what they show: a rerun elsewhere is to leave no trace.
@@ -49,7 +49,7 @@ def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
     """
     for name, spec in specs.items():
         file = folder / name / EXPERIMENT
-        found = differences(tables_of(spec), read_toml(file, str(file)))
+        found = differences(experiment_tables(spec), read_toml(file, str(file)))
         if not (folder / name / SUMMARY).exists():
             found = ["no results are stored"]
         if found:

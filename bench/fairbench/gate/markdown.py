@@ -11,7 +11,7 @@ from fairbench.report.pages.markdown import escaped, table
 MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL: "❔ cannot tell"}
 
 
-def as_markdown(outcome: Outcome) -> str:
+def outcome_markdown(outcome: Outcome) -> str:
     """A table of all verdicts, and of all changes, folded away."""
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
     headings = ("", "point", "clause", "baseline", "current", "change", "why")

@@ -7,24 +7,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, unknown_name
-
-CLIENTS = "clients."  # keys inside ``clients`` are clients.NAME.KEY, as in ``notes``
-
-MORE_IS_BETTER = frozenset(
-    {"service_rate_tok_s", "actual_service_tok_s", "output_rate_tok_s", "best_service_rate_tok_s"}
-    | {"request_throughput", "output_throughput", "completed", "total_output_tokens"}
-    | {"jain_index", "jain_index_actual", "jain_index_entitlement", "jain_index_paper_window"}
-    | {"min_entitlement_ratio", "min_entitlement_best_ratio", "cache_hit_rate"}
-    | {"entitlement_ratio", "entitlement_best_ratio"}
-)
-LESS_IS_BETTER = frozenset(
-    {f"{statistic}_{what}_ms" for statistic in ("mean", "median", "std", "p50", "p99")
-     for what in ("ttft", "tpot", "itl", "e2el")}
-    | {f"{whose}p{percent}_s" for whose in ("victim_", "") for percent in (50, 95, 99)}
-    | {f"time_to_{percent}pct_s" for percent in (50, 90, 100)}
-    | {"sharing_incentive_p50", "sharing_incentive_p99", "max_service_gap"}
-    | {"failed", "refused", "latency_unfinished", "latency_refused"}
-)  # fmt: skip
+from fairbench.metrics.catalogue import CLIENTS, metric_of
+from fairbench.metrics.metric import Better
 
 
 class Value(NamedTuple):
@@ -87,13 +71,13 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
         raise unknown_name("metric", metric, filter(_has_a_worse_side, alike))
     if not _has_a_worse_side(metric):
         raise UsageError(f"metric {metric!r}: neither more nor less of it is worse")
-    return _name(metric) in MORE_IS_BETTER
+    return _better(metric) is Better.MORE
 
 
 def _has_a_worse_side(metric: str) -> bool:
-    return _name(metric) in MORE_IS_BETTER | LESS_IS_BETTER
+    return _better(metric) is not Better.NEITHER
 
 
-def _name(metric: str) -> str:
-    """The metric, without the client that it is of."""
-    return metric.rpartition(".")[2] if metric.startswith(CLIENTS) else metric
+def _better(metric: str) -> Better:
+    known = metric_of(metric)
+    return known.better if known else Better.NEITHER

@@ -10,7 +10,7 @@ from typing import Any
 from fairbench.config.toml import toml_value
 from fairbench.errors import DataError
 from fairbench.results.comparison import ComparedRun, compare_sweep, experiment_of
-from fairbench.results.places import DEFAULT, Experiment, flat, key_of, labels
+from fairbench.results.grid import DEFAULT, Experiment, flat, key_of, labels
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, Summary, read_run
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.sweep_store import SWEEP_FILE

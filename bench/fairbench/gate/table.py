@@ -11,15 +11,15 @@ from rich.text import Text
 
 from fairbench.gate.changes import Change
 from fairbench.gate.judge import Verdict
-from fairbench.gate.metrics import CLIENTS
 from fairbench.gate.outcome import Outcome, counted
+from fairbench.metrics.catalogue import CLIENTS
 from fairbench.report.table import MAX_WIDTH, printed
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: "yellow"}
 HEADINGS = ("baseline", "current", "change")
 
 
-def as_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+def outcome_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
     """The outcome as lines of text, with ANSI colours or without."""
     return printed(_render(outcome), colour=colour, width=width)
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.live.service_rows import service_of
-from fairbench.metrics.records import Programs, Requests
-from fairbench.results.run_result import STATUS_NAMES, Tables
+from fairbench.metrics.records import STATUS_NAMES, Programs, Requests
+from fairbench.metrics.tables import Tables
 
 FINISHED, REFUSED, UNFINISHED = STATUS_NAMES
 REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairbench.metrics.records import Floats, Ints, Requests, ServiceLog
+from fairbench.metrics.records import Floats, Ints, Requests, Service
 
 DECODE_STEPS = 16
 
 
-def service_of(requests: Requests, last_token_s: Floats) -> ServiceLog:
+def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Prefill and decode rows of all requests, in order of start and worker.
 
     ``last_token_s`` is when the last token so far came, of each request; NaN if there is none.
@@ -45,7 +45,7 @@ def service_of(requests: Requests, last_token_s: Floats) -> ServiceLog:
         extend_tokens=nothing,
     )
     both = {name: np.concatenate([prefill[name], decode[name]]) for name in prefill}
-    log = ServiceLog.from_columns(both)
+    log = Service.from_columns(both)
     return log.take(np.lexsort((log.worker, log.start_s)))
 
 

@@ -12,12 +12,13 @@ from fairbench.live.backends.base import Served
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import LiveRecords
-from fairbench.metrics.records import Client, Facts
-from fairbench.metrics.summary import summarize
-from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
-from fairbench.results.facts import cluster_bound, run_window
+from fairbench.metrics.metric import Needs
+from fairbench.metrics.records import Facts
+from fairbench.metrics.tables import Tables
+from fairbench.metrics.unknown import forget_needing
+from fairbench.results.facts import cluster_bound
 from fairbench.results.header import run_header
-from fairbench.results.run_result import Tables
+from fairbench.results.run_facts import metrics_of, run_facts
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
@@ -36,10 +37,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """The summary as JSON types: metrics, and what was run on what."""
     facts = _facts(spec, result, served)
-    metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    metrics = metrics_of(tables, facts)
     notes: dict[str, str] = metrics["notes"]
-    if facts.bound is None:
-        notes["bound_source"] = facts.bound_unavailable
     _measure_gaps(metrics, records)
     _forget_unknown(metrics, records)
     notes |= _remarks(spec, records)
@@ -54,7 +53,7 @@ def summary_of(
         timing_grade=served.timing_grade,
         timing_error_pct=0.0,
         token_count_method=counter.method if counter else None,
-        bound_source=facts.bound.source if facts.bound else None,
+        bound=facts.bound,
         served={"emulated": served.emulated, "backend": served.backend, "served": served.name},
     )
     return {
@@ -69,15 +68,14 @@ def summary_of(
 def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
     workers = served.workers or spec.dp
     bound, reason = _bound(spec, served)
-    return Facts(
-        clients=tuple(Client(plan.client, plan.misbehaving) for plan in spec.client_plans()),
-        window=run_window(spec, result.last_arrival_s, result.end_s),
-        horizon_s=result.end_s,
+    return run_facts(
+        spec,
+        spec.client_plans(),
+        last_arrival_s=result.last_arrival_s,
+        end_s=result.end_s,
         workers=workers,
         pool_tokens=served.pool_tokens or 0,
-        latency=spec.workload.latency,
         bound=bound,
-        bound_workers=workers,
         bound_unavailable=reason,
     )
 
@@ -104,9 +102,9 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
     """Replace by null, with the reason, what depends on something that the server kept back."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
-        forget(metrics, NEEDS_ADMISSION, NO_ADMISSION)
+        forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
     if any(request.cached_tokens is None for request in answered):
-        forget(metrics, NEEDS_CACHED, NO_CACHED)
+        forget_needing(metrics, Needs.CACHED, NO_CACHED)
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:

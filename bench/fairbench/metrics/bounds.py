@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairbench.core import ServiceBound, ServiceWeights
-from fairbench.metrics.records import Facts, Requests, ServiceLog
+from fairbench.metrics.records import Facts, Requests, Service
 from fairbench.metrics.service import View, cumulative
 
 
@@ -40,7 +40,7 @@ def largest_input(requests: Requests) -> int:
     return int(admitted.max(initial=0))
 
 
-def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) -> int:
+def largest_remaining_output(requests: Requests, log: Service, facts: Facts) -> int:
     """The most output tokens that a client's admitted requests on one worker still had to make.
 
     Taken just after every admission, from what the requests really produced in this run. Where

@@ -9,7 +9,8 @@ import numpy as np
 
 from fairbench.metrics.fairness import Shares
 from fairbench.metrics.latency import Sample, client_sample, mean_percentile, percentile
-from fairbench.metrics.notes import EMPTY_WINDOW, Notes
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.reasons import NO_COHORT, NO_VICTIM
 from fairbench.metrics.records import Facts, Programs, Requests
 from fairbench.metrics.totals import cache_hit_rate, ratio
 
@@ -78,7 +79,7 @@ def client_summary(
     key = f"clients.{client.name}."
 
     def rate(name: str, amount: float) -> float:
-        return notes.value(key + name, ratio(amount, length), EMPTY_WINDOW)
+        return notes.value(key + name, ratio(amount, length))
 
     p50, p95, p99 = (
         notes.latency(f"{key}p{p}_s", percentile(sample, p), _undefined(sample)) for p in PERCENTS
@@ -92,18 +93,14 @@ def client_summary(
         actual_service_tok_s=rate("actual_service_tok_s", float(got.actual[index])),
         demand_tok_s=rate("demand_tok_s", float(got.demand[index])),
         entitlement_tok_s=rate("entitlement_tok_s", float(got.entitlement[index])),
-        entitlement_ratio=notes.value(
-            key + "entitlement_ratio", float(got.ratio[index]), "it was entitled to no service"
-        ),
+        entitlement_ratio=notes.value(key + "entitlement_ratio", float(got.ratio[index])),
         p50_s=p50,
         p95_s=p95,
         p99_s=p99,
         latency_n=sample.n,
         latency_unfinished=len(sample.more_than_s),
         latency_refused=sample.refused,
-        cache_hit_rate=notes.value(
-            key + "cache_hit_rate", cache_hit_rate(requests, own), "no request was admitted"
-        ),
+        cache_hit_rate=notes.value(key + "cache_hit_rate", cache_hit_rate(requests, own)),
     )
 
 
@@ -122,7 +119,7 @@ def victims(cohorts: list[Sample], facts: Facts, notes: Notes) -> Victims:
             for (name, sample), one in zip(good, each, strict=True)
             if not isfinite(one.value_s)
         )
-        why = next(reasons, "there is no well-behaved client")
+        why = next(reasons, NO_VICTIM)
         return notes.latency(f"victim_p{percent}_s", mean_percentile(each), why)
 
     smallest = min((sample.n for _, sample in good), default=0)
@@ -132,5 +129,5 @@ def victims(cohorts: list[Sample], facts: Facts, notes: Notes) -> Victims:
 def _undefined(sample: Sample) -> str:
     """Why a percentile of this sample may have no value."""
     if sample.n == 0:
-        return "nothing of it arrived in the window"
+        return NO_COHORT
     return f"it falls among the {sample.refused} refused of {sample.n}, which count as infinite"

@@ -14,7 +14,7 @@ from fairbench.metrics.records import (
     Facts,
     Floats,
     Programs,
-    ServiceLog,
+    Service,
     Window,
 )
 from fairbench.metrics.service import View, cumulative, window_service
@@ -99,7 +99,7 @@ class Shares:
         return kept
 
 
-def shares(programs: Programs, log: ServiceLog, facts: Facts, window: Window) -> Shares:
+def shares(programs: Programs, log: Service, facts: Facts, window: Window) -> Shares:
     """Who got what in the window, beside its entitlement."""
     clients, weights = len(facts.clients), facts.weights
     start = np.array([window.start_s])

@@ -10,17 +10,15 @@ from fairbench.metrics.bounds import (
     theorem_bound,
 )
 from fairbench.metrics.fairness import Shares, all_active_window, jain
-from fairbench.metrics.gap import NO_PAIR, max_service_gap
-from fairbench.metrics.notes import EMPTY_WINDOW, Notes
-from fairbench.metrics.records import Facts, Floats, Programs, Requests, ServiceLog, Window
+from fairbench.metrics.gap import max_service_gap
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.reasons import NO_SERVICE, NOT_ALL_ACTIVE
+from fairbench.metrics.records import Facts, Floats, Programs, Requests, Service, Window
 from fairbench.metrics.service import View, window_service
 from fairbench.metrics.totals import ratio
 from fairbench.metrics.waiting import unqueued_share
 
 DEMAND_LIMITED_ABOVE = 0.05  # of the window with nothing queued
-NO_SERVICE = "no client was served in the window"
-NO_DEMAND = "no client was entitled to any service in the window"
-NOT_ALL_ACTIVE = "at no time were all clients active"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Fairness:
 
 
 def fairness(
-    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
+    requests: Requests, programs: Programs, log: Service, facts: Facts, got: Shares, notes: Notes
 ) -> Fairness:
     """Everything about fairness, given the shares over the window."""
     gap = max_service_gap(requests, log, facts)
@@ -70,46 +68,42 @@ def fairness(
         actual_service_tok_s=_rate("actual_service_tok_s", float(got.actual.sum()), got, notes),
         output_rate_tok_s=_log_rate("output_rate_tok_s", View.OUTPUT, log, facts, got, notes),
         extend_rate_tok_s=_log_rate("extend_rate_tok_s", View.EXTEND, log, facts, got, notes),
-        queue_empty_share=value("queue_empty_share", empty, "the window is empty"),
+        queue_empty_share=value("queue_empty_share", empty),
         demand_limited=not empty <= DEMAND_LIMITED_ABOVE,
-        jain_index=value("jain_index", jain(got.service), NO_SERVICE),
-        jain_index_actual=value("jain_index_actual", jain(got.actual), NO_SERVICE),
-        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement), NO_DEMAND),
-        jain_index_entitlement=value("jain_index_entitlement", jain(entitled), NO_DEMAND),
+        jain_index=value("jain_index", jain(got.service)),
+        jain_index_actual=value("jain_index_actual", jain(got.actual)),
+        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement)),
+        jain_index_entitlement=value("jain_index_entitlement", jain(entitled)),
         min_entitlement_ratio=value(
-            "min_entitlement_ratio",
-            float(entitled.min()) if len(entitled) else float("nan"),
-            NO_DEMAND,
+            "min_entitlement_ratio", float(entitled.min()) if len(entitled) else float("nan")
         ),
-        max_service_gap=value("max_service_gap", gap.tokens if gap else float("nan"), NO_PAIR),
+        max_service_gap=value("max_service_gap", gap.tokens if gap else float("nan")),
         service_gap_bound=bound,
         service_gap_bound_s=bound_s,
         jain_index_paper_window=value(
             "jain_index_paper_window", jain(paper), NO_SERVICE if window else NOT_ALL_ACTIVE
         ),
-        paper_window_start_s=value("paper_window_start_s", start, NOT_ALL_ACTIVE),
-        paper_window_end_s=value("paper_window_end_s", end, NOT_ALL_ACTIVE),
+        paper_window_start_s=value("paper_window_start_s", start),
+        paper_window_end_s=value("paper_window_end_s", end),
     )
 
 
-def _service(view: View, log: ServiceLog, facts: Facts, window: Window) -> Floats:
+def _service(view: View, log: Service, facts: Facts, window: Window) -> Floats:
     return window_service(log, view, window, len(facts.clients), facts.weights)
 
 
 def _rate(key: str, amount: float, got: Shares, notes: Notes) -> float:
-    return notes.value(key, ratio(amount, got.window.length_s), EMPTY_WINDOW)
+    return notes.value(key, ratio(amount, got.window.length_s))
 
 
-def _log_rate(
-    key: str, view: View, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
-) -> float:
+def _log_rate(key: str, view: View, log: Service, facts: Facts, got: Shares, notes: Notes) -> float:
     """Tokens of a raw view per second of the window."""
     amount = _service(view, log, facts, got.window)
     return _rate(key, float(amount.sum()), got, notes)
 
 
 def _bound(
-    requests: Requests, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
+    requests: Requests, log: Service, facts: Facts, got: Shares, notes: Notes
 ) -> tuple[float, float]:
     """The theorem's bound in weighted tokens, and in seconds of the window's service rate."""
     if facts.bound is None:

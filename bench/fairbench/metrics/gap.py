@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.records import Facts, Floats, Requests, ServiceLog
+from fairbench.metrics.records import Facts, Floats, Requests, Service
 from fairbench.metrics.service import View, cumulative, step_ends
 from fairbench.metrics.waiting import Intervals, backlogs, intersection
-
-NO_PAIR = "no two clients were backlogged together"
 
 
 class Gap(NamedTuple):
@@ -34,13 +32,13 @@ class _Pair(NamedTuple):
     together: Intervals
 
 
-def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | None:
+def max_service_gap(requests: Requests, log: Service, facts: Facts) -> Gap | None:
     """The range of W_f - W_g, at its largest over pairs and maximal joint backlogs.
 
     The range over an interval is the largest |W_f(t1, t2) - W_g(t1, t2)| inside it. A backlog
     [a, e) sees what iterations book by ending in (a, e] and by starting in [a, e), since at one
     instant an iteration ends, then requests arrive, then a pass admits. The view is the bound's
-    (``client`` or, also without a bound, as charged). None if no two clients (see ``NO_PAIR``) had
+    (``client`` or, also without a bound, as charged). None if no two clients had
     a waiting request on every worker, at every instant of some interval.
     """
     pairs = _pairs(backlogs(requests, facts))
@@ -64,7 +62,7 @@ def _pairs(backlog: list[Intervals]) -> list[_Pair]:
     return pairs
 
 
-def _instants(log: ServiceLog, pairs: list[_Pair], workers: int) -> Floats:
+def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
     """The instants at which the difference between two clients can be at an extreme.
 
     On one worker a stretch moves the difference one way only, so that its two ends are enough;
@@ -82,7 +80,7 @@ def _instants(log: ServiceLog, pairs: list[_Pair], workers: int) -> Floats:
     return chosen
 
 
-def _states(log: ServiceLog, times: Floats, facts: Facts) -> Floats:
+def _states(log: Service, times: Floats, facts: Facts) -> Floats:
     """Service of each client, twice per instant: after the steps' ends, then after the starts."""
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     states = np.empty((len(facts.clients), 2 * len(times)))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import isfinite
 
+from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.latency import Percentile
-
-EMPTY_WINDOW = "the run ended before its window began"
 
 
 class Notes:
@@ -20,13 +19,15 @@ class Notes:
         self.reasons: dict[str, str] = {}
         self.censored: list[str] = []
 
-    def value(self, key: str, value: float, reason: str) -> float:
-        """The value; ``reason`` is kept if it is not a finite number."""
+    def value(self, key: str, value: float, reason: str = "") -> float:
+        """The value; if it is not a finite number, ``reason`` is kept, or the catalogue's."""
         if not isfinite(value):
-            self.reasons[key] = reason
+            metric = metric_of(key)
+            assert reason or metric, f"{key} is not in the catalogue"
+            self.reasons[key] = reason or (metric.undefined if metric else "")
         return value
 
-    def latency(self, key: str, percentile: Percentile, reason: str) -> float:
+    def latency(self, key: str, percentile: Percentile, reason: str = "") -> float:
         """The same for a percentile, which may be a lower bound."""
         if percentile.censored and isfinite(percentile.value_s):
             self.censored.append(key)

@@ -22,6 +22,7 @@ Codes: TypeAlias = NDArray[np.int8]
 Flags: TypeAlias = NDArray[np.bool_]
 
 FINISHED, REFUSED, UNFINISHED = 0, 1, 2
+STATUS_NAMES = ("finished", "refused", "unfinished")
 
 _DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.int8}
 
@@ -107,7 +108,7 @@ class Programs(Table):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ServiceLog(Table):
+class Service(Table):
     """One row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
 
     Each step lasts ``step_growth_s`` longer than the one before. ``input_tokens`` and

@@ -11,7 +11,7 @@ from enum import Enum
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.records import Floats, Ints, ServiceLog, Window
+from fairbench.metrics.records import Floats, Ints, Service, Window
 
 
 class View(Enum):
@@ -25,7 +25,7 @@ class View(Enum):
 
 
 def window_service(
-    log: ServiceLog, view: View, window: Window, clients: int, weights: ServiceWeights
+    log: Service, view: View, window: Window, clients: int, weights: ServiceWeights
 ) -> Floats:
     """Service of each client booked in the half-open window (tokens, weighted by ``view``)."""
     if window.length_s == 0:
@@ -36,7 +36,7 @@ def window_service(
 
 
 def cumulative(
-    log: ServiceLog,
+    log: Service,
     view: View,
     times: Floats,
     clients: int,
@@ -60,7 +60,7 @@ def cumulative(
     return booked
 
 
-def step_ends(log: ServiceLog, rows: Ints) -> tuple[Ints, Floats]:
+def step_ends(log: Service, rows: Ints) -> tuple[Ints, Floats]:
     """Every step of the given rows: the row it belongs to and the second at which it ends.
 
     The first step lasts d with ``steps * d + growth * steps * (steps - 1) / 2 = end - start``.
@@ -76,7 +76,7 @@ def step_ends(log: ServiceLog, rows: Ints) -> tuple[Ints, Floats]:
     return row, np.where(number == count, end, at)
 
 
-def _amounts(log: ServiceLog, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
+def _amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
     """What each row books when it starts, when it ends, and step by step."""
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
@@ -94,7 +94,7 @@ def _amounts(log: ServiceLog, view: View, weights: ServiceWeights) -> tuple[Floa
             return nothing, log.extend_tokens.astype(np.float64), nothing
 
 
-def _step_bookings(log: ServiceLog, times: Floats) -> tuple[Ints, Floats]:
+def _step_bookings(log: Service, times: Floats) -> tuple[Ints, Floats]:
     """As ``step_ends``, but a row inside which no time falls is one step: who looks would not see.
 
     This keeps the work proportional to the rows cut by ``times``, not to all decode steps.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite, nextafter
 from typing import Any
 
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
 from fairbench.metrics.client_summary import (
     ClientSummary,
     Victims,
@@ -17,9 +18,9 @@ from fairbench.metrics.client_summary import (
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
 from fairbench.metrics.notes import Notes
-from fairbench.metrics.records import Facts, Programs, Requests, ServiceLog, Window
+from fairbench.metrics.records import Facts, Programs, Requests, Service, Window
+from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import (
-    ITL_REASON,
     Totals,
     request_latency_ms,
     time_to_finish,
@@ -32,9 +33,10 @@ class Summary:
     """All metrics of one run. Undefined numbers are NaN or infinite here and null in the JSON.
 
     ``window`` is where rates and shares were measured. ``request_latency`` has keys such as
-    ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on. ``notes`` gives for each null of
-    the JSON the reason, by key (``clients.NAME.key`` inside ``clients``); ``censored`` lists the
-    latencies that are lower bounds, to be printed as "> x s" (and never rounded up).
+    ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on; ``computed`` is what entries of
+    the catalogue compute by themselves, of the run and of each client. ``notes`` gives for each
+    null of the JSON the reason, by key (``clients.NAME.key`` inside ``clients``); ``censored``
+    lists the latencies that are lower bounds, to be printed as "> x s" (and never rounded up).
     """
 
     window: Window
@@ -44,6 +46,8 @@ class Summary:
     fairness: Fairness
     victims: Victims
     clients: tuple[ClientSummary, ...]
+    computed: Mapping[str, float]
+    computed_clients: tuple[Mapping[str, float], ...]
     notes: Mapping[str, str]
     censored: tuple[str, ...]
 
@@ -51,15 +55,16 @@ class Summary:
         """One flat object of JSON types, ``clients``, ``notes`` and ``censored`` aside."""
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
-        flat |= asdict(self.fairness) | asdict(self.victims)
+        flat |= asdict(self.fairness) | asdict(self.victims) | dict(self.computed)
+        clients = zip(self.clients, self.computed_clients, strict=True)
         return _without_nan(flat) | {
-            "clients": [_without_nan(asdict(client)) for client in self.clients],
+            "clients": [_without_nan({**asdict(one), **more}) for one, more in clients],
             "censored": list(self.censored),
             "notes": dict(self.notes),
         }
 
 
-def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
+def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts) -> Summary:
     """Every metric of a run. The window is cut at the horizon if the run was stopped inside it."""
     notes = Notes()
     # What ends with the run is in it: its last tokens come at the horizon itself.
@@ -67,6 +72,8 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
     got = shares(programs, log, facts, window)
     cohorts = samples(requests, programs, facts)
+    tables = Tables([client.name for client in facts.clients], requests, programs, log)
+    cut = replace(facts, window=window)
     return Summary(
         window=window,
         totals=_totals(requests, programs, log, facts, notes),
@@ -78,28 +85,29 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
             client_summary(requests, programs, facts, got, cohort, index, notes)
             for index, cohort in enumerate(cohorts)
         ),
+        computed=_computed(tables, cut, notes),
+        computed_clients=tuple(
+            _computed_of_client(tables, cut, index, notes) for index in range(len(facts.clients))
+        ),
         notes=notes.reasons,
         censored=tuple(notes.censored),
     )
 
 
 def _totals(
-    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, notes: Notes
+    requests: Requests, programs: Programs, log: Service, facts: Facts, notes: Notes
 ) -> Totals:
     result = totals(requests, programs, log, facts.horizon_s)
     for key in ("request_throughput", "output_throughput", "extend_throughput"):
-        notes.value(key, getattr(result, key), "the run lasted no time")
-    notes.value("cache_hit_rate", result.cache_hit_rate, "no request was admitted")
+        notes.value(key, getattr(result, key))
+    notes.value("cache_hit_rate", result.cache_hit_rate)
     return result
 
 
 def _request_latency(requests: Requests, notes: Notes) -> dict[str, float]:
     result = request_latency_ms(requests)
     for key, value in result.items():
-        nothing = "no completed request has two tokens" if "tpot" in key else "no request completed"
-        if "itl" in key:
-            nothing = ITL_REASON if key != "mean_itl_ms" else "no completed request has two tokens"
-        notes.value(key, value, nothing)
+        notes.value(key, value)
     return result
 
 
@@ -108,10 +116,27 @@ def _pace(programs: Programs, facts: Facts, notes: Notes) -> dict[str, float]:
     result = {}
     for percent in (50, 90, 100):
         key = f"time_to_{percent}pct_s"
-        seconds = time_to_finish(programs, facts.window, percent)
-        reason = f"fewer than {percent}% of the programs that arrived by the window's end finished"
-        result[key] = notes.value(key, seconds, reason)
+        result[key] = notes.value(key, time_to_finish(programs, facts.window, percent))
     return result
+
+
+def _computed(tables: Tables, facts: Facts, notes: Notes) -> dict[str, float]:
+    """What entries of the catalogue compute of the run."""
+    return {
+        key: notes.value(key, metric.compute(tables, facts))
+        for key, metric in CATALOGUE.items()
+        if metric.compute
+    }
+
+
+def _computed_of_client(tables: Tables, facts: Facts, index: int, notes: Notes) -> dict[str, float]:
+    """What they compute of one client."""
+    prefix = f"{CLIENTS}{facts.clients[index].name}."
+    return {
+        key: notes.value(prefix + key, metric.compute_client(tables, facts, index))
+        for key, metric in CATALOGUE.items()
+        if metric.compute_client
+    }
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,9 @@ from fairbench.metrics.records import (
     Floats,
     Programs,
     Requests,
-    ServiceLog,
+    Service,
     Window,
 )
-
-ITL_REASON = "the records hold each request's first and last token, not the ones between"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Totals:
     cache_hit_rate: float
 
 
-def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
+def totals(requests: Requests, programs: Programs, log: Service, horizon_s: float) -> Totals:
     """The totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
     done = requests.status == FINISHED
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())
@@ -93,7 +91,7 @@ def request_latency_ms(requests: Requests) -> dict[str, float]:
     """``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
 
     TPOT is the mean gap between tokens of a request with two or more. Of ITL, which is over single
-    gaps, only the mean follows from the records; the rest is NaN (``ITL_REASON``).
+    gaps, only the mean follows from the records; the rest is NaN.
     """
     done = requests.status == FINISHED
     arrival, first, finish = (

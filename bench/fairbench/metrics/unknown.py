@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-# What is not known unless the server reports cached tokens, and unless it reports queue times.
-NEEDS_CACHED = (
-    "cache_hit_rate",
-    "actual_service_tok_s",
-    "extend_rate_tok_s",
-    "extend_throughput",
-    "jain_index_actual",
-    "max_service_gap",
-)
-NEEDS_ADMISSION = ("queue_empty_share", "demand_limited", "max_service_gap")
+from fairbench.metrics.catalogue import needing
+from fairbench.metrics.metric import Needs
+
+
+def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
+    """Replace all metrics that need what is not known by null with the reason."""
+    forget(summary, needing(needs), reason)
 
 
 def forget(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:

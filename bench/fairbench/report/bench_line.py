@@ -5,14 +5,10 @@ SGLang's keys come first, then all of ours. What a run has no value for is null.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairbench.errors import UsageError
 from fairbench.metrics.records import FINISHED, Requests
 from fairbench.results.store import Summary
 
@@ -69,31 +65,6 @@ def bench_details(requests: Requests) -> dict[str, list[Any]]:
         "errors": ["" if one else "not finished" for one in done],
         "cached_tokens": requests.cached_tokens.tolist(),
     }
-
-
-def check_appendable(path: Path) -> None:
-    """Raise UsageError unless lines can be added to a file. Makes none."""
-    is_new = not path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    if is_new:
-        path.unlink()
-
-
-def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Add the line to a file, as SGLang does. Raises UsageError if that cannot be written."""
-    text = json.dumps(line, allow_nan=False) + "\n"
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"--output-file {path}: cannot be written: {error.strerror}")
 
 
 def _per_second(amount: float, duration_s: float) -> float | None:

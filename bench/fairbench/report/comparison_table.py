@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairbench.metrics.catalogue import columns_of, fitting
+from fairbench.metrics.metric import Column, Display
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
-from fairbench.report.numbers import UNDEFINED, index, less_than, more_than, number
+from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.table import MAX_WIDTH, basis, printed
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others
 LIMITED = "~"
@@ -32,45 +33,24 @@ DEMAND_LIMITED = (
 )
 
 
-class Column(NamedTuple):
-    """A metric: its key, heading, how it is written, and whether more of it is better."""
-
-    key: str
-    heading: str
-    write: Callable[[float | None], str]
-    more_is_better: bool
+def comparison_columns() -> list[Column]:
+    """The metrics in which schedulers are compared."""
+    return columns_of(Display.COMPARISON)
 
 
-def _whole_percent(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{value:.0%}"
-
-
-COLUMNS = (
-    Column("sharing_incentive_p50", "sharing\nP50", number, False),
-    Column("sharing_incentive_p99", "sharing\nP99", number, False),
-    Column("service_rate_tok_s", "service\ntok/s", number, True),
-    Column("min_entitlement_best_ratio", "worst\nshare", _whole_percent, True),
-    Column("jain_index_actual", "Jain,\nactual", index, True),
-    Column("victim_p50_s", "P50\ns", number, False),
-    Column("victim_p99_s", "P99\ns", number, False),
-    Column("time_to_90pct_s", "90% done\ns", number, False),
-)
-# What a table goes without where it would be too wide, first to last.
-EXPENDABLE = ("time_to_90pct_s", "jain_index_actual", "victim_p50_s", "sharing_incentive_p50")
-
-
-def as_text(cells: Sequence[Cell], *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+def comparison_text(
+    cells: Sequence[SchedulerResults], *, colour: bool = False, width: int = MAX_WIDTH
+) -> str:
     """The comparison in lines of at most ``width`` columns; numbers are never cut."""
     return printed(render(cells, width), colour=colour, width=width)
 
 
-def render(cells: Sequence[Cell], width: int = MAX_WIDTH) -> RenderableType:
+def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
     ruler = Console(width=10 * width)
     sharing = _any_sharing(cells)
-    known = [one for one in COLUMNS if sharing or not one.key.startswith("sharing")]
-    for count in range(len(EXPENDABLE) + 1):
-        columns = [one for one in known if one.key not in EXPENDABLE[:count]]
+    known = [one for one in comparison_columns() if sharing or not one.key.startswith("sharing")]
+    for columns in fitting(known):
         table = _table(cells, columns)
         if ruler.measure(table).maximum <= width:
             break
@@ -79,16 +59,16 @@ def render(cells: Sequence[Cell], width: int = MAX_WIDTH) -> RenderableType:
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
 
 
-def _any_sharing(cells: Iterable[Cell]) -> bool:
+def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
     """Whether any run was simulated: clients alone always are."""
     return any(cell.combined["simulated"] for cell in cells)
 
 
-def _any_limited(cells: Iterable[Cell]) -> bool:
+def _any_limited(cells: Iterable[SchedulerResults]) -> bool:
     return any(cell.demand_limited for cell in cells)
 
 
-def provenance(cells: Sequence[Cell]) -> str:
+def provenance(cells: Sequence[SchedulerResults]) -> str:
     """Whether the numbers are simulated, on what, and over which seeds."""
     where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
@@ -97,7 +77,7 @@ def provenance(cells: Sequence[Cell]) -> str:
     return f"{where}, {len(seeds)} seeds: mean and 95% bootstrap interval"
 
 
-def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
+def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", max_width=LABEL_WIDTH, overflow="fold")
     for column in columns:
@@ -107,8 +87,7 @@ def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
         mark = f" {LIMITED}" if _any_limited(rows) else ""
         table.add_row(Text(place + mark, style="bold"))
         marks = [
-            marks_of([cell.combined.get(one.key) for cell in rows], one.more_is_better)
-            for one in columns
+            marks_of([cell.combined.get(one.key) for cell in rows], one.better) for one in columns
         ]
         for cell, marked in zip(rows, zip(*marks, strict=True), strict=True):
             texts = [
@@ -124,7 +103,7 @@ def _cell(interval: Interval | None, column: Column, mark: str) -> Text:
         return Text(UNDEFINED + " ")
     text = Text().append(bounded(interval, column) + mark, style=STYLES.get(mark, ""))
     if interval["runs"] > 1:
-        low, high = (column.write(interval[key]) for key in ("low", "high"))
+        low, high = (WRITERS[column.form](interval[key]) for key in ("low", "high"))
         text.append(f"\n{low}-{high} ", style="dim")
     return text
 
@@ -135,4 +114,4 @@ def bounded(interval: Interval, column: Column) -> str:
         return more_than(interval["mean"])
     if interval.get("upper_bound"):
         return less_than(interval["mean"])
-    return column.write(interval["mean"])
+    return WRITERS[column.form](interval["mean"])

@@ -6,26 +6,30 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
+from fairbench.metrics.metric import Better
+
 BEST, WORST, NEITHER = "*", "!", " "
 
 Interval = Mapping[str, Any]
 """A metric as ``intervals.combine`` makes it."""
 
 
-def marks_of(intervals: Sequence[Interval | None], more_is_better: bool) -> list[str]:
+def marks_of(intervals: Sequence[Interval | None], better: Better) -> list[str]:
     """For each value whether it is certainly the best or the worst.
 
     What agrees in three digits is equal; where all is, nothing is marked. Values that are only
     known to be above all others are the worst together.
     """
-    ranges = [_badness(one, more_is_better) for one in intervals if one is not None]
+    if better is Better.NEITHER:
+        return [NEITHER] * len(intervals)
+    ranges = [_badness(one, better) for one in intervals if one is not None]
     marks = iter([_mark(ranges, row) for row in range(len(ranges))])
     return [NEITHER if interval is None else next(marks) for interval in intervals]
 
 
-def _badness(interval: Interval, more_is_better: bool) -> tuple[float, float]:
+def _badness(interval: Interval, better: Better) -> tuple[float, float]:
     """Between what a value lies, turned so that more is worse. Only what is bad has bounds."""
-    value = float(f"{interval['mean']:.3g}") * (-1 if more_is_better else 1)
+    value = float(f"{interval['mean']:.3g}") * (-1 if better is Better.MORE else 1)
     least = -inf if interval.get("upper_bound") else value
     most = inf if interval.get("lower_bound") else value
     return least, most

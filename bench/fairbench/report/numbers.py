@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from math import ceil, floor
+from typing import Any
+
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.metric import Form
 
 UNDEFINED = "-"
 
@@ -44,6 +49,39 @@ def index(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """A share, of which 1 is 100%."""
     return UNDEFINED if value is None else f"{value:.1%}"
+
+
+def whole_percent(value: float | None) -> str:
+    """A share without decimals."""
+    return UNDEFINED if value is None else f"{value:.0%}"
+
+
+def seconds(value: float | None) -> str:
+    """A time; also a whole number of seconds has three digits."""
+    return number(None if value is None else float(value))
+
+
+WRITERS: Mapping[Form, Callable[[float | None], str]] = {
+    Form.AMOUNT: number,
+    Form.SECONDS: seconds,
+    Form.WHOLE: whole,
+    Form.INDEX: index,
+    Form.PERCENT: percent,
+    Form.WHOLE_PERCENT: whole_percent,
+}
+
+
+def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
+    """A metric of a summary, or of a row of its clients, as the catalogue has it written."""
+    return WRITERS[form or CATALOGUE[key].form](row.get(key))
+
+
+def latency(row: Mapping[str, Any], key: str, censored: Collection[str], prefix: str = "") -> str:
+    """Seconds, ``> x`` where the key, as it is in the summary, is among the ``censored``."""
+    value = row[key]
+    if value is not None and prefix + key in censored:
+        return more_than(float(value))
+    return seconds(value)
 
 
 def _decimals(value: float) -> int:

@@ -9,15 +9,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.client_table import client_table, latency
-from fairbench.report.numbers import index, more_than, number, percent, whole, with_unit
+from fairbench.metrics.catalogue import CATALOGUE, columns_of
+from fairbench.metrics.metric import Display
+from fairbench.report.client_table import client_table
+from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.results.store import Summary
 
 MAX_WIDTH = 100
 ENOUGH_FOR_P99 = 300
 
 
-def as_text(
+def summary_text(
     summary: Summary,
     *,
     path: Path,
@@ -61,7 +63,7 @@ def render(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """The same as ``as_text`` of records of which nothing is known but the requests."""
+    """The same as ``summary_text`` of records of which nothing is known but the requests."""
     heading = summary.get("layout")
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
     return printed(
@@ -113,17 +115,16 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "throughput", _throughput(summary)
     yield (
         "Jain index",
-        f"{index(summary['jain_index'])} of service "
-        f"(max-min fair: {index(summary['jain_index_maxmin'])}), "
-        f"{index(summary['jain_index_actual'])} of actual service, "
-        f"{index(summary['jain_index_entitlement'])} per entitlement",
+        f"{written(summary, 'jain_index')} of service "
+        f"(max-min fair: {written(summary, 'jain_index_maxmin')}), "
+        f"{written(summary, 'jain_index_actual')} of actual service, "
+        f"{written(summary, 'jain_index_entitlement')} per entitlement",
     )
     if summary.get("jain_index_paper_window") is not None:
         between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
-        jain = index(summary["jain_index_paper_window"])
+        jain = written(summary, "jain_index_paper_window")
         yield "", f"{jain} of service while all clients were active ({between})"
-    worst = percent(summary["min_entitlement_ratio"])
-    yield "worst client", f"{worst} of its max-min fair share"
+    yield "worst client", f"{written(summary, 'min_entitlement_ratio')} of its max-min fair share"
     yield "well-behaved", _victims(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
     if "time_to_50pct_s" in summary:
@@ -135,6 +136,10 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{number(summary['completed'])} completed, {number(summary['failed'])} unfinished, "
         f"{number(summary['refused'])} refused",
     )
+    for column in columns_of(Display.SUMMARY):
+        value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
+        known = summary.get(column.key) is not None
+        yield column.title, f"{value} {unit}" if known and unit else value
 
 
 def _throughput(summary: Summary) -> str:
@@ -146,7 +151,7 @@ def _throughput(summary: Summary) -> str:
     if summary.get("window_start_s") is not None:
         text += f", from {_interval(summary, 'window_start_s', 'window_end_s')}"
     if summary.get("demand_limited"):
-        empty = percent(summary.get("queue_empty_share"))
+        empty = written(summary, "queue_empty_share")
         text += f" (limited by demand: queues empty {empty} of the time)"
     return text
 

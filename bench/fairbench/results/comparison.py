@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fairbench.errors.validation import read_toml
 from fairbench.results.comparison_summary import compared_summary
+from fairbench.results.grid import Experiment, key_of, labels, place_of
 from fairbench.results.intervals import combine
-from fairbench.results.places import Experiment, key_of, labels, place_of
 from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 from fairbench.results.sweep_store import AloneRows, SweepStore
 
@@ -29,7 +29,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SchedulerResults:
     """One scheduler at one place: labels to print, the runs by seed, and all of them combined.
 
     ``combined`` is what ``intervals.combine`` makes of the runs' summaries.
@@ -46,13 +46,13 @@ class Cell:
         return any(one.summary["demand_limited"] for one in self.runs)
 
 
-def compare_sweep(path: Path) -> list[Cell]:
+def compare_sweep(path: Path) -> list[SchedulerResults]:
     """The cells of a sweep's directory, of what is finished in it, in the order of its points."""
     store = SweepStore(path)
     return compare(store.finished().values(), store.alone())
 
 
-def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[Cell]:
+def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """The cells of finished runs, place by place, in the order in which each first comes.
 
     ``alone`` is by ``alone_key``; a client that is not in it has no sharing incentive. Raises
@@ -70,7 +70,9 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[C
         at_place = cells.setdefault(place, {})
         at_place.setdefault(scheduler, []).append(ComparedRun(run, experiment, summary))
     return [
-        Cell(place, scheduler, tuple(members), combine([one.summary for one in members]))
+        SchedulerResults(
+            place, scheduler, tuple(members), combine([one.summary for one in members])
+        )
         for place, by_scheduler in cells.items()
         for scheduler, members in by_scheduler.items()
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairbench.config import ExperimentSpec
+from fairbench.core import ServiceBound
 
 
 def run_header(
@@ -18,7 +19,7 @@ def run_header(
     timing_grade: str | None,
     timing_error_pct: float,
     token_count_method: str | None,
-    bound_source: str | None,
+    bound: ServiceBound | None,
     served: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The first keys of a run's summary.
@@ -45,5 +46,5 @@ def run_header(
         "pool_tokens": pool_tokens,
         "chunked_prefill_size": chunked_prefill_size,
         "token_count_method": token_count_method,
-        "bound_source": bound_source,
+        "bound_source": bound.source if bound else None,
     }

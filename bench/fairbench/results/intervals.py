@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbench.metrics.catalogue import metric_of
 from fairbench.results.store import Summary
 
 INTERVALS_FILE = "intervals.json"  # what has one is a directory of such runs
 LEVEL = 0.95
 RESAMPLES = 10_000
-NOT_METRICS = frozenset(
-    {"dp", "pool_tokens", "mem_fraction_static", "chunked_prefill_size", "timing_error_pct"}
-)
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
@@ -44,7 +42,7 @@ def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
 
     ``runs`` is how many runs define the metric; ``lower_bound`` is true where some of them give
     only a lower bound, ``upper_bound`` where an upper one (null if there are both). What all runs
-    share (scheduler, workload ...) stays a plain value.
+    share (scheduler, workload ...), which is no metric, stays a plain value.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -71,7 +69,7 @@ def _combine_flat(
         values = [row[key] for row in rows]
         if isinstance(first, list | dict):
             continue
-        if key in NOT_METRICS or any(isinstance(value, str | bool) for value in values):
+        if metric_of(key) is None or any(isinstance(value, str | bool) for value in values):
             combined[key] = first
             continue
         combined[key] = _interval(values, [kind for kind in bounds if prefix + key in bounds[kind]])

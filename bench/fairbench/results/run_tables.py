@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,33 +10,23 @@ from fairbench.errors import DataError
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
+    STATUS_NAMES,
     UNFINISHED,
-    Client,
-    Facts,
     Programs,
     Requests,
-    ServiceLog,
+    Service,
     Table,
-    Window,
 )
+from fairbench.metrics.tables import Tables
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STATES = {"finished": FINISHED, "refused": REFUSED, "unfinished": UNFINISHED}
+STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class RunTables:
-    """The three tables of a run; clients are indices into those of its summary."""
-
-    requests: Requests
-    programs: Programs
-    service: ServiceLog
-
-
-def read_tables(run: StoredRun) -> RunTables:
+def read_tables(run: StoredRun) -> Tables:
     """The tables of a run. Raises DataError if one cannot be read, or is not of this run."""
     clients = {row["client"]: number for number, row in enumerate(run.summary["clients"])}
 
@@ -45,22 +34,11 @@ def read_tables(run: StoredRun) -> RunTables:
         columns = _columns(run.table(name), {"client": clients, "status": STATES}, str(run.path))
         return kind.from_columns(columns)
 
-    return RunTables(
-        made("requests", Requests), made("programs", Programs), made("service", ServiceLog)
-    )
-
-
-def stored_facts(run: StoredRun, window: Window) -> Facts:
-    """What metrics need to know beside the tables, over any window; without the theorem's bound."""
-    summary = run.summary
-    return Facts(
-        clients=tuple(Client(row["client"], row["misbehaving"]) for row in summary["clients"]),
-        window=window,
-        horizon_s=summary["duration"],
-        workers=summary["dp"],
-        pool_tokens=summary["pool_tokens"] or 0,
-        latency=summary["latency"],
-        bound_workers=summary["dp"],
+    return Tables(
+        list(clients),
+        made("requests", Requests),
+        made("programs", Programs),
+        made("service", Service),
     )
 
 

@@ -1,18 +1,25 @@
-"""What a summary must hold to be shown: it may come from a file that someone edited."""
+"""What a summary must hold to be shown: it may come from a file that someone edited.
+
+What was run is listed here, metrics are those of the catalogue.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fairbench.errors import DataError
 from fairbench.errors.validation import explain
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.metric import Kind, Metric, Of, Presence
 
 Number = float | None
 Count = Annotated[int, Field(lt=2**63)]
+TYPES: Mapping[Kind, Any] = {Kind.NUMBER: float, Kind.COUNT: Count, Kind.FLAG: bool}
 
 
 class _Shown(BaseModel):
@@ -22,17 +29,9 @@ class _Shown(BaseModel):
 class _Client(_Shown):
     client: str
     misbehaving: bool
-    programs: Count
-    service_rate_tok_s: Number
-    actual_service_tok_s: Number
-    entitlement_ratio: Number
-    p50_s: Number
-    p99_s: Number
-    latency_n: Count | None = None
-    cache_hit_rate: Number
 
 
-class _Summary(_Shown):
+class _Run(_Shown):
     simulated: bool
     emulated: bool = False
     served: str = ""
@@ -49,39 +48,7 @@ class _Summary(_Shown):
     pool_tokens: Count | None = None
     mem_fraction_static: Number = None
     token_count_method: str | None = None
-    duration: float
-    num_requests: Count
-    num_programs: Count
-    completed: Count
-    failed: Count
-    refused: Count
-    service_rate_tok_s: Number
-    output_throughput: Number
-    output_rate_tok_s: Number = None
-    extend_rate_tok_s: Number = None
-    window_start_s: Number = None
-    window_end_s: Number = None
-    demand_limited: bool | None = None
-    jain_index: Number
-    jain_index_actual: Number
-    jain_index_maxmin: Number
-    jain_index_entitlement: Number
-    jain_index_paper_window: Number = None
-    paper_window_start_s: Number = None
-    paper_window_end_s: Number = None
-    min_entitlement_ratio: Number
-    max_service_gap: Number
-    service_gap_bound: Number
-    service_gap_bound_s: Number = None
     bound_source: str | None = None
-    victim_p50_s: Number
-    victim_p95_s: Number = None
-    victim_p99_s: Number
-    victim_n: Count | None = None
-    time_to_50pct_s: Number = None
-    time_to_90pct_s: Number = None
-    time_to_100pct_s: Number = None
-    clients: list[_Client]
     censored: list[str] = []
     notes: dict[str, str] = {}
 
@@ -91,30 +58,70 @@ class _Whole(_Shown):
     latency: Literal["program", "ttft"]
     pool_tokens: Count | None
     bound_source: str | None
-    window_start_s: float
-    window_end_s: float
-    queue_empty_share: Number
-    demand_limited: bool | None
-    victim_n: Count
     censored: list[str]
     notes: dict[str, str]
+
+
+class Schemas(NamedTuple):
+    """What every summary must hold, and what one from which a report is made must hold as well."""
+
+    shown: type[BaseModel]
+    whole: type[BaseModel]
 
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
     """Raise DataError, one line, if a key of the summary in ``path`` is missing or of wrong type.
 
-    Keys that are not shown are not looked at.
+    Other keys are not looked at.
     """
-    try:
-        _Summary.model_validate(summary)
-    except ValidationError as error:
-        raise DataError(f"{path}: {explain(error)}") from None
+    _check(_schemas().shown, summary, path)
 
 
 def check_whole(summary: Mapping[str, Any], path: Path) -> None:
     """The same of everything that a report or a new score is made from: no key is optional."""
-    check_summary(summary, path)
+    schemas = _schemas()
+    _check(schemas.shown, summary, path)
+    _check(schemas.whole, summary, path)
+
+
+def _check(schema: type[BaseModel], summary: Mapping[str, Any], path: Path) -> None:
     try:
-        _Whole.model_validate(summary)
+        schema.model_validate(summary)
     except ValidationError as error:
         raise DataError(f"{path}: {explain(error)}") from None
+
+
+def _schemas() -> Schemas:
+    return _schemas_of(tuple(CATALOGUE.values()))
+
+
+@lru_cache(maxsize=2)
+def _schemas_of(metrics: tuple[Metric, ...]) -> Schemas:
+    of_run = [metric for metric in metrics if metric.of is not Of.CLIENT]
+    of_client = [metric for metric in metrics if metric.of is not Of.RUN]
+    client = _with_metrics("_ClientMetrics", _Client, of_client)
+    run = _with_metrics("_RunMetrics", _Run, of_run)
+    in_reports: dict[str, Any] = {
+        metric.key: (_type(metric), ...)
+        for metric in of_run
+        if metric.presence is Presence.IN_REPORTS
+    }
+    clients: Any = list[client]  # type: ignore[valid-type]  # a type that is made here
+    return Schemas(
+        create_model("_Summary", __base__=run, clients=(clients, ...)),
+        create_model("_WholeSummary", __base__=_Whole, **in_reports),
+    )
+
+
+def _with_metrics(name: str, base: type[BaseModel], metrics: list[Metric]) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        metric.key: (_type(metric), ...)
+        if metric.presence is Presence.ALWAYS
+        else (TYPES[metric.kind] | None, None)
+        for metric in metrics
+    }
+    return create_model(name, __base__=base, **fields)
+
+
+def _type(metric: Metric) -> Any:
+    return TYPES[metric.kind] | None if metric.nullable else TYPES[metric.kind]

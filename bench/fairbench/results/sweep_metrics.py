@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 NESTED = ("clients", "notes", "errors")
 LISTS = ("censored", "upper_bounds")
 
 
-def write_metrics(folder: Path, cells: Sequence[Cell]) -> None:
+def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
     """Write ``metrics`` and ``clients``, each as .csv and .parquet, into ``folder``.
 
     Every row begins with the run's directory and the labels of its cell. Bounds are in the columns
@@ -30,14 +30,14 @@ def write_metrics(folder: Path, cells: Sequence[Cell]) -> None:
             pq.write_table(table, file, compression="zstd")
 
 
-def metric_rows(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+def metric_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
     """The summary of each run without its clients."""
     for labels, summary in _runs(cells):
         flat = {key: value for key, value in summary.items() if key not in NESTED}
         yield {**labels, **flat, **{key: " ".join(summary[key]) for key in LISTS}}
 
 
-def client_rows(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
     """The clients of each run."""
     for labels, summary in _runs(cells):
         for client in summary["clients"]:
@@ -55,7 +55,7 @@ def _same_keys(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**nothing, **row} for row in rows]
 
 
-def _runs(cells: Sequence[Cell]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+def _runs(cells: Sequence[SchedulerResults]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
     for cell in cells:
         for one in cell.runs:
             labels = {

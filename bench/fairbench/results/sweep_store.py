@@ -19,7 +19,7 @@ from typing import Any
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, read_sweep, to_toml
 from fairbench.results.directories import check_writable, fresh_directory
-from fairbench.results.places import point_names
+from fairbench.results.grid import point_names
 from fairbench.results.store import (
     StoredRun,
     is_run,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,8 @@ def score_run(
     the directory is no run or its files are not as they were written.
     """
     from fairbench.metrics.records import Window
-    from fairbench.metrics.summary import summarize
-    from fairbench.results.run_tables import read_tables, stored_facts
+    from fairbench.results.run_facts import metrics_of, stored_facts
+    from fairbench.results.run_tables import read_tables
     from fairbench.results.store import SUMMARY, read_run
     from fairbench.results.summary_schema import check_whole
 
@@ -34,8 +33,7 @@ def score_run(
         stored["window_end_s"] if end_s is None else end_s,
     )
     bound, reason = _bound(path, stored)
-    facts = replace(stored_facts(run, window), bound=bound, bound_unavailable=reason)
-    scored = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    scored = metrics_of(tables, stored_facts(run, window, bound, reason))
     if not stored["simulated"]:
         _keep_what_was_measured(scored, stored)
     remarks = {key: why for key, why in stored["notes"].items() if _is_remark(key, scored)}
@@ -58,12 +56,14 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
     """Gaps between single tokens, and what the server kept back, are not in the tables."""
-    from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+    from fairbench.metrics.catalogue import needing
+    from fairbench.metrics.metric import Needs
+    from fairbench.metrics.unknown import forget
 
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)
-    for key in {*NEEDS_ADMISSION, *NEEDS_CACHED}:
+    for key in dict.fromkeys([*needing(Needs.ADMISSION), *needing(Needs.CACHED)]):
         if stored[key] is None and key in stored["notes"]:
             forget(scored, [key], stored["notes"][key])
 

@@ -7,9 +7,11 @@ from math import inf, nextafter
 from typing import Any, Literal
 
 from fairbench.errors import unknown_name
-from fairbench.metrics.records import Client, Facts, ServiceLog, Window
-from fairbench.metrics.summary import summarize
-from fairbench.metrics.unknown import NEEDS_ADMISSION, NEEDS_CACHED, forget
+from fairbench.metrics.metric import Needs
+from fairbench.metrics.records import Client, Facts, Service, Window
+from fairbench.metrics.tables import Tables
+from fairbench.metrics.unknown import forget_needing
+from fairbench.results.run_facts import metrics_of
 from fairbench.score.records import Scored
 
 NO_BOUND = "the scheduler of these records is not known"
@@ -19,7 +21,7 @@ NO_CACHED = "the records do not say how many tokens were cached"
 
 def scored_summary(
     scored: Scored,
-    service: ServiceLog,
+    service: Service,
     window: Window,
     *,
     misbehaving: Collection[str] = (),
@@ -41,12 +43,12 @@ def scored_summary(
         latency=latency,
         bound_unavailable=NO_BOUND,
     )
-    summary = summarize(scored.requests, scored.programs, service, facts).to_json()
-    summary["notes"]["bound_source"] = NO_BOUND
+    tables = Tables(list(scored.clients), scored.requests, scored.programs, service)
+    summary = metrics_of(tables, facts)
     if not scored.knows_admission:
-        forget(summary, NEEDS_ADMISSION, NO_ADMISSION)
+        forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
     if not scored.knows_cached:
-        forget(summary, NEEDS_CACHED, NO_CACHED)
+        forget_needing(summary, Needs.CACHED, NO_CACHED)
     return {
         "layout": ", ".join(scored.layouts),
         "latency": latency,

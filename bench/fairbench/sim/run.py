@@ -17,7 +17,8 @@ from fairbench.hardware.engine_limits import engine_limits, mem_fraction
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.timing import slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
-from fairbench.results.run_result import RunResult, Tables
+from fairbench.metrics.tables import Tables
+from fairbench.results.run_result import RunResult
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.schedulers.setup import Setup

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairbench.core import PS_PER_S
-from fairbench.metrics.records import Client, Facts
-from fairbench.metrics.summary import summarize
-from fairbench.results.facts import cluster_bound, run_window
+from fairbench.metrics.records import Facts
+from fairbench.metrics.tables import Tables
+from fairbench.results.facts import cluster_bound
 from fairbench.results.header import run_header
-from fairbench.results.run_result import Tables
+from fairbench.results.run_facts import metrics_of, run_facts
 
 if TYPE_CHECKING:
     from fairbench.sim.run import Simulation
@@ -20,15 +20,14 @@ def facts_of(simulation: Simulation) -> Facts:
     """What the metrics need to know beside the tables."""
     spec, cluster = simulation.spec, simulation.cluster
     bound, reason = cluster_bound(simulation.router, cluster.workers[0].scheduler, spec.dp)
-    return Facts(
-        clients=tuple(Client(plan.client, plan.misbehaving) for plan in simulation.plans),
-        window=run_window(spec, cluster.last_arrival_ps / PS_PER_S, cluster.now_s),
-        horizon_s=cluster.now_s,
+    return run_facts(
+        spec,
+        simulation.plans,
+        last_arrival_s=cluster.last_arrival_ps / PS_PER_S,
+        end_s=cluster.now_s,
         workers=spec.dp,
         pool_tokens=simulation.limits.pool_tokens,
-        latency=spec.workload.latency,
         bound=bound,
-        bound_workers=spec.dp,
         bound_unavailable=reason,
     )
 
@@ -37,9 +36,6 @@ def summary_of(
     simulation: Simulation, tables: Tables, facts: Facts, source: Source | None, complete: bool
 ) -> dict[str, Any]:
     """The summary as JSON types: metrics, and what was run."""
-    metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
-    if facts.bound is None:
-        metrics["notes"]["bound_source"] = facts.bound_unavailable
     header = run_header(
         simulation.spec,
         complete=complete,
@@ -50,6 +46,6 @@ def summary_of(
         timing_grade=simulation.profile.grade,
         timing_error_pct=simulation.timing_error_pct,
         token_count_method=source.token_count_method if source else None,
-        bound_source=facts.bound.source if facts.bound else None,
+        bound=facts.bound,
     )
-    return header | metrics
+    return header | metrics_of(tables, facts)

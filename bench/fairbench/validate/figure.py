@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairbench.report.palette import BLUE, GREEN, PURPLE, VERMILION
 from fairbench.validate.compare import (
     LONG_TTFT_S,
     P50_TARGET_PCT,
@@ -18,8 +19,6 @@ from fairbench.validate.compare import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colours that stay apart for colour-blind readers (Okabe and Ito) and shapes that do in print.
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 WIDTH_IN, HEIGHT_IN, DPI = 10.0, 5.4, 110
 ERROR_LIMIT_PCT = 42.0
 
@@ -30,10 +29,10 @@ class _Kind(NamedTuple):
     colour: str
 
 
-THROUGHPUT = _Kind("token throughput", "o", BLUE)
-GAP = _Kind("max accumulated service gap", "D", GREEN)
-P50 = _Kind("TTFT P50 (if over 1 s)", "^", ORANGE)
-P99 = _Kind("TTFT P99 (if over 1 s)", "v", PURPLE)
+THROUGHPUT = _Kind("token throughput", "o", BLUE.colour)
+GAP = _Kind("max accumulated service gap", "D", GREEN.colour)
+P50 = _Kind("TTFT P50 (if over 1 s)", "^", VERMILION.colour)
+P99 = _Kind("TTFT P99 (if over 1 s)", "v", PURPLE.colour)
 KINDS = (THROUGHPUT, GAP, P50, P99)
 
 

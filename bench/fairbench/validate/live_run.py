@@ -11,16 +11,11 @@ from fairbench.config.backend import AS_SERVED, NO_PROFILE, SIM
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
+from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.metric import Display
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 from fairbench.validate.compare import Pair
-
-METRICS = (
-    *("service_rate_tok_s", "output_rate_tok_s", "extend_rate_tok_s", "request_throughput"),
-    *("cache_hit_rate", "jain_index", "jain_index_actual", "min_entitlement_ratio"),
-    *("victim_p50_s", "victim_p99_s", "max_service_gap"),
-)
-OF_CLIENTS = ("service_rate_tok_s", "p50_s", "p99_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +74,11 @@ def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
 
 
 def _pairs(live: Summary, simulated: Summary) -> Iterator[tuple[str, Pair]]:
-    for key in METRICS:
-        yield key, _pair(live, simulated, key)
+    for column in columns_of(Display.LIVE):
+        yield column.key, _pair(live, simulated, column.key)
     for theirs, ours in zip(live["clients"], simulated["clients"], strict=True):
-        for key in OF_CLIENTS:
-            yield f"{theirs['client']}.{key}", _pair(theirs, ours, key)
+        for column in columns_of(Display.LIVE_CLIENTS):
+            yield f"{theirs['client']}.{column.key}", _pair(theirs, ours, column.key)
 
 
 def _pair(live: Summary, simulated: Summary, key: str) -> Pair:
@@ -91,7 +86,7 @@ def _pair(live: Summary, simulated: Summary, key: str) -> Pair:
     return Pair(*(nan if value is None else float(value) for value in values))
 
 
-def as_lines(comparison: LiveComparison) -> Iterator[str]:
+def live_lines(comparison: LiveComparison) -> Iterator[str]:
     """The comparison for people."""
     kind = comparison.kind
     yield f"simulated on {comparison.timing_profile}; {kind} on {comparison.served}"

@@ -31,7 +31,7 @@ FITTED, MISSED = "*", "!"
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 
-def as_text(
+def validation_text(
     runs: list[RunComparison],
     orders: list[ScenarioOrder],
     basis: str,

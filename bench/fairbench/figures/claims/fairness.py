@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from fairbench.figures.claims.claim import Claim, Finding, verdict
 from fairbench.figures.claims.places import Ratio, by_place, indices, largest, ratios
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
 MOST = 0.8  # of the places
@@ -20,7 +20,7 @@ MEAN_BAND = 0.4  # either way
 LARGEST_BAND = (4.0, 12.0)
 
 
-def judge_jain(cells: Sequence[Cell]) -> Finding:
+def judge_jain(cells: Sequence[SchedulerResults]) -> Finding:
     """VTC >= D2LPM > Preble > RR+LPM, in most places with all four."""
     at = [indices(place, "jain_index", FAIREST_FIRST) for place in by_place(cells).values()]
     known = [values for values in at if values is not None]
@@ -43,7 +43,7 @@ def _ordered(values: Sequence[float]) -> bool:
     return vtc >= d2lpm - SAME and d2lpm > preble - SAME and preble > lpm - SAME
 
 
-def judge_latency(cells: Sequence[Cell]) -> Finding:
+def judge_latency(cells: Sequence[SchedulerResults]) -> Finding:
     """Latency of the well-behaved under each other scheduler over that under D2LPM."""
     found = {name: _latency_ratios(cells, name) for name in PAPER_MEANS}
     means = {name: fmean(ratio.value for ratio in of) for name, of in found.items()}
@@ -66,7 +66,7 @@ def judge_latency(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def _latency_ratios(cells: Sequence[Cell], name: str) -> list[Ratio]:
+def _latency_ratios(cells: Sequence[SchedulerResults], name: str) -> list[Ratio]:
     return [ratio for metric in LATENCIES for ratio in ratios(cells, metric, name, "d2lpm")]
 
 

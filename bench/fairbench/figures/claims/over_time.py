@@ -12,14 +12,14 @@ from fairbench.figures.timeline import busy_share, client_names, read_service, r
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Window
 from fairbench.metrics.service import View, window_service
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import StoredRun
 
 INTERVALS = 40
 STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s
 
 
-def _first_runs(cells: Sequence[Cell]) -> dict[str, StoredRun]:
+def _first_runs(cells: Sequence[SchedulerResults]) -> dict[str, StoredRun]:
     return {cell.combined["scheduler"]: cell.runs[0].run for cell in cells}
 
 
@@ -28,7 +28,7 @@ def _responses(run: StoredRun, end_s: float) -> Floats:
     return response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
 
 
-def judge_chat(cells: Sequence[Cell]) -> Finding:
+def judge_chat(cells: Sequence[SchedulerResults]) -> Finding:
     """LPM starves 0 and 1, VTC delays 2 and 3; D2LPM is low for 0, 1 and the reformed 2."""
     runs = _first_runs(cells)
     end_s = runs["d2lpm"].summary["window_end_s"]
@@ -50,7 +50,7 @@ def judge_chat(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_makespan(cells: Sequence[Cell]) -> Finding:
+def judge_makespan(cells: Sequence[SchedulerResults]) -> Finding:
     """How much sooner all programs are done under D2LPM than under VTC and Preble."""
     done_s = {name: run.summary["duration"] for name, run in _first_runs(cells).items()}
     gains = {name: done_s[name] / done_s["d2lpm"] for name in ("vtc", "preble")}
@@ -65,7 +65,7 @@ def judge_makespan(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_stall(cells: Sequence[Cell]) -> Finding:
+def judge_stall(cells: Sequence[SchedulerResults]) -> Finding:
     """Under Preble most workers idle for minutes while the well-behaved queue."""
     run = _first_runs(cells)["preble"]
     workers, end_s = run.summary["dp"], run.summary["duration"]
@@ -84,7 +84,7 @@ def judge_stall(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_equal_service(cells: Sequence[Cell]) -> Finding:
+def judge_equal_service(cells: Sequence[SchedulerResults]) -> Finding:
     """VTC and D2LPM: equal actual service while all are active; client 0 has more service."""
     runs = _first_runs(cells)
     found = {name: _while_all_active(runs[name]) for name in ("vtc", "d2lpm")}
@@ -101,7 +101,7 @@ def judge_equal_service(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_mix(cells: Sequence[Cell]) -> Finding:
+def judge_mix(cells: Sequence[SchedulerResults]) -> Finding:
     """DLPM has the best response and end, VTC the most even service; LPM hurts conversations."""
     runs = _first_runs(cells)
     over_time = {name: _responses(run, run.summary["duration"]) for name, run in runs.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fairbench.figures.values import mean_of, value_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 
 class Place(NamedTuple):
@@ -31,9 +31,9 @@ class Ratio(NamedTuple):
         return f"{'>' if self.at_least else ''}{self.value:.2f}x ({self.place})"
 
 
-def by_place(cells: Iterable[Cell]) -> Mapping[Place, Mapping[str, Cell]]:
+def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, Mapping[str, SchedulerResults]]:
     """The cells of each place, by scheduler."""
-    found: dict[Place, dict[str, Cell]] = {}
+    found: dict[Place, dict[str, SchedulerResults]] = {}
     for cell in cells:
         summary = cell.combined
         place = Place(summary["workload"], summary["scenario"], summary["dp"])
@@ -41,7 +41,7 @@ def by_place(cells: Iterable[Cell]) -> Mapping[Place, Mapping[str, Cell]]:
     return found
 
 
-def ratios(cells: Iterable[Cell], metric: str, above: str, below: str) -> list[Ratio]:
+def ratios(cells: Iterable[SchedulerResults], metric: str, above: str, below: str) -> list[Ratio]:
     """``above``'s metric over ``below``'s wherever both are known; ``below``'s must be exact."""
     found = []
     for place, by_scheduler in by_place(cells).items():
@@ -64,7 +64,9 @@ def smallest(found: Sequence[Ratio]) -> Ratio:
     return min(found, key=lambda ratio: ratio.value)
 
 
-def indices(at: Mapping[str, Cell], metric: str, names: Iterable[str]) -> list[float] | None:
+def indices(
+    at: Mapping[str, SchedulerResults], metric: str, names: Iterable[str]
+) -> list[float] | None:
     """A metric of these schedulers at one place; None unless all of them define it."""
     values = [mean_of(at[name], metric) for name in names if name in at]
     known = [value for value in values if value is not None]

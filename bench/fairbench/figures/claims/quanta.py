@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fairbench.figures import fig1, fig10
 from fairbench.figures.claims.claim import Claim, Finding, verdict
 from fairbench.figures.values import chosen, mean_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 RATE, JAIN = "service_rate_tok_s", "jain_index"
 SAME_RATE = 0.02  # of a throughput counts as equal
@@ -25,7 +25,9 @@ class Point(NamedTuple):
     jain: float
 
 
-def points_over(cells: Sequence[Cell], quantum_of: Callable[[Cell], int | None]) -> list[Point]:
+def points_over(
+    cells: Sequence[SchedulerResults], quantum_of: Callable[[SchedulerResults], int | None]
+) -> list[Point]:
     """The swept cells, by ascending quantum."""
     found = []
     for cell in cells:
@@ -35,7 +37,7 @@ def points_over(cells: Sequence[Cell], quantum_of: Callable[[Cell], int | None])
     return sorted(found)
 
 
-def judge_worker_quantum(cells: Sequence[Cell]) -> Finding:
+def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> Finding:
     """Q^w from 2,000 to 40,000: throughput rises above all others, Jain's index falls a little."""
     mine = chosen(cells, scenario="s2")
     swept = points_over(mine, fig10.quantum_of)
@@ -54,7 +56,7 @@ def judge_worker_quantum(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_all_well_behaved(cells: Sequence[Cell]) -> Finding:
+def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> Finding:
     """Without a misbehaving client, Jain's index is 1 under every quantum."""
     least = min(p.jain for p in points_over(chosen(cells, scenario="none"), fig10.quantum_of))
     return Finding(
@@ -63,7 +65,7 @@ def judge_all_well_behaved(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_quantum(cells: Sequence[Cell]) -> Finding:
+def judge_quantum(cells: Sequence[SchedulerResults]) -> Finding:
     """A larger Q^u: more throughput, less fairness."""
     swept = points_over(cells, fig1.quantum_of)
     first, last = swept[0], swept[-1]

@@ -9,12 +9,12 @@ from fairbench.figures.claims.claim import Claim, Finding, verdict
 from fairbench.figures.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
 from fairbench.figures.fig11 import clients_of
 from fairbench.figures.values import chosen, mean_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 RATE = "service_rate_tok_s"
 
 
-def judge_clients(cells: Sequence[Cell]) -> Finding:
+def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
     """DLPM near LPM and slightly declining; VTC lowest and flat."""
     rates = {
         name: {clients_of(c): mean_of(c, RATE) or 0.0 for c in chosen(cells, scheduler=name)}

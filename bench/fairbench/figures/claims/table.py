@@ -52,7 +52,7 @@ def _basis(source: Any) -> str:
     return provenance(source)
 
 
-def as_markdown(judged: Sequence[Judged]) -> str:
+def claims_markdown(judged: Sequence[Judged]) -> str:
     """The table, and under it what each figure's numbers are of."""
     lines = [
         "| # | claim | paper | here | verdict |",
@@ -91,7 +91,7 @@ def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(as_markdown(judged), encoding="utf-8")
+        markdown.write_text(claims_markdown(judged), encoding="utf-8")
         write_rows(table, rows)
     except OSError as error:
         raise UsageError(f"claims_dir {folder}: cannot be written: {error.strerror}") from None

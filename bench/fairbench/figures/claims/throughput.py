@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.places import Place, by_place, largest, ratios, smallest
 from fairbench.figures.values import mean_of
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 
 RATE, HIT = "service_rate_tok_s", "cache_hit_rate"
 NEARLY = 0.95  # of another's throughput counts as reaching it
@@ -26,7 +26,7 @@ class Band(NamedTuple):
     floor: float
 
 
-def judge_gain(cells: Sequence[Cell], *, over: str, band: Band) -> Finding:
+def judge_gain(cells: Sequence[SchedulerResults], *, over: str, band: Band) -> Finding:
     """D2LPM's throughput over another's: its largest gain, and that it never loses."""
     gains = ratios(cells, RATE, "d2lpm", over)
     most, least = largest(gains), smallest(gains)
@@ -40,7 +40,7 @@ def judge_gain(cells: Sequence[Cell], *, over: str, band: Band) -> Finding:
     )
 
 
-def judge_scaling(cells: Sequence[Cell]) -> Finding:
+def judge_scaling(cells: Sequence[SchedulerResults]) -> Finding:
     """RR+LPM in the hard trees from 4 to 8 replicas: throughput and hit rate."""
     at = by_place(cells)
     four, eight = (at[Place(*HARD, dp)]["lpm"] for dp in (4, 8))
@@ -56,7 +56,7 @@ def judge_scaling(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_preble(cells: Sequence[Cell]) -> Finding:
+def judge_preble(cells: Sequence[SchedulerResults]) -> Finding:
     """D2LPM against Preble: at least as good but for the one place where Preble wins."""
     gains = ratios(cells, RATE, "d2lpm", "preble")
     there = next(gain for gain in gains if gain.place == PREBLE_WINS)
@@ -70,7 +70,7 @@ def judge_preble(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def judge_missing(cells: Sequence[Cell]) -> Finding:
+def judge_missing(cells: Sequence[SchedulerResults]) -> Finding:
     """Preble has no point at one replica, and at 8 in the hard trees it does not come to an end."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)

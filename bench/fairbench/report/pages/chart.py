@@ -7,10 +7,11 @@ from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
 
+from fairbench.report.palette import SERIES
+
 WIDTH = 520
 LEFT, RIGHT = 58, 14
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 2")
-COLOURS = len(DASHES)  # of the style sheet, --c0 and up
+LINE_PX = 1.8  # width of a series, as in the style sheet
 
 
 class Scale(NamedTuple):
@@ -77,7 +78,14 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def colour(number: int) -> str:
     """The colour of the series with this number."""
-    return f"var(--c{number % COLOURS})"
+    return f"var(--c{number % len(SERIES)})"
+
+
+def dashes(number: int) -> str:
+    """The attribute that dashes the line of this series; nothing for a solid one."""
+    lengths = SERIES[number % len(SERIES)].dashes
+    written = " ".join(f"{length * LINE_PX:.3g}" for length in lengths)
+    return f' stroke-dasharray="{written}"' if lengths else ""
 
 
 def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list[str]:

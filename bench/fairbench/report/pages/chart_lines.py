@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fairbench.report.pages.chart import (
-    DASHES,
     LEFT,
     RIGHT,
     WIDTH,
     Scale,
     colour,
+    dashes,
     drawing,
     horizontal_axis,
     line,
@@ -72,9 +72,7 @@ def line_chart(
 
 
 def _stroke(number: int) -> str:
-    dash = DASHES[number % len(DASHES)]
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'class="series" style="stroke:{colour(number)}"{dashed}'
+    return f'class="series" style="stroke:{colour(number)}"{dashes(number)}'
 
 
 def _key(number: int, label: str) -> list[str]:

@@ -11,7 +11,7 @@ from fairbench.report.pages.page import (
     Bullets,
     Cell,
     Code,
-    Facts,
+    Definitions,
     Figure,
     Grid,
     Headline,
@@ -19,6 +19,7 @@ from fairbench.report.pages.page import (
     Paragraph,
     Section,
 )
+from fairbench.report.palette import style_sheet
 
 
 def as_html(page: Page) -> str:
@@ -32,7 +33,7 @@ def as_html(page: Page) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{escape(page.title)}</title>",
-            f"<style>\n{style}</style>",
+            f"<style>\n{style_sheet()}{style}</style>",
             "<main>",
             f"<h1>{escape(page.title)}</h1>",
             f'<p class="provenance">{escape(page.provenance)}</p>',
@@ -93,7 +94,7 @@ def _block(block: Block) -> Iterator[str]:
             yield "<ul>"
             yield from (f"<li>{escape(item)}</li>" for item in items)
             yield "</ul>"
-        case Facts(pairs):
+        case Definitions(pairs):
             yield "<dl>"
             yield from (f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in pairs)
             yield "</dl>"

@@ -12,7 +12,7 @@ from fairbench.report.pages.page import (
     Bullets,
     Cell,
     Code,
-    Facts,
+    Definitions,
     Figure,
     Grid,
     Page,
@@ -24,7 +24,7 @@ T = TypeVar("T")
 STRONG = {"best": "**{}**", "worst": "*{}*"}
 
 
-def as_markdown(page: Page) -> str:
+def page_markdown(page: Page) -> str:
     """The page without its figures."""
     lines = [f"# {escaped(page.title)}", "", escaped(page.provenance), ""]
     lines += table(["", "", ""], page.headlines, escaped)
@@ -74,7 +74,7 @@ def _block(block: Block) -> Iterator[str]:
             yield escaped(text)
         case Bullets(items):
             yield from (f"- {escaped(item)}" for item in items)
-        case Facts(pairs):
+        case Definitions(pairs):
             yield from table(["", ""], pairs, escaped)
         case Code(text):
             fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))

@@ -15,7 +15,7 @@ class Paragraph(NamedTuple):
     text: str
 
 
-class Facts(NamedTuple):
+class Definitions(NamedTuple):
     """Labels with a text each."""
 
     pairs: Pairs
@@ -55,7 +55,7 @@ class Code(NamedTuple):
     text: str
 
 
-Block = Paragraph | Facts | Bullets | Grid | Figure | Code
+Block = Paragraph | Definitions | Bullets | Grid | Figure | Code
 
 
 class Section(NamedTuple):

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairbench.errors import DataError
-from fairbench.report.comparison_table import Column, bounded
+from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.metric import Column, Display
+from fairbench.report.comparison_table import bounded
 from fairbench.report.interval_lines import results_of
-from fairbench.report.numbers import UNDEFINED, index, number, percent, whole
-from fairbench.report.pages.page import Code, Facts, Grid, Headline, Page, Section
+from fairbench.report.numbers import UNDEFINED, WRITERS
+from fairbench.report.pages.page import Code, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
 from fairbench.report.pages.sweep_grids import plain_row
 from fairbench.report.pages.sweep_warnings import counted_warnings
@@ -17,21 +19,6 @@ from fairbench.report.table import basis, details_line
 from fairbench.results.intervals import combine
 from fairbench.results.store import EXPERIMENT, SUMMARY, Summary, runs_in
 from fairbench.results.summary_schema import check_whole
-
-OF_RUNS = (
-    Column("min_entitlement_ratio", "worst client, of fair share", percent, True),
-    Column("victim_p99_s", "well-behaved P99, s", number, False),
-    Column("jain_index_actual", "Jain index, actual service", index, True),
-    Column("service_rate_tok_s", "service, tok/s", whole, True),
-)
-OF_CLIENTS = (
-    Column("service_rate_tok_s", "service tok/s", number, True),
-    Column("actual_service_tok_s", "actual tok/s", number, True),
-    Column("entitlement_ratio", "of fair share", percent, True),
-    Column("p50_s", "P50 s", number, False),
-    Column("p99_s", "P99 s", number, False),
-    Column("cache_hit_rate", "cache hit", percent, True),
-)
 
 
 def repeat_page(path: Path) -> Page:
@@ -44,6 +31,7 @@ def repeat_page(path: Path) -> Page:
     runs.sort(key=lambda run: int(run.summary["seed"]))
     summaries = [run.summary for run in runs]
     combined, seeds = combine(summaries), [summary["seed"] for summary in summaries]
+    of_clients, of_runs = columns_of(Display.REPEATED_CLIENTS), columns_of(Display.SEEDS)
     of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
     return Page(
         title=f"{title(combined)}, {len(runs)} seeds",
@@ -52,14 +40,14 @@ def repeat_page(path: Path) -> Page:
         headlines=list(_headlines(combined)),
         warnings=list(_warnings(summaries)),
         sections=[
-            Section("Clients", [_grid("client", _clients(combined), OF_CLIENTS)]),
-            Section("Results", [Facts(list(results_of(combined)))]),
-            Section("Seed by seed", [_grid("", of_seeds, OF_RUNS)]),
+            Section("Clients", [_grid("client", _clients(combined), of_clients)]),
+            Section("Results", [Definitions(list(results_of(combined)))]),
+            Section("Seed by seed", [_grid("", of_seeds, of_runs)]),
             Section(
                 "Run it again",
                 rerun(f"fairbench run {EXPERIMENT} --num-runs {len(runs)}", EXPERIMENT),
             ),
-            Section("Versions, of the first run", [Facts(list(versions(runs[0])))]),
+            Section("Versions, of the first run", [Definitions(list(versions(runs[0])))]),
             Section(EXPERIMENT, [Code(experiment_text(runs[0]))], folded=True),
         ],
     )
@@ -72,13 +60,13 @@ def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
 
 
 def _headlines(combined: Summary) -> Iterator[Headline]:
-    for column in OF_RUNS:
+    for column in columns_of(Display.SEEDS):
         interval = combined[column.key]
         if interval is None:
-            yield Headline(column.heading, UNDEFINED)
+            yield Headline(column.title, UNDEFINED)
         else:
-            low, high = (column.write(interval[end]) for end in ("low", "high"))
-            yield Headline(column.heading, bounded(interval, column), f"{low} to {high}")
+            low, high = (WRITERS[column.form](interval[end]) for end in ("low", "high"))
+            yield Headline(column.title, bounded(interval, column), f"{low} to {high}")
 
 
 def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
@@ -87,5 +75,5 @@ def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
 
 
 def _grid(first: str, rows: Iterator[tuple[str, Summary]], columns: Sequence[Column]) -> Grid:
-    headings = [first, *(column.heading for column in columns)]
+    headings = [first, *(column.title for column in columns)]
     return Grid(headings, [plain_row(name, values, columns) for name, values in rows])

@@ -9,11 +9,12 @@ import numpy as np
 from fairbench.metrics.latency import Sample, client_sample
 from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.service import View, cumulative
+from fairbench.metrics.tables import Tables
 from fairbench.report.numbers import with_unit
-from fairbench.report.pages.chart import COLOURS, LEFT, RIGHT, WIDTH, Scale, drawing, line, text
+from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, drawing, line, text
 from fairbench.report.pages.chart_lines import Series, line_chart
 from fairbench.report.pages.page import Figure
-from fairbench.results.run_tables import RunTables
+from fairbench.report.palette import SERIES
 from fairbench.results.store import Summary
 
 BINS = 60
@@ -21,9 +22,9 @@ POINTS = 150  # of a distribution, at most
 BAR_PX = 22
 
 
-def run_figures(summary: Summary, tables: RunTables, facts: Facts) -> Iterator[Figure]:
+def run_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
     """The figures that the run has numbers for."""
-    shown = min(len(facts.clients), COLOURS)
+    shown = min(len(facts.clients), len(SERIES))
     rest = f" The first {shown} of {len(facts.clients)} clients." if facts.clients[shown:] else ""
     if facts.horizon_s > 0:
         yield _service_over_time(tables, facts, shown, rest)
@@ -37,7 +38,7 @@ def run_figures(summary: Summary, tables: RunTables, facts: Facts) -> Iterator[F
         yield _gap_and_bound(summary)
 
 
-def _service_over_time(tables: RunTables, facts: Facts, shown: int, rest: str) -> Figure:
+def _service_over_time(tables: Tables, facts: Facts, shown: int, rest: str) -> Figure:
     width_s = facts.horizon_s / BINS
     edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
     total = cumulative(tables.service, View.CLIENT, edges, len(facts.clients), facts.weights)

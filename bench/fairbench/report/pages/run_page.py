@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairbench.errors import DataError
+from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
-from fairbench.report.client_table import NUMBERS, latency
-from fairbench.report.numbers import UNDEFINED, index, number, percent, whole
+from fairbench.report.client_table import client_columns, client_value
+from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
     Block,
     Cell,
     Code,
-    Facts,
+    Definitions,
     Grid,
     Headline,
     Page,
@@ -23,7 +25,8 @@ from fairbench.report.pages.page import (
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.run_warnings import run_warnings
 from fairbench.report.table import basis, details_line, notes_of, results_of
-from fairbench.results.run_tables import read_tables, stored_facts
+from fairbench.results.run_facts import stored_facts
+from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary
 from fairbench.results.summary_schema import check_whole
 
@@ -32,7 +35,7 @@ def run_page(run: StoredRun) -> Page:
     """The report of a run. Raises DataError if its files are not as they were written."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
-    sections = [Section("Results", [Facts(list(results_of(summary)))])]
+    sections = [Section("Results", [Definitions(list(results_of(summary)))])]
     if summary["num_programs"]:
         window = Window(summary["window_start_s"], summary["window_end_s"])
         facts = stored_facts(run, window)
@@ -46,10 +49,10 @@ def run_page(run: StoredRun) -> Page:
         warnings=list(run_warnings(summary)),
         sections=[
             *sections,
-            Section("Bound", [Facts(list(_bound(summary)))]),
+            Section("Bound", [Definitions(list(_bound(summary)))]),
             *_undefined(summary),
             Section("Run it again", rerun(f"fairbench run {EXPERIMENT}", EXPERIMENT)),
-            Section("Versions", [Facts(list(versions(run)))]),
+            Section("Versions", [Definitions(list(versions(run)))]),
             Section(EXPERIMENT, [Code(experiment_text(run))], folded=True),
         ],
     )
@@ -64,33 +67,29 @@ def title(summary: Summary) -> str:
 
 
 def _headlines(summary: Summary) -> Iterator[Headline]:
-    censored = set(summary["censored"])
-    p99 = latency(summary, "victim_p99_s", censored)
-    yield Headline(
-        "worst client",
-        percent(summary["min_entitlement_ratio"]),
-        "of its max-min fair share of what was served",
-    )
-    yield Headline(
-        "well-behaved P99",
-        p99 if p99 == UNDEFINED else f"{p99} s",
-        "to the first token" if summary["latency"] == "ttft" else "for a program",
-    )
-    yield Headline("Jain index", index(summary["jain_index_actual"]), "of actual service")
-    yield Headline("service", whole(summary["service_rate_tok_s"]), "input + 2 x output tok/s")
+    kind = "to the first token" if summary["latency"] == "ttft" else "for a program"
+    for column in columns_of(Display.HEADLINES):
+        yield Headline(column.title, _headline(summary, column), column.note.format(latency=kind))
+
+
+def _headline(summary: Summary, column: Column) -> str:
+    if column.form is not Form.SECONDS:
+        return written(summary, column.key, column.form)
+    text = latency(summary, column.key, set(summary["censored"]))
+    return text if text == UNDEFINED else f"{text} s"
 
 
 def client_grid(summary: Summary) -> Grid:
     """One row per client, as in the printed table."""
-    censored = set(summary["censored"])
+    censored, columns = set(summary["censored"]), client_columns()
     rows = [
         [
             Cell(f"{row['client']}{' (misbehaves)' if row['misbehaving'] else ''}"),
-            *(Cell(write(row, censored)) for write in NUMBERS.values()),
+            *(Cell(client_value(row, column, censored)) for column in columns),
         ]
         for row in summary["clients"]
     ]
-    return Grid(["client", *(heading.replace("\n", " ") for heading in NUMBERS)], rows)
+    return Grid(["client", *(column.title for column in columns)], rows)
 
 
 def _bound(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.report.client_table import latency
-from fairbench.report.numbers import number, percent, whole
+from fairbench.report.numbers import latency, number, percent, whole
 from fairbench.report.table import ENOUGH_FOR_P99
 from fairbench.results.store import Summary
 

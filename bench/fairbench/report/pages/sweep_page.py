@@ -11,13 +11,21 @@ from fairbench.errors import DataError
 from fairbench.report.comparison_table import LIMITED, provenance
 from fairbench.report.marks import Interval
 from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
-from fairbench.report.pages.chart_dots import Dot, Row, dot_chart
-from fairbench.report.pages.page import Code, Facts, Figure, Headline, Page, Paragraph, Section
+from fairbench.report.pages.chart_dots import Dot, DotRow, dot_chart
+from fairbench.report.pages.page import (
+    Code,
+    Definitions,
+    Figure,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+)
 from fairbench.report.pages.run_page import rerun, versions
 from fairbench.report.pages.sweep_grids import comparison_grid, place_sections
 from fairbench.report.pages.sweep_warnings import sweep_warnings
-from fairbench.results.comparison import Cell as Compared
-from fairbench.results.comparison import compare_sweep
+from fairbench.report.palette import scheduler_series
+from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.sharing import Bound, Incentive, worst
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
@@ -51,20 +59,20 @@ def sweep_page(path: Path) -> Page:
             Section("Clients, place by place", []),
             *place_sections(cells),
             Section("Run it again", rerun(f"fairbench sweep {SWEEP_FILE}", SWEEP_FILE)),
-            Section("Versions, of the first point", [Facts(list(versions(first)))]),
+            Section("Versions, of the first point", [Definitions(list(versions(first)))]),
             Section(SWEEP_FILE, [Code(to_toml(swept))], folded=True),
         ],
     )
 
 
-def _by_scheduler(cells: Sequence[Compared]) -> dict[str, list[Compared]]:
-    grouped: dict[str, list[Compared]] = {}
+def _by_scheduler(cells: Sequence[SchedulerResults]) -> dict[str, list[SchedulerResults]]:
+    grouped: dict[str, list[SchedulerResults]] = {}
     for cell in cells:
         grouped.setdefault(cell.scheduler, []).append(cell)
     return grouped
 
 
-def _headline(scheduler: str, cells: Sequence[Compared]) -> Headline:
+def _headline(scheduler: str, cells: Sequence[SchedulerResults]) -> Headline:
     """The worst sharing incentive of a scheduler over the places, and where it is at most 1."""
     ratios = [_incentive(cell.combined.get(SHARING)) for cell in cells]
     largest = worst([one for one in ratios if one.value is not None])
@@ -96,20 +104,21 @@ def _shown(ratio: Incentive) -> str:
     return write(ratio.value)
 
 
-def _figure(cells: Sequence[Compared]) -> Iterator[Figure]:
+def _figure(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
     names = list(_by_scheduler(cells))
+    series = dict(zip(names, scheduler_series(names), strict=True))
     rows = []
     for place, group in groupby(cells, lambda cell: cell.place):
         ratios = {cell.scheduler: _incentive(cell.combined.get(SHARING)) for cell in group}
         dots = [
-            Dot(names.index(name), one.value, one.bound.value)
+            Dot(series[name], one.value, one.bound.value)
             for name, one in ratios.items()
             if one.value
         ]
-        rows.append(Row(place, dots))
+        rows.append(DotRow(place, dots))
     if any(row.dots for row in rows):
         label = "sharing incentive, P99 (left of 1: no reason to leave)"
         yield Figure(
-            dot_chart("Sharing incentive by place", names, rows, x_label=label, reference=1.0),
+            dot_chart("Sharing incentive by place", series, rows, x_label=label, reference=1.0),
             "Open marks with an arrow are only bounds: latencies that were longer than the run.",
         )

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.pages.run_warnings import is_above_bound, window_is_short
 from fairbench.report.table import ENOUGH_FOR_P99
-from fairbench.results.comparison import Cell
+from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, read_json
 from fairbench.results.sweep_store import SweepStore
 
 
-def sweep_warnings(store: SweepStore, cells: Sequence[Cell]) -> Iterator[str]:
+def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
     """What is missing, what failed, and in how many runs there is something to know."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.core import PS_PER_S
-from fairbench.metrics.records import Floats, Ints, Programs, Requests, ServiceLog
-from fairbench.results.run_result import Tables
+from fairbench.metrics.records import Floats, Ints, Programs, Requests, Service
+from fairbench.metrics.tables import Tables
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.sequence import NEVER
 
@@ -37,7 +37,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
         clients,
         Requests.from_columns(_arrays(requests, by_request)),
         Programs.from_columns(_arrays(programs, by_program)),
-        ServiceLog.from_columns(_arrays(service, by_start)),
+        Service.from_columns(_arrays(service, by_start)),
     )
 
 

@@ -63,14 +63,14 @@ def labels(experiments: Sequence[Experiment]) -> list[tuple[str, str]]:
 
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
     """What to call the points of a sweep: place, scheduler and seed."""
-    named = labels([tables_of(spec) for spec in specs])
+    named = labels([experiment_tables(spec) for spec in specs])
     return [
         f"{place}, {scheduler}, seed {spec.seed}"
         for (place, scheduler), spec in zip(named, specs, strict=True)
     ]
 
 
-def tables_of(spec: ExperimentSpec) -> Experiment:
+def experiment_tables(spec: ExperimentSpec) -> Experiment:
     """What is in the experiment file of a spec."""
     return tomllib.loads(to_toml(spec))
 

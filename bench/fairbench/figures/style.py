@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairbench.report.palette import SCHEDULERS, SERIES, Swatch
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -16,36 +18,42 @@ DPI = 150
 LETTERS_PER_IN = 15  # of the text below figures
 
 
-class Look(NamedTuple):
-    """A colour that stays apart for colour-blind readers (Okabe and Ito), and a mark for print."""
+class SeriesStyle(NamedTuple):
+    """What a series is called, and how it looks; ``line`` is a line style of matplotlib."""
 
     label: str
     colour: str
     marker: str
-    line: str = "-"
+    line: str | tuple[float, tuple[float, ...]]
 
 
-BLUE, ORANGE, GREEN, RED, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
-
-SCHEDULERS = {
-    "lpm": Look("RR + LPM", RED, "s", "--"),
-    "vtc": Look("VTC", BLUE, "^", "-."),
-    "preble": Look("Preble", GREEN, "D", ":"),
-    "dlpm": Look("DLPM", "#000000", "o"),
-    "d2lpm": Look("D²LPM", "#000000", "o"),
+LABELS = {
+    "fcfs": "RR + FCFS",
+    "lpm": "RR + LPM",
+    "vtc": "VTC",
+    "preble": "Preble",
+    "dlpm": "DLPM",
+    "d2lpm": "D²LPM",
 }
-CLIENTS = (
-    Look("client 0", RED, "s", "--"),
-    Look("client 1", BLUE, "^", "-."),
-    Look("client 2", GREEN, "D", ":"),
-    Look("client 3", PURPLE, "o"),
-)
+UNKNOWN = "0.5"  # grey
 HATCHES = ("", "///", "...", "xxx")
 
 
-def scheduler_look(name: str) -> Look:
-    """The look of a scheduler's pair; that of an unknown one is grey."""
-    return SCHEDULERS.get(name, Look(name, "0.5", "x"))
+def scheduler_style(name: str) -> SeriesStyle:
+    """The style of a scheduler; that of an unknown one is grey."""
+    if name not in SCHEDULERS:
+        return SeriesStyle(name, UNKNOWN, "x", "-")
+    return _style(LABELS[name], SCHEDULERS[name])
+
+
+def client_style(number: int) -> SeriesStyle:
+    """The style of a client of a run, by its number."""
+    return _style(f"client {number}", SERIES[number % len(SERIES)])
+
+
+def _style(label: str, swatch: Swatch) -> SeriesStyle:
+    line = (0.0, swatch.dashes) if swatch.dashes else "-"
+    return SeriesStyle(label, swatch.colour, swatch.marker, line)
 
 
 @contextmanager

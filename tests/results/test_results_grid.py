@@ -4,7 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
-from fairbench.results.places import key_of, labels, place_of, point_names, scheduler_of, tables_of
+from fairbench.results.grid import (
+    experiment_tables,
+    key_of,
+    labels,
+    place_of,
+    point_names,
+    scheduler_of,
+)
 
 
 def labelled(*points):
@@ -12,7 +19,7 @@ def labelled(*points):
     specs = [
         resolve({"workload": "chat", **flags}, dict(assignments)) for flags, *assignments in points
     ]
-    return labels([tables_of(spec) for spec in specs])
+    return labels([experiment_tables(spec) for spec in specs])
 
 
 def test_places_are_workload_scenario_and_replicas():
@@ -80,7 +87,7 @@ POINTS = st.tuples(
 @given(st.lists(POINTS, min_size=2, max_size=6))
 def test_labels_are_equal_exactly_where_place_and_scheduler_are(points):
     specs = [resolve({"workload": "chat", **flags}, dict([setting])) for flags, setting in points]
-    tables = [tables_of(spec) for spec in specs]
+    tables = [experiment_tables(spec) for spec in specs]
     keys = [(key_of({**place_of(one), "seed": None}), key_of(scheduler_of(one))) for one in tables]
     found = labels(tables)
     assert len(set(zip(keys, found, strict=True))) == len(set(keys)) == len(set(found))

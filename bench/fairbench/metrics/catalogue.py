@@ -1,0 +1,71 @@
+"""Every metric of a run, of its clients, and of a comparison: one entry each.
+
+Whatever shows, stores, compares or documents metrics asks here. To add one, write the function that
+computes it from the tables and facts of a run, and put an entry with it into ``metrics.entries``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.metrics.entries import comparison, fairness, latency, service, totals
+from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
+
+CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``notes``
+
+CATALOGUE: dict[str, Metric] = {
+    metric.key: metric
+    for part in (totals, latency, service, fairness, comparison)
+    for metric in part.METRICS
+}
+
+
+def metric_of(key: str) -> Metric | None:
+    """The entry of a key, which may be inside ``clients``; None for what is no metric."""
+    return CATALOGUE.get(name_of(key))
+
+
+def name_of(key: str) -> str:
+    """The metric that a key is of, without the client."""
+    return key.rpartition(".")[2] if key.startswith(CLIENTS) else key
+
+
+def needing(needs: Needs) -> list[str]:
+    """The metrics that are not known without it."""
+    return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
+
+
+def columns_of(display: Display) -> list[Column]:
+    """What a table shows, in its order."""
+    found = [
+        (shown, metric)
+        for metric in CATALOGUE.values()
+        for shown in metric.shown
+        if shown.display is display
+    ]
+    return [
+        _column(shown, metric) for shown, metric in sorted(found, key=lambda one: one[0].position)
+    ]
+
+
+def _column(shown: Shown, metric: Metric) -> Column:
+    usual = metric.column or "\n".join(filter(None, (metric.heading, metric.unit)))
+    if shown.display in (Display.REPEATS, Display.SEEDS, Display.SUMMARY):
+        usual = metric.label if shown.display is not Display.SUMMARY else metric.heading
+    return Column(
+        metric.key,
+        shown.heading or usual,
+        shown.form or metric.form,
+        metric.better,
+        metric.digits,
+        shown.dropped,
+        shown.note,
+    )
+
+
+def fitting(columns: list[Column]) -> Iterator[list[Column]]:
+    """The columns, then ever fewer of them, for a table that would be too wide."""
+    order = sorted(one.dropped for one in columns if one.dropped is not None)
+    yield columns
+    for last in order:
+        yield [one for one in columns if one.dropped is None or one.dropped > last]

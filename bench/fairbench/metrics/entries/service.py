@@ -1,0 +1,108 @@
+"""How much service the cluster and its clients got, and from what."""
+
+from __future__ import annotations
+
+from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Needs, Of, Presence, Shown
+from fairbench.metrics.reasons import EMPTY_WINDOW, NO_TIME
+
+METRICS = (
+    Metric(
+        key="service_rate_tok_s",
+        heading="service",
+        unit="tok/s",
+        better=Better.MORE,
+        of=Of.BOTH,
+        undefined=EMPTY_WINDOW,
+        presence=Presence.ALWAYS,
+        shown=(
+            Shown(Display.CLIENTS, 2),
+            Shown(
+                Display.HEADLINES,
+                4,
+                heading="service",
+                form=Form.WHOLE,
+                note="input + 2 x output tok/s",
+            ),
+            Shown(Display.COMPARISON, 3),
+            Shown(Display.COMPARED_CLIENTS, 1),
+            Shown(Display.REPEATS, 1),
+            Shown(Display.SEEDS, 4, form=Form.WHOLE),
+            Shown(Display.REPEATED_CLIENTS, 1),
+            Shown(Display.LIVE, 1),
+            Shown(Display.LIVE_CLIENTS, 1),
+        ),
+    ),
+    Metric(
+        key="cache_hit_rate",
+        heading="cache hit",
+        column="cache\nhit",
+        better=Better.MORE,
+        of=Of.BOTH,
+        form=Form.PERCENT,
+        digits=3,
+        undefined="no request was admitted",
+        needs=frozenset({Needs.CACHED}),
+        presence=Presence.ALWAYS,
+        shown=(
+            Shown(Display.CLIENTS, 8, dropped=4),
+            Shown(Display.COMPARED_CLIENTS, 7),
+            Shown(Display.REPEATS, 4),
+            Shown(Display.REPEATED_CLIENTS, 6),
+            Shown(Display.LIVE, 5),
+        ),
+    ),
+    Metric(
+        key="actual_service_tok_s",
+        heading="actual service",
+        column="actual\ntok/s",
+        unit="tok/s",
+        better=Better.MORE,
+        of=Of.BOTH,
+        undefined=EMPTY_WINDOW,
+        needs=frozenset({Needs.CACHED}),
+        presence=Presence.ALWAYS,
+        shown=(
+            Shown(Display.CLIENTS, 3, dropped=1),
+            Shown(Display.REPEATS, 2),
+            Shown(Display.REPEATED_CLIENTS, 2),
+        ),
+    ),
+    Metric(
+        key="output_rate_tok_s",
+        heading="output",
+        unit="tok/s",
+        better=Better.MORE,
+        undefined=EMPTY_WINDOW,
+        shown=(Shown(Display.REPEATS, 3), Shown(Display.LIVE, 2)),
+    ),
+    Metric(
+        key="extend_rate_tok_s",
+        heading="computed input",
+        unit="tok/s",
+        undefined=EMPTY_WINDOW,
+        needs=frozenset({Needs.CACHED}),
+        shown=(Shown(Display.LIVE, 3),),
+    ),
+    Metric(
+        key="extend_throughput",
+        heading="computed input of the whole run",
+        unit="tok/s",
+        undefined=NO_TIME,
+        needs=frozenset({Needs.CACHED}),
+    ),
+    Metric(
+        key="queue_empty_share",
+        heading="queues empty",
+        form=Form.PERCENT,
+        undefined="the window is empty",
+        needs=frozenset({Needs.ADMISSION}),
+        presence=Presence.IN_REPORTS,
+    ),
+    Metric(
+        key="demand_limited",
+        heading="limited by demand",
+        kind=Kind.FLAG,
+        needs=frozenset({Needs.ADMISSION}),
+        presence=Presence.IN_REPORTS,
+    ),
+)

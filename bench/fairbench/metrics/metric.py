@@ -1,0 +1,152 @@
+"""What a metric is: how it is called, written and judged, and where it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fairbench.metrics.records import Facts
+    from fairbench.metrics.tables import Tables
+
+LAST = 1_000  # the position of a column that has none of its own
+
+
+class Better(Enum):
+    """Which way a metric is better; of some neither more nor less is."""
+
+    MORE = "more"
+    LESS = "less"
+    NEITHER = ""
+
+
+class Of(Enum):
+    """What a metric is of: the whole run, each of its clients, or both."""
+
+    RUN = "run"
+    CLIENT = "client"
+    BOTH = "run and client"
+
+
+class Kind(Enum):
+    """The type of a value in the JSON; a number that is undefined is null there."""
+
+    NUMBER = "number"
+    COUNT = "count"
+    FLAG = "flag"
+
+
+class Needs(Enum):
+    """What not every server reports, so that requests watched from outside may lack it."""
+
+    ADMISSION = "admission times"
+    CACHED = "cached tokens"
+
+
+class Form(Enum):
+    """How a value is written for people."""
+
+    AMOUNT = "1,234 or 1.23"
+    SECONDS = "as an amount; > x where it is only a lower bound"
+    WHOLE = "1,234"
+    INDEX = "0.123"
+    PERCENT = "12.3%"
+    WHOLE_PERCENT = "12%"
+
+
+class Presence(Enum):
+    """Which stored summaries must have a metric; older ones lack what was added since."""
+
+    ALWAYS = "all"
+    IN_REPORTS = "those that a report or a new score is made from"
+    OPTIONAL = "none"
+
+
+class Display(Enum):
+    """Where metrics are shown, one line or one column each."""
+
+    SUMMARY = "a line of its own in the summary of a run"
+    CLIENTS = "the clients of a run"
+    HEADLINES = "what the report of a run shows first"
+    COMPARISON = "schedulers compared"
+    COMPARED_CLIENTS = "the clients under each scheduler"
+    REPEATS = "repeated runs, one line each"
+    SEEDS = "repeated runs seed by seed, and what their report shows first"
+    REPEATED_CLIENTS = "the clients of repeated runs"
+    LIVE = "a live run beside its simulation"
+    LIVE_CLIENTS = "the clients of both"
+
+
+class Shown(NamedTuple):
+    """That a metric is shown in a table, and what is special about it there.
+
+    ``heading`` and ``form`` replace the metric's own. ``position`` orders the columns. Tables that
+    would be too wide go without the columns that have a ``dropped``, the lowest first. ``note``
+    explains a headline; ``{latency}`` in it is what the run's latencies are of.
+    """
+
+    display: Display
+    position: int = LAST
+    heading: str = ""
+    form: Form | None = None
+    dropped: int | None = None
+    note: str = ""
+
+
+class Column(NamedTuple):
+    """A metric as one table shows it; ``heading`` is on one or two lines."""
+
+    key: str
+    heading: str
+    form: Form
+    better: Better
+    digits: int
+    dropped: int | None = None
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """The heading on one line."""
+        return self.heading.replace("\n", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric. What is not said of it is as for most: a number of the run that is shown nowhere.
+
+    ``heading`` says in words what it is, ``column`` the same for the head of a narrow column (by
+    default heading and unit). ``digits`` are those after the point in lines of means with
+    intervals. ``undefined`` is why it may have no value; without it a value is always there.
+    ``compute`` gives the value of a run from its tables and facts, ``compute_client`` that of the
+    client with an index; those without are computed together, by ``metrics.summary``, by what runs
+    on real servers add, or (``of_comparison``) from several runs. NaN is undefined.
+    """
+
+    key: str
+    heading: str
+    column: str = ""
+    unit: str = ""
+    better: Better = Better.NEITHER
+    of: Of = Of.RUN
+    kind: Kind = Kind.NUMBER
+    form: Form = Form.AMOUNT
+    digits: int = 0
+    undefined: str = ""
+    needs: frozenset[Needs] = frozenset()
+    presence: Presence = Presence.OPTIONAL
+    shown: tuple[Shown, ...] = ()
+    of_comparison: bool = False
+    compute: Callable[[Tables, Facts], float] | None = None
+    compute_client: Callable[[Tables, Facts, int], float] | None = None
+
+    @property
+    def label(self) -> str:
+        """The heading with the unit, for a line."""
+        return f"{self.heading}, {self.unit}" if self.unit else self.heading
+
+    @property
+    def nullable(self) -> bool:
+        """Whether it may have no value."""
+        return bool(self.undefined or self.needs)

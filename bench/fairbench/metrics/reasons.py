@@ -1,0 +1,23 @@
+"""Why a metric may have no value."""
+
+from __future__ import annotations
+
+LATENCIES = {
+    "ttft": "no request completed",
+    "tpot": "no completed request has two tokens",
+    "e2el": "no request completed",
+    "itl": "the records hold each request's first and last token, not the ones between",
+}
+"""Latencies of single requests, and why one may be undefined."""
+STATISTICS = ("mean", "median", "std", "p50", "p99")
+
+EMPTY_WINDOW = "the run ended before its window began"
+NO_TIME = "the run lasted no time"
+NO_SERVICE = "no client was served in the window"
+NO_DEMAND = "no client was entitled to any service in the window"
+NOT_ALL_ACTIVE = "at no time were all clients active"
+NO_COHORT = "nothing of it arrived in the window"
+NO_VICTIM = "there is no well-behaved client"
+NO_BOUND = "no theorem bounds the difference"
+NOT_SENT = "no request was sent"
+NOT_ALONE = "the client alone was not simulated"

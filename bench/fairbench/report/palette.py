@@ -1,0 +1,76 @@
+"""The colours, marks and dashes of every figure and report page, and whose they are.
+
+Colours stay apart for colour-blind readers (after Okabe and Ito); marks and dashes do in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Swatch(NamedTuple):
+    """How one series looks.
+
+    ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name of
+    the mark, ``shape`` the same as SVG around the origin. ``dashes`` are the lengths of lines and
+    gaps in widths of the line; none is a solid line.
+    """
+
+    colour: str
+    on_dark: str
+    marker: str
+    shape: str
+    dashes: tuple[float, ...]
+
+
+VERMILION = Swatch(
+    "#d55e00", "#f58742", "s", '<rect x="-4" y="-4" width="8" height="8"/>', (3.7, 1.6)
+)
+BLUE = Swatch("#0072b2", "#56b4e9", "^", '<path d="M0-5L5 4H-5Z"/>', (6.4, 1.6, 1, 1.6))
+GREEN = Swatch("#009e73", "#2cc998", "D", '<path d="M0-5.5L5.5 0L0 5.5L-5.5 0Z"/>', (1, 1.65))
+PURPLE = Swatch("#a5507f", "#dd92bb", "v", '<path d="M0 5L5-4H-5Z"/>', (8, 2))
+ORANGE = Swatch(
+    "#e69f00", "#f0d040", "X", '<path d="M-4-4L4 4M-4 4L4-4"/>', (3, 1.2, 1, 1.2, 1, 1.2)
+)
+BLACK = Swatch("#1c1c1c", "#e0e0dc", "o", '<circle r="4.5"/>', ())
+
+SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK)
+"""In the order in which series without a name of their own, such as clients, take them."""
+
+SCHEDULERS = {
+    "lpm": VERMILION,
+    "vtc": BLUE,
+    "preble": GREEN,
+    "d2lpm": PURPLE,
+    "fcfs": ORANGE,
+    "dlpm": BLACK,
+}
+
+
+def scheduler_series(names: Sequence[str]) -> list[int]:
+    """Which of ``SERIES`` each scheduler gets; ``dlpm dlpm.quantum=5000`` is one of DLPM.
+
+    The first of a scheduler has the scheduler's own, others take what is left.
+    """
+    found: dict[str, int] = {}
+    for name in names:
+        own = SCHEDULERS.get(name.partition(" ")[0])
+        if own is not None and SERIES.index(own) not in found.values():
+            found[name] = SERIES.index(own)
+    left = [number for number in range(len(SERIES)) if number not in found.values()]
+    for name in names:
+        if name not in found:
+            found[name] = left.pop(0) if left else len(found) % len(SERIES)
+    return [found[name] for name in names]
+
+
+def style_sheet() -> str:
+    """The colours as the variables ``--c0`` and up of CSS, for light and dark."""
+    light, dark = (
+        " ".join(f"--c{number}: {colour};" for number, colour in enumerate(colours))
+        for colours in ([one.colour for one in SERIES], [one.on_dark for one in SERIES])
+    )
+    return (
+        f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{\n  :root {{ {dark} }}\n}}\n"
+    )

@@ -1,0 +1,88 @@
+"""What metrics must know of a run beside its tables, of one that has just ended or is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from fairbench.config import ExperimentSpec
+from fairbench.core import ServiceBound
+from fairbench.metrics.records import Client, Facts, Window
+from fairbench.metrics.summary import summarize
+from fairbench.metrics.tables import Tables
+from fairbench.results.facts import run_window
+from fairbench.results.store import StoredRun
+from fairbench.workloads.plan import ClientPlan
+
+
+def run_facts(
+    spec: ExperimentSpec,
+    plans: Iterable[ClientPlan],
+    *,
+    last_arrival_s: float,
+    end_s: float,
+    workers: int,
+    pool_tokens: int,
+    bound: ServiceBound | None,
+    bound_unavailable: str,
+) -> Facts:
+    """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
+    return _facts(
+        ((plan.client, plan.misbehaving) for plan in plans),
+        window=run_window(spec, last_arrival_s, end_s),
+        end_s=end_s,
+        workers=workers,
+        pool_tokens=pool_tokens,
+        latency=spec.workload.latency,
+        bound=bound,
+        bound_unavailable=bound_unavailable,
+    )
+
+
+def stored_facts(
+    run: StoredRun, window: Window, bound: ServiceBound | None = None, bound_unavailable: str = ""
+) -> Facts:
+    """The facts of a stored run, over any window."""
+    summary = run.summary
+    return _facts(
+        ((row["client"], row["misbehaving"]) for row in summary["clients"]),
+        window=window,
+        end_s=summary["duration"],
+        workers=summary["dp"],
+        pool_tokens=summary["pool_tokens"] or 0,
+        latency=summary["latency"],
+        bound=bound,
+        bound_unavailable=bound_unavailable,
+    )
+
+
+def _facts(
+    clients: Iterable[tuple[str, bool]],
+    *,
+    window: Window,
+    end_s: float,
+    workers: int,
+    pool_tokens: int,
+    latency: Literal["program", "ttft"],
+    bound: ServiceBound | None,
+    bound_unavailable: str,
+) -> Facts:
+    return Facts(
+        clients=tuple(Client(*one) for one in clients),
+        window=window,
+        horizon_s=end_s,
+        workers=workers,
+        pool_tokens=pool_tokens,
+        latency=latency,
+        bound=bound,
+        bound_workers=workers,
+        bound_unavailable=bound_unavailable,
+    )
+
+
+def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
+    """The metrics of a run as JSON types; ``notes`` also says why no theorem bounds the gap."""
+    metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
+    if facts.bound is None:
+        metrics["notes"]["bound_source"] = facts.bound_unavailable
+    return metrics

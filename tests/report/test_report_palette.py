@@ -1,0 +1,64 @@
+"""Colours, marks and dashes: all apart, the same in figures and on pages."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from fairbench.figures.style import LABELS, client_style, scheduler_style
+from fairbench.report.palette import SCHEDULERS, SERIES, scheduler_series, style_sheet
+from fairbench.schedulers.registry import PAIRS
+
+# What a colour becomes without one kind of cones, on linear RGB (Machado, Oliveira and Fernandes
+# 2009, severity 1).
+NO_CONES = {
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+def linear(colour):
+    rgb = np.array(to_rgb(colour))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb):
+    """CIELAB of linear RGB: distances as people see them, 2.3 being just noticeable."""
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(np.clip(xyz @ np.clip(rgb, 0, 1), 1e-9, None) / [0.9505, 1.0, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("colours", ["colour", "on_dark"])
+@pytest.mark.parametrize("cones", [None, *NO_CONES])
+def test_colours_stay_apart_for_colour_blind_readers(colours, cones):
+    see = np.array(NO_CONES[cones]) if cones else np.eye(3)
+    seen = [lab(see @ linear(getattr(one, colours))) for one in SERIES]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 10
+
+
+def test_marks_and_dashes_are_apart_in_grey():
+    for name in ("marker", "shape", "dashes"):
+        assert len({getattr(one, name) for one in SERIES}) == len(SERIES)
+
+
+def test_every_scheduler_looks_its_own_way_in_figures():
+    assert set(SCHEDULERS) == set(LABELS) <= set(PAIRS)
+    styles = [scheduler_style(name) for name in SCHEDULERS]
+    for values in zip(*styles, strict=True):
+        assert len(set(values)) == len(styles)
+    assert scheduler_style("mine").label == "mine"
+    assert client_style(0).colour == SERIES[0].colour
+
+
+def test_pages_give_schedulers_the_colours_of_the_figures():
+    names = ["d2lpm", "dlpm", "dlpm dlpm.quantum=5000", "mine"]
+    numbers = scheduler_series(names)
+    assert [SERIES[number] for number in numbers[:2]] == [SCHEDULERS["d2lpm"], SCHEDULERS["dlpm"]]
+    assert len(set(numbers)) == len(names)
+    assert scheduler_series([f"s{n}" for n in range(8)]) == [0, 1, 2, 3, 4, 5, 0, 1]
+    for number, swatch in enumerate(SERIES):
+        assert f"--c{number}: {swatch.colour};" in style_sheet()
+        assert f"--c{number}: {swatch.on_dark};" in style_sheet()
