@@ -13,7 +13,7 @@ from fairbench.gate.judge import Verdict
 from fairbench.gate.junit import as_junit
 from fairbench.gate.markdown import outcome_markdown
 from fairbench.gate.outcome import judge
-from fairbench.gate.points import Pair
+from fairbench.gate.points import PairedPoint
 from fairbench.gate.table import outcome_text
 
 CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
@@ -25,7 +25,7 @@ def outcome():
     before = summary(jain_index=0.9, victim_p99_s=1.0, refused=0, duration=8.125)
     after = summary(jain_index=0.85, victim_p99_s=1.05, refused=0, duration=8.25)
     after["censored"] = ["victim_p99_s"]
-    return judge([Pair("a <b> | c: d, e", True, (before,), (after,))], CLAUSES, alpha=0.05)
+    return judge([PairedPoint("a <b> | c: d, e", True, (before,), (after,))], CLAUSES, alpha=0.05)
 
 
 def measured(before, after):
@@ -33,7 +33,7 @@ def measured(before, after):
         tuple(summary(simulated=False, served="a server", jain_index=value) for value in values)
         for values in (before, after)
     ]
-    return Pair("p", False, *runs)
+    return PairedPoint("p", False, *runs)
 
 
 def test_every_clause_is_judged_at_every_point(outcome):
@@ -51,9 +51,9 @@ def test_what_no_clause_names_is_shown_as_well_and_exactly(outcome):
 
 def test_without_clauses_any_difference_fails():
     one, other = summary(), summary(duration=8.0)
-    same = judge([Pair("p", True, (one,), (one,))], [], alpha=0.05)
+    same = judge([PairedPoint("p", True, (one,), (one,))], [], alpha=0.05)
     assert [(row.verdict, row.reason) for row in same.rows] == [(Verdict.PASS, "")]
-    unlike = judge([Pair("p", True, (one,), (other,))], [], alpha=0.05)
+    unlike = judge([PairedPoint("p", True, (one,), (other,))], [], alpha=0.05)
     assert [(row.verdict, row.reason) for row in unlike.rows] == [(Verdict.FAIL, "1 value changed")]
 
 
@@ -106,11 +106,11 @@ def test_the_table_fits_and_says_everything(outcome):
 def test_single_clients_are_only_counted_beside_the_cluster():
     before, after = summary(), summary(duration=8.0)
     after["clients"][0]["requests"] += 1
-    text = outcome_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
+    text = outcome_text(judge([PairedPoint("p", True, (before,), (after,))], [], alpha=0.05))
     assert "and 1 value of single clients" in text
     assert ".requests" not in text
     after["duration"] = before["duration"]
-    text = outcome_text(judge([Pair("p", True, (before,), (after,))], [], alpha=0.05))
+    text = outcome_text(judge([PairedPoint("p", True, (before,), (after,))], [], alpha=0.05))
     assert ".requests" in text
 
 
@@ -118,7 +118,7 @@ def test_names_are_never_taken_for_markup():
     before, after = summary(), summary()
     for number, one in enumerate((before, after)):
         one["clients"][0] |= {"client": "[/red]", "requests": number}
-    found = judge([Pair("[/p]", True, (before,), (after,))], ["failed:+0"], alpha=0.05)
+    found = judge([PairedPoint("[/p]", True, (before,), (after,))], ["failed:+0"], alpha=0.05)
     assert "clients.[/red].requests" in outcome_text(found)
 
 
@@ -149,7 +149,7 @@ def test_junit_counts_what_it_lists(outcome, strict):
 
 def test_junit_stays_xml_whatever_the_names():
     one = summary()
-    found = judge([Pair('bell \a and <&"', True, (one,), (one,))], [], alpha=0.05)
+    found = judge([PairedPoint('bell \a and <&"', True, (one,), (one,))], [], alpha=0.05)
     (suite,) = ET.fromstring(as_junit(found, cannot_tell_fails=True))
     assert suite.find("testcase").get("classname") == 'bell ? and <&"'
 

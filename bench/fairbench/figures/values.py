@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Value(NamedTuple):
+class Estimate(NamedTuple):
     """The mean of a metric over seeds and its interval; ``at_least`` if some seed's is a bound."""
 
     mean: float
@@ -21,12 +21,12 @@ class Value(NamedTuple):
     at_least: bool
 
 
-def value_of(cell: SchedulerResults, metric: str) -> Value | None:
+def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
     """A metric of a cell, None where no run defines it."""
     found = cell.combined[metric]
     if found is None:
         return None
-    return Value(found["mean"], found["low"], found["high"], bool(found.get("lower_bound")))
+    return Estimate(found["mean"], found["low"], found["high"], bool(found.get("lower_bound")))
 
 
 def mean_of(cell: SchedulerResults, metric: str) -> float | None:

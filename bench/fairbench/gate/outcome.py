@@ -12,7 +12,7 @@ from fairbench.gate.changes import Change, changes, relative_difference
 from fairbench.gate.clause import Clause, parse_clause
 from fairbench.gate.judge import Verdict, judge_exact, judge_repeated
 from fairbench.gate.metrics import ABSENT, Value, values_of
-from fairbench.gate.points import Pair
+from fairbench.gate.points import PairedPoint
 from fairbench.report.table import basis
 
 NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no clauses
@@ -61,7 +61,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def judge(pairs: Sequence[Pair], texts: Sequence[str], *, alpha: float) -> Outcome:
+def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
     """Judge clauses at every point, those of repeated runs at level ``alpha``.
 
     Without clauses, simulated points must not differ at all. Raises UsageError for a wrong clause,
@@ -88,7 +88,7 @@ def judge(pairs: Sequence[Pair], texts: Sequence[str], *, alpha: float) -> Outco
     return Outcome("; ".join(bases), len(pairs), tuple(rows), unnamed)
 
 
-def _row(clause: Clause, pair: Pair, alpha: float) -> Row:
+def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
     before = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.before]
     after = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.after]
     if pair.simulated:

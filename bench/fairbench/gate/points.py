@@ -10,7 +10,7 @@ from typing import Any
 from fairbench.config.toml import toml_value
 from fairbench.errors import DataError
 from fairbench.results.comparison import ComparedRun, compare_sweep, experiment_of
-from fairbench.results.grid import DEFAULT, Experiment, flat, key_of, labels
+from fairbench.results.grid import DEFAULT, Experiment, Label, flat, key_of, labels
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, Summary, read_run
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.sweep_store import SWEEP_FILE
@@ -36,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairedPoint:
     """The same point in the baseline and now: the summaries of its runs, and what to call it."""
 
     name: str
@@ -45,7 +45,7 @@ class Pair:
     after: tuple[Summary, ...]
 
 
-def read_pairs(baseline: Path, current: Path) -> list[Pair]:
+def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
     """The points of two directories, each with its counterpart, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
@@ -57,7 +57,7 @@ def read_pairs(baseline: Path, current: Path) -> list[Pair]:
     _refuse_unlike(after, before, baseline)
     names = labels([point.runs[0].experiment for point in before.values()])
     return [
-        Pair(
+        PairedPoint(
             _name(names[index], point),
             point.simulated,
             tuple(run.summary for run in point.runs),
@@ -160,8 +160,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     ]
 
 
-def _name(label: tuple[str, str], point: Point) -> str:
-    place, scheduler = label
+def _name(label: Label, point: Point) -> str:
     seeds = point.experiment["seed"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    return f"{place}, {scheduler}, {which}"
+    return f"{label.place}, {label.scheduler}, {which}"

@@ -1,6 +1,6 @@
 """Stored runs side by side: at each place, the same load under several schedulers.
 
-Pure functions over what ``report.store`` and ``report.sweep_store`` read. A *place* is an
+Pure functions over what ``results.store`` and ``results.sweep_store`` read. A *place* is an
 experiment without its scheduler; runs at one place that also share the seed are compared with each
 other, and a *cell* is one scheduler at one place over all seeds.
 """

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
@@ -44,7 +44,14 @@ def key_of(part: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
-def labels(experiments: Sequence[Experiment]) -> list[tuple[str, str]]:
+class Label(NamedTuple):
+    """What to call a point of a grid but for its seed."""
+
+    place: str
+    scheduler: str
+
+
+def labels(experiments: Sequence[Experiment]) -> list[Label]:
     """For each experiment what to call its place, and its scheduler there.
 
     Places are ``tot s1 dp 4`` and whatever else tells those of the same name apart; schedulers are
@@ -56,7 +63,7 @@ def labels(experiments: Sequence[Experiment]) -> list[tuple[str, str]]:
     named = [f"{place}\n{e['scheduler']}" for place, e in zip(places, experiments, strict=True)]
     schedulers = _told_apart(named, [scheduler_of(e) for e in experiments])
     return [
-        (place, scheduler.removeprefix(f"{place}\n"))
+        Label(place, scheduler.removeprefix(f"{place}\n"))
         for place, scheduler in zip(places, schedulers, strict=True)
     ]
 

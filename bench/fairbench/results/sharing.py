@@ -14,7 +14,7 @@ PERCENTS = (50, 99)
 NOT_SIMULATED = "the client alone was not simulated"
 LIVE = "only for simulated runs: what a client has alone is simulated"
 
-Row = Mapping[str, Any]
+ClientRow = Mapping[str, Any]
 
 
 class Bound(Enum):
@@ -33,7 +33,9 @@ class Incentive(NamedTuple):
     reason: str = ""
 
 
-def incentive(shared: Row, alone: Row | None, percent: int, *, censored: bool) -> Incentive:
+def incentive(
+    shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool
+) -> Incentive:
     """One client's ratio at a percentile.
 
     ``shared`` is its row of a summary, ``censored`` if the percentile is a lower bound there;

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from fairbench.core import ServiceBound
     from fairbench.metrics.records import Requests
 
 
-def score_run(
-    path: Path, start_s: float | None, end_s: float | None
-) -> tuple[dict[str, Any], Requests]:
+class ScoredRun(NamedTuple):
+    """The summary of a run over a window, and its requests."""
+
+    summary: dict[str, Any]
+    requests: Requests
+
+
+def score_run(path: Path, start_s: float | None, end_s: float | None) -> ScoredRun:
     """The summary of a run's directory over a window, and its requests.
 
     What its tables do not say, such as what was run, stays as it is stored. Raises DataError if
@@ -37,7 +42,8 @@ def score_run(
     if not stored["simulated"]:
         _keep_what_was_measured(scored, stored)
     remarks = {key: why for key, why in stored["notes"].items() if _is_remark(key, scored)}
-    return {**stored, **scored, "notes": {**scored["notes"], **remarks}}, tables.requests
+    whole = {**stored, **scored, "notes": {**scored["notes"], **remarks}}
+    return ScoredRun(whole, tables.requests)
 
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
