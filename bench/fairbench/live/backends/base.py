@@ -39,8 +39,8 @@ class Served:
     """What served a run. Sizes are None where they are not known.
 
     ``name`` is how tables call it. ``timing_profile`` and its grade are those of emulated servers.
-    ``workers`` is as how many it counts, None if as many as the experiment has. ``unbounded`` is why
-    no theorem can hold for how it schedules, "" if one may.
+    ``workers`` is as how many it counts, None if as many as the experiment has. ``unbounded`` is
+    why no theorem can hold for how it schedules, "" if one may.
     """
 
     backend: str
