@@ -12,6 +12,7 @@ from fairbench.core import ServiceWeights
 from fairbench.live.headers import WORKER
 
 WEIGHTS = ServiceWeights()
+ANSWERED_S = 900  # machines are busy
 
 
 @dataclass
@@ -67,16 +68,60 @@ def run_bursts(url, *bursts):
     """Send each ``(delay in seconds, requests)`` at once, and wait until all is done."""
 
     async def run():
-        timeout, connector = aiohttp.ClientTimeout(300), aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        async with _session() as session:
             await asyncio.gather(
-                *(_send(session, url, delay, sent) for delay, many in bursts for sent in many)
+                *(_send(session, url, sent, delay) for delay, many in bursts for sent in many)
             )
 
     asyncio.run(run())
 
 
-async def _send(session, url, delay, sent):
+def run_behind(url, blocker, requests, least_output):
+    """Have the requests wait behind a blocker, in this order, and wait until all is done.
+
+    Each is sent when the server says that the one before waits; the blocker is aborted when all do
+    and it has ``least_output`` tokens, so that no machine is too slow or too fast. The server needs
+    ``--load-snapshot-publish-interval=1``: what it says of its queue is otherwise some steps old.
+    """
+
+    async def run():
+        async with _session() as session:
+            ahead = asyncio.create_task(_send(session, url, blocker, rid="blocker"))
+            await _until(ahead, lambda: len(blocker.tokens) > 0)
+            behind = []
+            for number, sent in enumerate(requests, 1):
+                behind.append(asyncio.create_task(_send(session, url, sent)))
+                while await _waiting(session, url) < number:
+                    assert not ahead.done(), "the blocker was too short"
+            await _until(ahead, lambda: blocker.tokens[-1][1] >= least_output)
+            async with session.post(f"{url}/abort_request", json={"rid": "blocker"}) as answer:
+                answer.raise_for_status()
+            await asyncio.gather(ahead, *behind)
+
+    asyncio.run(run())
+
+
+def _session():
+    timeout, connector = aiohttp.ClientTimeout(ANSWERED_S), aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(timeout=timeout, connector=connector)
+
+
+async def _until(task, condition):
+    """Wait for what a task brings about. It fails when the task does."""
+    while not condition():
+        assert not task.done(), task.exception() or "it ended too early"
+        await asyncio.sleep(0.01)
+
+
+async def _waiting(session, url):
+    """How many requests are in the queue of the server's scheduler."""
+    async with session.get(f"{url}/v1/loads?include=core") as answer:
+        answer.raise_for_status()
+        (load,) = (await answer.json())["loads"]
+    return load["num_waiting_reqs"]
+
+
+async def _send(session, url, sent, delay=0.0, rid=None):
     await asyncio.sleep(delay)
     body = {
         "input_ids": sent.prompt,
@@ -88,6 +133,10 @@ async def _send(session, url, delay, sent):
             "temperature": 0,
         },
     }
+    if rid is not None:
+        body["rid"] = rid
+        # All of its output is reserved, and little of the server's time goes into telling of it.
+        body["sampling_params"] |= {"ignore_eos": True, "stream_interval": 50}
     async with session.post(f"{url}/generate", json=body) as answer:
         answer.raise_for_status()
         sent.worker = answer.headers.get(WORKER)

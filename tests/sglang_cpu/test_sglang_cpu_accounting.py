@@ -36,7 +36,7 @@ def test_every_token_is_booked_once(overlap, tmp_path):
         (report,) = fetch_report(server.url)
         with urllib.request.urlopen(f"{server.url}/metrics") as answer:
             metrics = answer.read().decode()
-        urllib.request.urlopen(f"{server.url}/flush_cache", data=b"").close()
+        server.flush()
         (flushed,) = fetch_report(server.url)
     assert report.counters["retractions"] > 0
     assert report.counters["recomputed_tokens"] > 0
