@@ -76,27 +76,35 @@ def run_bursts(url, *bursts):
     asyncio.run(run())
 
 
-def run_behind(url, blocker, requests, least_output):
-    """Have the requests wait behind a blocker, in this order, and wait until all is done.
+def run_behind(blockers, url, bursts, least_output=0):
+    """Have bursts wait behind blockers, each after the one before, and wait until all is done.
 
-    Each is sent when the server says that the one before waits; the blocker is aborted when all do
-    and it has ``least_output`` tokens, so that no machine is too slow or too fast. The server needs
-    ``--load-snapshot-publish-interval=1``: what it says of its queue is otherwise some steps old.
+    ``blockers`` is server URL -> a request that fills its pool. A burst is sent to ``url`` when the
+    servers say that all before it wait, and the blockers are aborted when all bursts do and they
+    have ``least_output`` tokens: no machine is too slow or too fast. What a server says of its
+    queue is some steps old without ``--load-snapshot-publish-interval=1``.
     """
 
     async def run():
         async with _session() as session:
-            ahead = asyncio.create_task(_send(session, url, blocker, rid="blocker"))
-            await _until(ahead, lambda: len(blocker.tokens) > 0)
+            ahead = {
+                server: asyncio.create_task(_send(session, server, blocker, rid="blocker"))
+                for server, blocker in blockers.items()
+            }
+            for server, blocker in blockers.items():
+                await _output(blocker, 1, ahead[server])
             behind = []
-            for number, sent in enumerate(requests, 1):
-                behind.append(asyncio.create_task(_send(session, url, sent)))
-                while await _waiting(session, url) < number:
-                    assert not ahead.done(), "the blocker was too short"
-            await _until(ahead, lambda: blocker.tokens[-1][1] >= least_output)
-            async with session.post(f"{url}/abort_request", json={"rid": "blocker"}) as answer:
-                answer.raise_for_status()
-            await asyncio.gather(ahead, *behind)
+            for requests in bursts:
+                behind += [asyncio.create_task(_send(session, url, sent)) for sent in requests]
+                while await _waiting(session, blockers) < len(behind):
+                    for task in (*ahead.values(), *behind):
+                        assert not task.done(), task.exception() or "a blocker was too short"
+                    await asyncio.sleep(0.002)
+            for server, blocker in blockers.items():
+                await _output(blocker, least_output, ahead[server])
+                async with session.post(f"{server}/abort_request", json={"rid": "blocker"}) as done:
+                    done.raise_for_status()
+            await asyncio.gather(*ahead.values(), *behind)
 
     asyncio.run(run())
 
@@ -106,19 +114,21 @@ def _session():
     return aiohttp.ClientSession(timeout=timeout, connector=connector)
 
 
-async def _until(task, condition):
-    """Wait for what a task brings about. It fails when the task does."""
-    while not condition():
+async def _output(sent, tokens, task):
+    """Wait until a request that is under way has so many."""
+    while not sent.tokens or sent.tokens[-1][1] < tokens:
         assert not task.done(), task.exception() or "it ended too early"
         await asyncio.sleep(0.01)
 
 
-async def _waiting(session, url):
-    """How many requests are in the queue of the server's scheduler."""
-    async with session.get(f"{url}/v1/loads?include=core") as answer:
-        answer.raise_for_status()
-        (load,) = (await answer.json())["loads"]
-    return load["num_waiting_reqs"]
+async def _waiting(session, servers):
+    """How many requests are in the queues of the servers' schedulers."""
+    waiting = 0
+    for server in servers:
+        async with session.get(f"{server}/v1/loads?include=core") as answer:
+            answer.raise_for_status()
+            waiting += sum(load["num_waiting_reqs"] for load in (await answer.json())["loads"])
+    return waiting
 
 
 async def _send(session, url, sent, delay=0.0, rid=None):

@@ -1,5 +1,6 @@
 """Chunked prefill, retraction and overlap on a real server: what is booked is what happened."""
 
+import json
 import urllib.error
 import urllib.request
 
@@ -69,7 +70,8 @@ def test_a_refused_request_gets_429(tmp_path):
 
 
 def _ask(url, client):
-    body = f'{{"input_ids": [5, 6], "routing_key": "{client}"}}'.encode()
+    ask = {"input_ids": [5, 6], "routing_key": client, "sampling_params": {"max_new_tokens": 1}}
+    body = json.dumps(ask).encode()
     headers = {"Content-Type": "application/json"}
     try:
         request = urllib.request.Request(f"{url}/generate", data=body, headers=headers)

@@ -1,8 +1,8 @@
 """A running SGLang server, whose radix tree is the Rust one, against our engine.
 
-A large request blocks the pool until all others wait: the first comes alone, so that the one pass
-made meanwhile finds it alone, the others after it, one by one. From then on what SGLang admits
-depends on its queue and cache only, not on time: batch by batch it has to be what our engine admits.
+A large request blocks the pool until all others wait. They come one by one, so that the one pass
+made meanwhile finds the first alone. From then on what SGLang admits depends on its queue and cache
+only, not on time: batch by batch it has to be what our engine admits.
 """
 
 import random
@@ -86,7 +86,7 @@ def ask_server(url, made):
         for (client, prompt), output in zip(made, lengths, strict=True)
     ]
     blocker, *others = sent
-    run_behind(url, blocker, others, BLOCKER_LEAST)
+    run_behind({url: blocker}, url, [[one] for one in others], BLOCKER_LEAST)
     assert all(one.meta["num_retractions"] == 0 for one in sent)
     assert all(one.meta["completion_tokens"] == OUTPUT for one in others)
     entered = {n: one.meta["forward_entry_time"] for n, one in enumerate(sent)}

@@ -68,9 +68,7 @@ class SpyLPM(LPM):
 class Home:
     """A worker on a clock of its own, checked after every event."""
 
-    def __init__(
-        self, scheduler=None, *, pool=1000, profile=PLAIN, clients=("x", "y"), **limits
-    ):
+    def __init__(self, scheduler=None, *, pool=1000, profile=PLAIN, clients=("x", "y"), **limits):
         limits = {
             "chunked_prefill_size": 8192,
             "max_prefill_tokens": 16384,
