@@ -86,7 +86,7 @@ def ask_server(url, made):
         for (client, prompt), output in zip(made, lengths, strict=True)
     ]
     blocker, *others = sent
-    run_behind({url: blocker}, url, [[one] for one in others], BLOCKER_LEAST)
+    assert run_behind({url: blocker}, url, [[one] for one in others], BLOCKER_LEAST)
     assert all(one.meta["num_retractions"] == 0 for one in sent)
     assert all(one.meta["completion_tokens"] == OUTPUT for one in others)
     entered = {n: one.meta["forward_entry_time"] for n, one in enumerate(sent)}

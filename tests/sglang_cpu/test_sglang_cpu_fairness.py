@@ -1,7 +1,7 @@
 """Two real SGLang servers on the CPU behind our router: client A floods, B is modest.
 
 Under our schedulers both get the same service while both wait; under SGLang's own B waits for A.
-A large request blocks each server until all others wait, so that no speed of a machine matters.
+A large request blocks each server until all others wait, or on a very busy machine most.
 """
 
 import contextlib
