@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MARK = "FAIRBENCH_TEST_MARK"
-WAIT_S = 300  # machines are busy
+WAIT_S = 900  # machines are busy
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from fairbench.core import ServiceWeights
 from fairbench.live.headers import WORKER
 
 WEIGHTS = ServiceWeights()
+ANSWERED_S = 900  # machines are busy
+POLL_S = 0.002  # for each request that is awaited
 
 
 @dataclass
@@ -67,16 +69,72 @@ def run_bursts(url, *bursts):
     """Send each ``(delay in seconds, requests)`` at once, and wait until all is done."""
 
     async def run():
-        timeout, connector = aiohttp.ClientTimeout(300), aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        async with _session() as session:
             await asyncio.gather(
-                *(_send(session, url, delay, sent) for delay, many in bursts for sent in many)
+                *(_send(session, url, sent, delay) for delay, many in bursts for sent in many)
             )
 
     asyncio.run(run())
 
 
-async def _send(session, url, delay, sent):
+def run_behind(blockers, url, bursts, least_output=0):
+    """Have bursts wait behind blockers, each after the one before, and wait until all is done.
+
+    ``blockers`` is server URL -> a request that fills its pool. A burst is sent to ``url`` when the
+    servers say that all before it wait, and the blockers are aborted when all bursts do and they
+    have ``least_output`` tokens. Returns whether all did wait, and no blocker was over too early.
+    What a server says of its queue may be some steps old: ``--load-snapshot-publish-interval=1``.
+    """
+
+    async def run():
+        async with _session() as session:
+            ahead = {
+                server: asyncio.create_task(_send(session, server, blocker, rid="blocker"))
+                for server, blocker in blockers.items()
+            }
+            for server, blocker in blockers.items():
+                await _output(blocker, 1, ahead[server])
+            blocked, behind = True, []
+            for requests in bursts:
+                behind += [asyncio.create_task(_send(session, url, sent)) for sent in requests]
+                while await _waiting(session, blockers) < len(behind):
+                    if any(task.done() for task in (*ahead.values(), *behind)):
+                        blocked = False  # or something failed, which is heard of below
+                        break
+                    await asyncio.sleep(POLL_S * len(requests))
+            for server, blocker in blockers.items():
+                await _output(blocker, least_output, ahead[server])
+                async with session.post(f"{server}/abort_request", json={"rid": "blocker"}) as done:
+                    done.raise_for_status()
+            await asyncio.gather(*ahead.values(), *behind)
+            return blocked
+
+    return asyncio.run(run())
+
+
+def _session():
+    timeout, connector = aiohttp.ClientTimeout(ANSWERED_S), aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(timeout=timeout, connector=connector)
+
+
+async def _output(sent, tokens, task):
+    """Wait until a request that is under way has so many."""
+    while not sent.tokens or sent.tokens[-1][1] < tokens:
+        assert not task.done(), task.exception() or "it ended too early"
+        await asyncio.sleep(0.01)
+
+
+async def _waiting(session, servers):
+    """How many requests are in the queues of the servers' schedulers."""
+    waiting = 0
+    for server in servers:
+        async with session.get(f"{server}/v1/loads?include=core") as answer:
+            answer.raise_for_status()
+            waiting += sum(load["num_waiting_reqs"] for load in (await answer.json())["loads"])
+    return waiting
+
+
+async def _send(session, url, sent, delay=0.0, rid=None):
     await asyncio.sleep(delay)
     body = {
         "input_ids": sent.prompt,
@@ -88,6 +146,10 @@ async def _send(session, url, delay, sent):
             "temperature": 0,
         },
     }
+    if rid is not None:
+        body["rid"] = rid
+        # All of its output is reserved, and little of the server's time goes into telling of it.
+        body["sampling_params"] |= {"ignore_eos": True, "stream_interval": 50}
     async with session.post(f"{url}/generate", json=body) as answer:
         answer.raise_for_status()
         sent.worker = answer.headers.get(WORKER)

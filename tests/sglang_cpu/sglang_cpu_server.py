@@ -16,7 +16,7 @@ from pathlib import Path
 from tiny_model import write_model
 
 PYTHON = os.environ.get("FAIRBENCH_SGLANG_PYTHON", sys.executable)
-READY_S = 180
+READY_S = 600  # machines are busy
 CPU_FLAGS = (
     "--load-format=dummy",
     "--device=cpu",
@@ -28,6 +28,11 @@ CPU_FLAGS = (
     "--enable-metrics",
     "--enable-cache-report",
 )
+ALWAYS = {
+    "OMP_NUM_THREADS": "1",
+    # To ask for /health is no request then, which would count among those of a test.
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
+}
 
 
 def why_absent():
@@ -51,6 +56,11 @@ class Server:
     def calls_while_serving(self):
         return _lines(self.stub_calls) - self.calls_before
 
+    def flush(self):
+        """Empty the cache, once the server has seen that it is idle."""
+        flush = f"{self.url}/flush_cache?timeout={READY_S}"
+        urllib.request.urlopen(flush, data=b"").close()
+
 
 @contextlib.contextmanager
 def sglang_server(folder, *flags, environment=None):
@@ -63,7 +73,7 @@ def sglang_server(folder, *flags, environment=None):
     command = [PYTHON, "-m", "sglang.launch_server", "--model-path", folder / "model"]
     command += ["--host=127.0.0.1", f"--port={port}", *CPU_FLAGS, *flags]
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("FAIRBENCH_")}
-    settings = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_STUB_CALLS": str(calls), **(environment or {})}
+    settings = ALWAYS | {"SGLANG_CPU_STUB_CALLS": str(calls)} | (environment or {})
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -85,7 +95,7 @@ def sglang_server(folder, *flags, environment=None):
 def _wait_until_ready(process, url, log):
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health_generate"):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
             return
         time.sleep(0.5)
     raise AssertionError(f"no server after {READY_S} s: ... {log.read_text()[-3000:]}")

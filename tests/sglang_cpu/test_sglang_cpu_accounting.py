@@ -1,5 +1,6 @@
 """Chunked prefill, retraction and overlap on a real server: what is booked is what happened."""
 
+import json
 import urllib.error
 import urllib.request
 
@@ -36,7 +37,7 @@ def test_every_token_is_booked_once(overlap, tmp_path):
         (report,) = fetch_report(server.url)
         with urllib.request.urlopen(f"{server.url}/metrics") as answer:
             metrics = answer.read().decode()
-        urllib.request.urlopen(f"{server.url}/flush_cache", data=b"").close()
+        server.flush()
         (flushed,) = fetch_report(server.url)
     assert report.counters["retractions"] > 0
     assert report.counters["recomputed_tokens"] > 0
@@ -69,7 +70,8 @@ def test_a_refused_request_gets_429(tmp_path):
 
 
 def _ask(url, client):
-    body = f'{{"input_ids": [5, 6], "routing_key": "{client}"}}'.encode()
+    ask = {"input_ids": [5, 6], "routing_key": client, "sampling_params": {"max_new_tokens": 1}}
+    body = json.dumps(ask).encode()
     headers = {"Content-Type": "application/json"}
     try:
         request = urllib.request.Request(f"{url}/generate", data=body, headers=headers)

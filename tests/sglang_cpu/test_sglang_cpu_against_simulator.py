@@ -1,15 +1,15 @@
 """A running SGLang server, whose radix tree is the Rust one, against our engine.
 
-A large request blocks the pool until all others wait. From then on what SGLang admits depends on
-its queue and cache only, not on time: batch by batch it has to be what our engine admits.
+A large request blocks the pool until all others wait. They come one by one, so that the one pass
+made meanwhile finds the first alone. From then on what SGLang admits depends on its queue and cache
+only, not on time: batch by batch it has to be what our engine admits.
 """
 
 import random
-import urllib.request
 from collections import defaultdict
 
 import pytest
-from sglang_cpu_client import Sent, run_bursts
+from sglang_cpu_client import Sent, run_behind
 from sglang_cpu_server import sglang_server, why_absent
 from sglang_streams import STEP_PS, StepProfile
 from sim_helpers import Home
@@ -24,15 +24,18 @@ pytestmark = [
 ]
 
 POOL, CHUNK, SLOTS, CONSERVATIVENESS = 4000, 512, 6, 1.4
-BLOCKER, BLOCKER_OUTPUT = 3000, 900
+BLOCKER, BLOCKER_OUTPUT = 1000, 2900
+BLOCKER_LEAST = 600  # by then the share of the outputs that is reserved has sunk to its minimum
+BLOCKED_STEP = 2  # by then our engine has computed the blocker's prompt
 REQUESTS, OUTPUT = 90, 40
-EARLIER_PASSES = 2  # of the server: its own warm-up request, and the one that asks for its health
+EARLIER_PASSES = 1  # of the server: its own warm-up request
 FLAGS = (
     f"--max-total-tokens={POOL}",
     f"--chunked-prefill-size={CHUNK}",
     f"--max-running-requests={SLOTS}",
     f"--schedule-conservativeness={CONSERVATIVENESS}",
     "--disable-overlap-schedule",
+    "--load-snapshot-publish-interval=1",
 )
 
 
@@ -55,7 +58,7 @@ class Words:
 def prompts():
     """A blocker, then requests over eight documents; some share more than the document."""
     draw = random.Random(2)
-    made = [("x", (Segment("blocker", BLOCKER),))]
+    made = [("blocker", (Segment("blocker", BLOCKER),))]
     for number in range(REQUESTS):
         document = draw.choice("ABCDEFGH")
         head = (Segment(document, draw.choice([250, 300])),)
@@ -75,21 +78,20 @@ def batches(entered):
 
 
 def ask_server(url, made):
-    """Which requests SGLang admitted together, their cached tokens, and how they arrived."""
+    """Which requests SGLang admitted together, their cached tokens, and the blocker's output."""
     words = Words()
     lengths = [BLOCKER_OUTPUT] + [OUTPUT] * REQUESTS
     sent = [
         Sent(client, words.of(prompt), output)
         for (client, prompt), output in zip(made, lengths, strict=True)
     ]
-    run_bursts(url, *((0.3 + 0.01 * n if n else 0.0, [one]) for n, one in enumerate(sent)))
     blocker, *others = sent
-    received = {n: one.meta["request_received_ts"] for n, one in enumerate(sent)}
+    assert run_behind({url: blocker}, url, [[one] for one in others], BLOCKER_LEAST)
+    assert all(one.meta["num_retractions"] == 0 for one in sent)
+    assert all(one.meta["completion_tokens"] == OUTPUT for one in others)
     entered = {n: one.meta["forward_entry_time"] for n, one in enumerate(sent)}
-    assert max(received.values()) < blocker.meta["request_finished_ts"], "the blocker was too short"
-    assert min(list(entered.values())[1:]) > max(received.values())
-    assert all(one.meta["num_retractions"] == 0 for one in others)
-    return batches(entered), {n: one.cached for n, one in enumerate(sent)}, received
+    hits = {n: one.cached for n, one in enumerate(sent)}
+    return batches(entered), hits, blocker.meta["completion_tokens"]
 
 
 class FirstPrefills:
@@ -106,7 +108,7 @@ class FirstPrefills:
         self.cached.setdefault(number, cached)
 
 
-def ask_simulator(local, settings, made, arrival):
+def ask_simulator(local, settings, made, blocker_output):
     """What our engine admits together, and the cached tokens."""
     profile = StepProfile()
     home = Home(
@@ -116,19 +118,17 @@ def ask_simulator(local, settings, made, arrival):
         chunked_prefill_size=CHUNK,
         max_running_requests=SLOTS,
         schedule_conservativeness=CONSERVATIVENESS,
+        clients=("blocker", "x", "y"),
     )
     home.worker.waiting._unmatched_passes = EARLIER_PASSES  # every 32nd touches the queue's head
     first = FirstPrefills(home.clock)
     profile.worker, profile.heard = home.worker, lambda: first
-    order = sorted(arrival, key=arrival.get)
-    for place, number in enumerate(order):
-        client, prompt = made[number]
-        output = BLOCKER_OUTPUT if number == 0 else OUTPUT
-        at_ps = 0 if number == 0 else (100 + place) * STEP_PS
-        home.send(prompt, output, client=client, at_ps=at_ps)
+    for number, (client, prompt) in enumerate(made):
+        allowed, output = (OUTPUT, OUTPUT) if number else (BLOCKER_OUTPUT, blocker_output)
+        at_ps = (BLOCKED_STEP + number) * STEP_PS if number else 0
+        home.send(prompt, output, max_new=allowed, client=client, at_ps=at_ps)
     home.run()
-    began = {order[place]: when for place, when in first.began.items()}
-    return batches(began), {order[place]: cached for place, cached in first.cached.items()}
+    return batches(first.began), first.cached
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def ask_simulator(local, settings, made, arrival):
 def test_the_same_batches_and_the_same_hits(local, settings, flags, environment, tmp_path):
     made = prompts()
     with sglang_server(tmp_path, *FLAGS, *flags, environment=environment) as server:
-        urllib.request.urlopen(f"{server.url}/flush_cache", data=b"").close()
-        theirs, hits, arrival = ask_server(server.url, made)
-    ours, our_hits = ask_simulator(local, settings, made, arrival)
+        server.flush()
+        theirs, hits, blocker_output = ask_server(server.url, made)
+    ours, our_hits = ask_simulator(local, settings, made, blocker_output)
     assert ours == theirs
     assert our_hits == hits
     assert sum(hits.values()) > 5000

@@ -1,6 +1,7 @@
 """Two real SGLang servers on the CPU behind our router: client A floods, B is modest.
 
 Under our schedulers both get the same service while both wait; under SGLang's own B waits for A.
+A large request blocks each server until all others wait, or on a very busy machine most.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sglang_cpu_client import burst, run_bursts, services_while_all_wait
+from sglang_cpu_client import Sent, burst, run_behind, services_while_all_wait
 from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live.plugins.sglang.config import plugin_environment
@@ -22,8 +23,8 @@ pytestmark = [
 ]
 
 FLAGS = ("--max-total-tokens=8000", "--max-running-requests=8")
+BLOCKER, BLOCKER_OUTPUT = 500, 7400
 SETTINGS = {"dlpm.quantum": 500}
-B_LATER_S = 2.0  # by when the servers have all of A, on a slow machine too
 
 
 @contextlib.contextmanager
@@ -56,11 +57,12 @@ def our_router(name, servers, folder):
 
 
 def flood(router, servers, folder):
-    """480 requests of A, and later 120 of B; each client has a prefix of its own."""
+    """480 requests of A, and after them 120 of B; each client has a prefix of its own."""
     flooding = burst("A", 480, prefix=512, suffix=64, output=32)
     modest = burst("B", 120, prefix=512, suffix=64, output=32)
+    blockers = {s.url: Sent("blocker", [7] * BLOCKER, BLOCKER_OUTPUT) for s in servers}
     with our_router(router, servers, folder) as url:
-        run_bursts(url, (0.0, flooding), (B_LATER_S, modest))
+        run_behind(blockers, url, [flooding, modest])
     assert [server.calls_while_serving() for server in servers] == [0, 0]
     return flooding, modest
 
@@ -85,7 +87,7 @@ def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
     assert min(got.values()) > 5 * SETTINGS["dlpm.quantum"], "the window says nothing"
     assert jain(got.values()) >= 0.95
     # B asks for a fifth of all, so that it is done in about 40% of the time.
-    start_s = modest[0].received_s
+    start_s = min(sent.first_s for sent in flooding)
     assert last(modest) - start_s < 0.8 * (last(flooding) - start_s)
     assert len(reports) == 2
     for client, requests in (("A", flooding), ("B", modest)):

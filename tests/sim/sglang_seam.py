@@ -18,7 +18,6 @@ from functools import cache
 from importlib import import_module
 from pkgutil import resolve_name
 from unittest import mock
-from unittest.mock import MagicMock
 
 VERSION = "0.5.23"
 
@@ -86,6 +85,25 @@ def why_absent():
     return "" if found == VERSION else f"sglang is {found}, not {VERSION}"
 
 
+class Absent:
+    """In the place of a part of SGLang that has no say. What it is not given does nothing.
+
+    (A MagicMock, which remembers every call, takes longer than SGLang.)
+    """
+
+    def __init__(self, **attributes):
+        self.__dict__ |= attributes
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = self.__dict__[name] = Absent()
+        return made
+
+    def __call__(self, *_, **__):
+        return self
+
+
 @cache
 def sglang():
     """SGLang's modules. (On a machine without a GPU: see tests/sglang_cpu/install.sh.)"""
@@ -136,20 +154,20 @@ def _scheduler_class():
             self.model_config = types.SimpleNamespace(
                 is_encoder_decoder=False, vocab_size=2**62, self_opened_think_start_ids=None
             )
-            self.metrics_reporter = MagicMock(num_generated_tokens=0, forward_ct_decode=0)
-            self.grammar_manager, self.load_inquirer = MagicMock(), MagicMock()
-            self.grammar_manager.has_waiting_grammars.return_value = False
-            self.dp_attn_adapter, self.ngram_embedding_manager = MagicMock(), MagicMock()
-            self.dp_attn_adapter.maybe_prepare_mlp_sync_batch.side_effect = _first
-            self.dp_attn_adapter.maybe_convert_decode_to_extend.side_effect = _first
-            self.ngram_embedding_manager.prepare_for_forward.side_effect = _first
-            self.beam_coordinator, self.tp_worker = MagicMock(), MagicMock()
-            self.beam_coordinator.pending_member_rows.return_value = 0
-            self.beam_coordinator.commit_decode.return_value = set()
-            self.tp_worker.model_runner.prefill_aware_swa = False
+            self.metrics_reporter = Absent(num_generated_tokens=0, forward_ct_decode=0)
+            self.grammar_manager = Absent(has_waiting_grammars=lambda: False)
+            self.load_inquirer = Absent()
+            self.dp_attn_adapter = Absent(
+                maybe_prepare_mlp_sync_batch=_first, maybe_convert_decode_to_extend=_first
+            )
+            self.ngram_embedding_manager = Absent(prepare_for_forward=_first)
+            self.beam_coordinator = Absent(
+                pending_member_rows=lambda *_, **__: 0, commit_decode=lambda *_, **__: set()
+            )
+            self.tp_worker = Absent(model_runner=Absent(prefill_aware_swa=False))
             processor = sgl.results.SchedulerBatchResultProcessor
             fields = {name: self.__dict__.get(name) for name in processor.__dataclass_fields__}
-            fields |= {"is_generation": True, "output_streamer": MagicMock()}
+            fields |= {"is_generation": True, "output_streamer": Absent()}
             self.batch_result_processor = processor(**fields)
 
         def _add_request_to_queue(self, req, is_retracted=False):

@@ -69,14 +69,14 @@ class SpyLPM(LPM):
 class Home:
     """A worker on a clock of its own, checked after every event."""
 
-    def __init__(self, scheduler=None, *, pool=1000, profile=PLAIN, **limits):
+    def __init__(self, scheduler=None, *, pool=1000, profile=PLAIN, clients=("x", "y"), **limits):
         limits = {
             "chunked_prefill_size": 8192,
             "max_prefill_tokens": 16384,
             "max_running_requests": 2048,
         } | limits
         self.clock = Clock()
-        self.log = ServiceLog(["x", "y"])
+        self.log = ServiceLog(list(clients))
         self.scheduler = scheduler or Spy()
         self.evicted = []
         self.sent = []
