@@ -99,7 +99,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class ServiceWeights:
-    """Price of an extend (or input) token and of an output token (000:L116, 001 section 3.1)."""
+    """Price of an extend (or input) token and of an output token ([DLPM] §3, [VTC] §3.1)."""
 
     extend: int = 1
     output: int = 2

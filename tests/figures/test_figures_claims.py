@@ -230,7 +230,7 @@ def test_a_central_scheduler_costs_more_with_replicas_and_queue(at_200, expected
 
 
 def judged(found):
-    claim = Claim(99, "more is more", "2x", "000:L1", "fig4", lambda _: found, "because")
+    claim = Claim(99, "more is more", "2x", "[DLPM] §1", "fig4", lambda _: found, "because")
     return Judged(claim, found, "simulated on x; seed 0")
 
 
@@ -242,7 +242,7 @@ def test_a_cause_is_given_unless_it_is_reproduced():
 def test_the_table_as_files(tmp_path):
     some = [judged(Finding("3x", DIRECTION))]
     assert claims_markdown(some).splitlines()[2:] == [
-        "| 99 | more is more (000:L1) | 2x | 3x | **direction only**: because |",
+        "| 99 | more is more ([DLPM] §1) | 2x | 3x | **direction only**: because |",
         "",
         "- fig4: simulated on x; seed 0",
     ]

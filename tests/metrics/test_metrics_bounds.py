@@ -21,7 +21,7 @@ def test_units_by_hand():
 
 
 def test_vtc_on_an_a10g_has_the_bound_of_its_paper():
-    # 001 section 5: 2 * max(input, 2 * 10,000) = 40,000
+    # [VTC] §5: 2 * max(input, 2 * 10,000) = 40,000
     assert theorem_bound(ServiceBound("client", 0, ""), 1024, 10_000, WEIGHTS, 1) == 40_000
 
 

@@ -27,7 +27,7 @@ tokens = st.lists(st.integers(0, 10**6), min_size=1, max_size=8)
         ([5, 5, 5], 1),
         ([7, 0, 0, 0], 1 / 4),
         ([1, 2, 3], 36 / (3 * 14)),  # (1+2+3)^2 / (3 * (1+4+9))
-        ([2.23, 1, 1], 4.23**2 / (3 * (2.23**2 + 2))),  # the 0.855 of 000:L416, 3 clients k:1:1
+        ([2.23, 1, 1], 4.23**2 / (3 * (2.23**2 + 2))),  # the 0.855 of [DLPM] §7.2, 3 clients k:1:1
         ([5e-324, 5e-324], 1),  # squares that would vanish
         ([1e200, 1e200], 1),  # squares that would overflow
     ],

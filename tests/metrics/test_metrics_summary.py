@@ -250,7 +250,7 @@ def test_a_run_stopped_inside_its_window_is_measured_up_to_there():
 
 
 def test_service_bounds_in_the_client_view_use_its_rate():
-    bound = ServiceBound("client", 0, "001 Theorem 4.4")
+    bound = ServiceBound("client", 0, "[VTC] Theorem 4.4")
     summary = summarize(
         REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 10), horizon_s=20.0, bound=bound)
     )
@@ -259,9 +259,10 @@ def test_service_bounds_in_the_client_view_use_its_rate():
 
 
 def test_a_bound_counts_what_an_overcommitted_pool_let_a_client_decode():
-    # of 001 eq. 8: in lockstep these hold 1,000 tokens at most, and make 2,083 without an admission
+    # of [VTC] eq. 8: in lockstep these hold 1,000 tokens at most, and make 2,083 without an
+    # admission
     table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
-    bound = ServiceBound("client", 0, "001 Theorem 4.4")
+    bound = ServiceBound("client", 0, "[VTC] Theorem 4.4")
     summary = summarize(table, programs(), log(), facts(bound=bound, pool_tokens=1000))
     assert summary.fairness.service_gap_bound == 2 * 2 * 2083
 

@@ -1,4 +1,4 @@
-"""Clients of a run: the paper's scenarios (000 Table 3), counts, rates, determinism."""
+"""Clients of a run: the paper's scenarios ([DLPM] Table 3), counts, rates, determinism."""
 
 from math import inf, nan
 

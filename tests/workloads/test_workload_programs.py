@@ -184,7 +184,7 @@ class TestChat:
 
 
 class TestTable2:
-    """Average prefix and output within 3%, over well-behaved programs (000 Table 2)."""
+    """Average prefix and output within 3%, over well-behaved programs ([DLPM] Table 2)."""
 
     @staticmethod
     def check(calls, prefix, prefix_mean, output_mean):

@@ -39,7 +39,7 @@ ENGINE = {
             *("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness"),
         )
     },
-    "timing_error": "engine.timing_error_pct",
+    "timing_error": "timing.error_pct",
 }
 # ... or a key of its table [backend].
 BACKEND = {

@@ -1,6 +1,6 @@
 """Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
 
-000:L49. Up and to the right is better; DLPM's points should lie beyond the line from VTC to LPM.
+[DLPM] §1. Up and to the right is better; DLPM's points should lie beyond the line from VTC to LPM.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Figure 11: service rate with 5 to 50 clients on one A10G, the total rate of programs the same.
 
-000:L418-425.
+[DLPM] §7.3.
 """
 
 from __future__ import annotations

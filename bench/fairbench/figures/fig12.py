@@ -1,6 +1,6 @@
 """Figure 12: a mix of workloads on one A10G: clients 0 and 1 converse, 2 sends trees, 3 judges.
 
-000:L427-433: response time and actual service of each client over time.
+[DLPM] §7.4: response time and actual service of each client over time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Figure 4: what one central DLPM scheduler costs, by number of replicas and by queue length.
 
-000:L209-223. The parts are measured on the machine that ran ``fairbench reproduce fig4``; the
+[DLPM] §5.1. The parts are measured on the machine that ran ``fairbench reproduce fig4``; the
 decode step beside them is simulated.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # of the panel over replicas (000:L209)
+QUEUE = 200  # of the panel over replicas ([DLPM] Fig. 4)
 REPLICAS = 8  # of the panel over queue lengths
 
 PARTS = {
@@ -56,7 +56,7 @@ def read_timings(folder: Path) -> Timings:
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:
-    """All parts as a share of one decode step, as the paper counts them (000:L223)."""
+    """All parts as a share of one decode step, as the paper counts them ([DLPM] §5.1)."""
     return 100 * sum(float(point[part]) for part in PARTS) / float(point["decode_step_ms"])
 
 

@@ -1,6 +1,6 @@
 """Figure 7: three workloads, two kinds of misbehaving, four schedulers, 1 to 8 replicas.
 
-000:L347-375. A row of panels per workload and scenario; service rate, Jain's index of it, and the
+[DLPM] §6.2. A row of panels per workload and scenario; service rate, Jain's index of it, and the
 latency of the well-behaved clients.
 """
 

@@ -1,6 +1,6 @@
 """Figure 8: conversations on two A10G, two clients flooding, one of them for half the time.
 
-000:L377-387: response time and service rate of each client over time.
+[DLPM] §6.3: response time and service rate of each client over time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from fairbench.metrics.service import View, cumulative
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """U = w_e * L_input + w_q * M, weighted tokens (000:L118): one client's possible overdraft.
+    """U = w_e * L_input + w_q * M, weighted tokens ([DLPM] Table 1): one client's overdraft.
 
     ``tokens`` is M, the KV pool, or ``largest_remaining_output`` where that is more.
     """
@@ -18,7 +18,7 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 
 
 def vtc_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """U_v = max(w_p * L_input, w_q * M), weighted tokens (001 Lemma 4.3)."""
+    """U_v = max(w_p * L_input, w_q * M), weighted tokens ([VTC] Lemma 4.3)."""
     return max(weights.extend * largest_input, weights.output * tokens)
 
 
@@ -27,8 +27,8 @@ def theorem_bound(
 ) -> int:
     """The most that service of two clients backlogged together may differ, in weighted tokens.
 
-    2 * |W| * (U + Q^u) for DLPM and D2LPM (000 Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC, whose
-    quantum is 0 (001 Theorem 4.4). ``tokens`` as in ``dlpm_unit``.
+    2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
+    whose quantum is 0 ([VTC] Theorem 4.4). ``tokens`` as in ``dlpm_unit``.
     """
     unit = dlpm_unit if bound.quantum_tokens else vtc_unit
     return 2 * workers * (unit(largest_input, tokens, weights) + bound.quantum_tokens)

@@ -46,7 +46,7 @@ class ClientSummary:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Mean over the well-behaved clients of their percentiles, in seconds (000:L347).
+    """Mean over the well-behaved clients of their percentiles, in seconds ([DLPM] §6.1).
 
     ``victim_n`` is the smallest of their cohorts: that of the least certain percentile.
     """

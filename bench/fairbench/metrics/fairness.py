@@ -21,7 +21,7 @@ from fairbench.metrics.service import View, cumulative, window_service
 
 
 def jain(allocations: ArrayLike) -> float:
-    """Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 (000:L341-345).
+    """Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 ([DLPM] §6.1).
 
     NaN where it is undefined: no clients, or no service at all.
     """
@@ -113,7 +113,7 @@ def shares(programs: Programs, log: Service, facts: Facts, window: Window) -> Sh
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:
-    """The paper's window: "the interval during which all clients are active" (000:L345).
+    """The paper's window: "the interval during which all clients are active" ([DLPM] §6.1).
 
     From the latest first arrival to the earliest last completion of a client, where unfinished
     work keeps a client active to the horizon. None if a client has no work or the window is empty.

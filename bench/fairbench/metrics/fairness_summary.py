@@ -29,7 +29,7 @@ class Fairness:
     ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers.
     ``jain_index_maxmin`` is what a perfect scheduler would have scored. The gap and its bound are
     in weighted tokens, ``service_gap_bound_s`` in seconds of cluster service; they are not
-    confined to the window. The paper's window is 000:L345's.
+    confined to the window. The paper's window is that of [DLPM] §6.1.
     """
 
     service_rate_tok_s: float

@@ -1,7 +1,7 @@
 """The largest difference in service between two clients that were backlogged together.
 
-It is what 000 Theorems 4.1 and 5.1 and 001 Theorem 4.4 bound. Service is as charged at admission,
-recomputation left out.
+It is what [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound. Service is as charged at
+admission, recomputation left out.
 """
 
 from __future__ import annotations

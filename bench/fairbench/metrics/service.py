@@ -17,8 +17,8 @@ from fairbench.metrics.records import Floats, Ints, Service, Window
 class View(Enum):
     """What is counted. Tokens are weighted in the first three views, raw in the last two."""
 
-    CLIENT = "client"  # w_e * input + w_q * output: what clients see (000:L340)
-    ACTUAL = "actual"  # w_e * computed extend + w_q * output: what the cluster did (000:L116)
+    CLIENT = "client"  # w_e * input + w_q * output: what clients see ([DLPM] §6.1)
+    ACTUAL = "actual"  # w_e * computed extend + w_q * output: what the cluster did ([DLPM] §3)
     CHARGED = "charged"  # as ACTUAL, the extend booked at admission: what the theorems bound
     OUTPUT = "output"
     EXTEND = "extend"

@@ -73,7 +73,7 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 def backlogs(requests: Requests, facts: Facts) -> list[Intervals]:
     """Per client, when it had a waiting request on every worker at every instant.
 
-    On every worker because the proof of 000 Theorem 5.1 takes it for granted: it is not implied.
+    On every worker because the proof of [DLPM] Theorem 5.1 takes it for granted: it is not implied.
     """
     table = waits(requests, facts.horizon_s)
     result = []

@@ -33,8 +33,8 @@ L = TypeVar("L", bound=LocationNode)
 class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes know their workers. Workers are numbered from 0.
 
-    A request marks its whole prompt when it is dispatched, before any cache holds it (000 Algorithm
-    2 line 18), so a node may be marked below one that is not: the request there will recompute
+    A request marks its whole prompt when it is dispatched, before any cache holds it ([DLPM] Alg. 2
+    line 18), so a node may be marked below one that is not: the request there will recompute
     what was evicted above. The deepest mark is therefore what counts.
     """
 

@@ -19,7 +19,7 @@ from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import build_local
 
-# Name in VTC-artifact (192c2e2, fair_bench/) -> local scheduler here and its settings. They charge
+# Name in [VTC-artifact] (fair_bench/) -> local scheduler here and its settings. They charge
 # the whole input, and the artifact's form of VTC is what produced the records.
 _ARTIFACT = {"charge": "input", "form": "artifact"}
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {

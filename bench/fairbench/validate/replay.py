@@ -1,6 +1,6 @@
 """Replays measured runs: same arrivals, same lengths, simulated time.
 
-The server was S-LoRA's (VTC-artifact 192c2e2), so the engine is ``lightllm``. Its settings below
+The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm``. Its settings below
 are read from that code; only ``PREFILL_OVERHEAD_MS`` and the profile's ``c_T`` are fitted, by
 ``calibrate`` on the runs of ``FITTED_SCENARIOS``, and frozen.
 """

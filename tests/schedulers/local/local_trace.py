@@ -1,7 +1,7 @@
 """What happened, instant by instant, and the theorems' quantities measured on it.
 
 A trace is written by an engine, not by a scheduler: service W never comes from a counter.
-A client is backlogged while every worker's queue holds a request of it (algorithms.md, B6).
+A client is backlogged while every worker's queue holds a request of it ([gaps] B6).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def runs(mask: np.ndarray) -> Iterator[slice]:
 
 
 def max_gap(trace: Trace) -> int:
-    """The largest |W_f - W_g| over any interval in which both are backlogged (001 Theorem 4.4)."""
+    """The largest |W_f - W_g| while both are backlogged ([VTC] Theorem 4.4)."""
     backlogged, service, _, _ = trace.rows()
     worst = 0
     for f, g in permutations(range(len(trace.clients)), 2):
@@ -86,7 +86,7 @@ def max_gap(trace: Trace) -> int:
 
 
 def max_lag(trace: Trace) -> int:
-    """The largest W_g - W_f over any interval in which f is backlogged (001 Theorem 4.9)."""
+    """The largest W_g - W_f over any interval in which f is backlogged ([VTC] Theorem 4.9)."""
     backlogged, service, _, _ = trace.rows()
     worst = 0
     for f, g in permutations(range(len(trace.clients)), 2):
@@ -98,7 +98,7 @@ def max_lag(trace: Trace) -> int:
 
 
 def max_wait(trace: Trace, client: str) -> int:
-    """The most service anybody got while a request of an idle client waited (001 Theorem 4.11).
+    """The most service anybody got while a request of an idle client waited ([VTC] Theorem 4.11).
 
     Divided by the server's lowest capacity this is the theorem's time.
     """
@@ -115,7 +115,7 @@ def max_wait(trace: Trace, client: str) -> int:
 
 
 def max_underserved(trace: Trace, client: str) -> float:
-    """max of T/n minus what the client asked for, over its backlogs so far (001 Theorem 4.13).
+    """max of T/n minus what the client asked for, over its backlogs so far ([VTC] Theorem 4.13).
 
     What the theorem's proof shows: from the onset of a backlog this never exceeds 5U. (Its
     condition as printed, on every suffix of the interval, fails for the last ones: T/n - 5U < 0.)

@@ -1,4 +1,4 @@
-"""DLPM against a literal reading of the resolved Algorithm 1 (000), and its ledger A1-A12."""
+"""DLPM against a literal reading of the resolved Algorithm 1 ([DLPM]), and [gaps] A1-A12."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Literal:
         return refilled
 
     def leave(self, client: str) -> None:
-        """A5: off the list when idle and in credit (the other rules leave no idle client on it)."""
+        """[gaps] A5: off the list when idle and in credit (other rules leave no idle one on it)."""
         if client in self.idle and self.q[client] > 0:
             del self.q[client]
 
@@ -147,7 +147,7 @@ def test_the_closed_form_refill_equals_the_repeated_one():
 )
 @settings(max_examples=60)
 def test_a_pass_ends_when_nothing_fits(requests, quantum, rules):
-    """A1: Algorithm 1 as printed never leaves line 17."""
+    """[gaps] A1: Algorithm 1 as printed never leaves line 17."""
     at, call = desk(quantum=quantum, refill=rules[0], no_room=rules[1]), Calls()
     at.arrive(*(call(client, tail=tail) for client, tail in requests))
     assert at.run_pass(lambda _: False) == []
@@ -159,7 +159,7 @@ def test_a_pass_over_an_empty_queue_ends_at_once():
 
 
 def test_a_prompt_of_200_quanta():
-    """A3: one refill leaves a debt of 21,349 a debt; 214 rounds are needed."""
+    """[gaps] A3: one refill leaves a debt of 21,349 a debt; 214 rounds are needed."""
     at, call = desk(quantum=100), Calls()
     first, second = call("a", tail=21_449), call("a", tail=21_449)
     at.arrive(first, second)
@@ -193,7 +193,7 @@ def test_output_tokens_weigh_two_and_merged_calls_are_the_same():
 
 @pytest.mark.parametrize(("charge_recompute", "credit"), [(False, 70), (True, 40)])
 def test_a_second_prefill_is_charged_only_on_request(charge_recompute, credit):
-    """A9."""
+    """[gaps] A9."""
     at, call = desk(quantum=100, charge_recompute=charge_recompute), Calls()
     request = call("a", tail=30)
     at.arrive(request)
@@ -213,7 +213,7 @@ def test_stop_and_skip_when_the_longest_match_does_not_fit():
 
 
 def test_strict_refill_waits_for_a_client_whose_request_does_not_fit():
-    """A4."""
+    """[gaps] A4."""
     for refill, admitted in (("strict", 2), ("relaxed", 5)):
         at, call = desk(quantum=10, no_room="skip", refill=refill), Calls()
         large = call("a", tail=500)
@@ -232,7 +232,7 @@ def one_comes_and_goes(at: Desk, call: Calls, extend: int = 40) -> Request:
 
 @pytest.mark.parametrize(("rejoin", "on_return"), [("keep", -30), ("min0", -30), ("paper_zero", 0)])
 def test_a_debt_survives_an_absence_but_for_paper_zero(rejoin, on_return):
-    """A5."""
+    """[gaps] A5."""
     at, call = desk(quantum=10, rejoin=rejoin), Calls()
     one_comes_and_goes(at, call)
     at.arrive(call("a"))
@@ -241,7 +241,7 @@ def test_a_debt_survives_an_absence_but_for_paper_zero(rejoin, on_return):
 
 @pytest.mark.parametrize(("rejoin", "on_return"), [("keep", -10), ("min0", -30), ("paper_zero", 0)])
 def test_only_keep_goes_on_refilling_an_idle_debtor(rejoin, on_return):
-    """A5: literal lines 6-7 refill everybody on the list, waiting or not."""
+    """[gaps] A5: literal lines 6-7 refill everybody on the list, waiting or not."""
     at, call = desk(quantum=10, rejoin=rejoin), Calls()
     one_comes_and_goes(at, call)
     at.arrive(call("b", tail=10), call("b", tail=10))

@@ -1,4 +1,4 @@
-"""LCF is VTC that never lifts: a client that was away is owed all it missed (001 section 5.1)."""
+"""LCF is VTC that never lifts: a client that was away is owed all it missed ([VTC] §5.1)."""
 
 from __future__ import annotations
 

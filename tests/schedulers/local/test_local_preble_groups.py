@@ -1,4 +1,4 @@
-"""Preble's priority groups, the form of the paper (004 section 3.3)."""
+"""Preble's priority groups, the form of the paper ([Preble] §3.3)."""
 
 from __future__ import annotations
 

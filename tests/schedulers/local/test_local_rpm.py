@@ -1,4 +1,4 @@
-"""RPM's two windows by hand (001 sections 5.1 and 5.3)."""
+"""RPM's two windows by hand ([VTC] §5.1, §5.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The theorems of DLPM (000 section 4.2, appendix A.1) on a toy engine."""
+"""The theorems of DLPM ([DLPM] §4.2, §A.1) on a toy engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Credits:
         for client, now in credit.items():
             paid = self._engine.trace.service_of(client)
             if client in self._last:
-                # W = q(t1) - q(t2) + K * Q^u, with K a count (A11).
+                # W = q(t1) - q(t2) + K * Q^u, with K a count ([gaps] A11).
                 refills, rest = divmod(
                     now - self._last[client] + paid - self._paid[client], self._quantum
                 )
@@ -85,7 +85,7 @@ def test_theorems_4_2_and_a_2(params, seed):
 
 
 def test_a_larger_quantum_is_less_fair():
-    """The trade-off of 000 section 4.1."""
+    """The trade-off of [DLPM] §4.1."""
     gaps = []
     for quantum in (50, 5000):
         engine = toy(DLPM(DLPM.Params(quantum=quantum)), "ab")
@@ -95,7 +95,7 @@ def test_a_larger_quantum_is_less_fair():
 
 
 def test_strict_is_fair_and_relaxed_conserves_work():
-    """A4: large requests that rarely fit, small ones that always do."""
+    """[gaps] A4: large requests that rarely fit, small ones that always do."""
     results = {}
     for refill in ("strict", "relaxed"):
         params = DLPM.Params(quantum=QUANTUM, no_room="skip", refill=refill)
@@ -121,7 +121,7 @@ def test_strict_is_fair_and_relaxed_conserves_work():
     [("keep", 0.9, 1.1), ("min0", 0.9, 1.1), ("paper_zero", 5, 6)],
 )
 def test_leaving_and_coming_back_does_not_pay(rejoin, least, most):
-    """A5: a sends one long prompt at a time, b is backlogged; a's service over b's.
+    """[gaps] A5: a sends one long prompt at a time, b is backlogged; a's service over b's.
 
     With its debt erased, a gets 21,453 for every two quanta of b.
     """
@@ -148,7 +148,7 @@ def test_theorem_4_1_on_many_seeds(params, depth):
 
 
 class TestOverCommittedMemory:
-    """Section 10 (a): 001's "at most M tokens after the last admission" needs full reservation."""
+    """[gaps] E1: [VTC]'s "at most M tokens after the last admission" needs full reservation."""
 
     OUTPUTS = (250, 333, 500, 1000)
     M = 1000 + 4  # one token of input each

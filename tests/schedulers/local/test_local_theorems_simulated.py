@@ -1,4 +1,4 @@
-"""The same theorems on the real simulated engine, with full reservation (section 10 (a))."""
+"""The same theorems on the real simulated engine, with full reservation ([gaps] E1)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_dlpm_credit_a_1_and_theorem_4_1(seed, no_room):
         nonlocal events
         events += 1
         assert all(-DLPM_UNIT < left <= QUANTUM for left in credit.values())
-        if events % 100 == 0:  # W = K * Q^u - q, with K a count (A.1, A11)
+        if events % 100 == 0:  # W = K * Q^u - q, with K a count ([DLPM] §A.1, [gaps] A11)
             for client in "abc":
                 assert (fleet.service_so_far(client) + credit[client]) % QUANTUM == 0
 

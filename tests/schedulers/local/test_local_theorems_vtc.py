@@ -1,4 +1,4 @@
-"""The theorems of VTC (001 section 4.1) on a toy engine."""
+"""The theorems of VTC ([VTC] §4.1) on a toy engine."""
 
 from __future__ import annotations
 

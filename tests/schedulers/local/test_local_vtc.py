@@ -1,4 +1,4 @@
-"""VTC's counters worked out by hand: charges, both lifts, weights, ties (001 Algorithm 2)."""
+"""VTC's counters worked out by hand: charges, both lifts, weights, ties ([VTC] Alg. 2)."""
 
 from __future__ import annotations
 

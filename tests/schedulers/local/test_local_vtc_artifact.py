@@ -1,4 +1,4 @@
-"""What ``vtc.form=artifact`` does otherwise than the paper (VTC-artifact 192c2e2), by hand."""
+"""What ``vtc.form=artifact`` does otherwise than the paper ([VTC-artifact]), by hand."""
 
 from __future__ import annotations
 

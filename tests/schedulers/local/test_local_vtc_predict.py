@@ -1,4 +1,4 @@
-"""Predictive VTC by hand: charged ahead, more only beyond, the rest refunded (001 Algorithm 3)."""
+"""Predictive VTC by hand: charged ahead, more only beyond, the rest refunded ([VTC] Alg. 3)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_tokens_beyond_the_prediction_are_charged_one_by_one():
 
 
 def test_the_average_starts_with_the_first_output_and_then_takes_a_fifth_of_each():
-    """VTC-artifact 192c2e2, vtc_pred_len_req_queue.py: 10, then (4 * 10 + 20) / 5 = 12."""
+    """[VTC-artifact], vtc_pred_len_req_queue.py: 10, then (4 * 10 + 20) / 5 = 12."""
     at, call = desk(predictor="average"), Calls()
     predictions = []
     for tokens in (10, 20, 2, 10):

@@ -10,8 +10,8 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# Trees of thought on GSM8K (000 Table 2): an instruction that all share, a question, and on every
-# level a thought and the turn that asks for the next one.
+# Trees of thought on GSM8K ([DLPM] Table 2): an instruction that all share, a question, and on
+# every level a thought and the turn that asks for the next one.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256

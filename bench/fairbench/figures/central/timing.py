@@ -1,4 +1,4 @@
-"""What a centralised DLPM costs: real rounds of the strawman, timed (000 section 5.1, Fig. 4).
+"""What a centralised DLPM costs: real rounds of the strawman, timed ([DLPM] §5.1, Fig. 4).
 
 Measured are the scheduler and its messages, between processes of this machine. The workers' caches
 and the decode step it is compared with are simulated.
@@ -49,7 +49,7 @@ class RoundCost:
 
     @property
     def overhead_pct(self) -> float:
-        """Synchronisation and algorithm as a share of one decode step, as 000:L223 counts them."""
+        """Synchronisation and algorithm as a share of one decode step, as [DLPM] §5.1 does."""
         overhead_ms = self.synchronisation_ms + self.match_ms + self.dispatch_ms
         return 100 * overhead_ms / self.decode_step_ms
 

@@ -75,7 +75,7 @@ CLAIMS = (
         5,
         "Jain's index: VTC >= D2LPM > Preble > RR+LPM",
         "D2LPM slightly below VTC, notably above Preble",
-        "000:L373",
+        "[DLPM] §6.2",
         "fig7",
         judge_jain,
         "in judge s2 and tot s2 all four are nearly alike, and in long-qa D2LPM is above VTC, "
@@ -85,7 +85,7 @@ CLAIMS = (
         6,
         "the well-behaved wait longer under Preble, RR+LPM and VTC than under D2LPM",
         "up to 7.18x, 9.55x, 7.96x; on average 2.90x, 4.06x, 2.98x",
-        "000:L375",
+        "[DLPM] §6.2",
         "fig7",
         judge_latency,
         "the extremes are of long-qa, where D2LPM answers within seconds what others queue for "

@@ -139,7 +139,7 @@ CLAIMS = (
         "conversations: LPM starves clients 0 and 1, VTC delays 2 and 3; under D2LPM 0, 1 and the "
         "reformed 2 are served soon",
         "VTC delays 2 and 3 by up to 80 s",
-        "000:L381",
+        "[DLPM] §6.3",
         "fig8",
         judge_chat,
         "the default rates, made for an A100, overload the two A10G by more and for longer, so "
@@ -149,7 +149,7 @@ CLAIMS = (
         9,
         "trees on four A10G: D2LPM is done before VTC and Preble",
         "up to 2x faster",
-        "000:L389",
+        "[DLPM] §7.1",
         "fig9",
         judge_makespan,
         "most of the time goes into decoding, which no hit in the cache shortens, so that VTC's "
@@ -159,7 +159,7 @@ CLAIMS = (
         10,
         "Preble herds client 0 on one worker: clients 1 and 2 queue, the cluster idles",
         "up to 600 s of queueing, 300 s at 1/4 of the cluster",
-        "000:L396-400",
+        "[DLPM] §7.1",
         "fig9",
         judge_stall,
         "how long Preble keeps to one worker depends on how client 0's trees arrive",
@@ -168,7 +168,7 @@ CLAIMS = (
         11,
         "VTC and D2LPM share actual service equally; client 0 has the higher service rate",
         "ideal sharing",
-        "000:L398",
+        "[DLPM] §7.1",
         "fig9",
         judge_equal_service,
         "both bound the difference in service, by quanta and requests in flight on each worker, "
@@ -179,7 +179,7 @@ CLAIMS = (
         "a mix: DLPM has the best response times and is done first, VTC is more even, LPM hurts "
         "the conversations",
         "shown, not stated in numbers",
-        "000:L429-433",
+        "[DLPM] §7.4",
         "fig12",
         judge_mix,
         "LPM shares least but hits the cache most, and so is done a little before DLPM; both "

@@ -90,7 +90,7 @@ CLAIMS = (
         12,
         "a larger Q^w: throughput rises and stays above all others, Jain's index falls a little",
         "0.855 to 0.83 from 2,000 to 40,000",
-        "000:L414-416",
+        "[DLPM] §7.2",
         "fig10",
         judge_worker_quantum,
         "the index depends on the seed by more than the paper's drop; it falls only beyond a "
@@ -100,7 +100,7 @@ CLAIMS = (
         13,
         "with well-behaved clients only, Jain's index is 1",
         "consistently 1",
-        "000:L408",
+        "[DLPM] Fig. 10",
         "fig10",
         judge_all_well_behaved,
         "in one of three seeds every scheduler is below it, VTC included, since programs arrive "
@@ -110,7 +110,7 @@ CLAIMS = (
         14,
         "a larger Q^u: more throughput, less fairness",
         "a new Pareto frontier",
-        "000:L412",
+        "[DLPM] §7.2",
         "fig1",
         judge_quantum,
         "fairness falls as it should, but even the smallest quantum has most of LPM's "

@@ -69,7 +69,7 @@ CLAIMS = (
         15,
         "5 to 50 clients: DLPM stays near LPM and declines slightly; VTC is flat and lowest",
         "marginal decline",
-        "000:L420-425",
+        "[DLPM] §7.3",
         "fig11",
         judge_clients,
         "more clients have more prefixes in use at a time than the A10G's pool holds, which "
@@ -79,7 +79,7 @@ CLAIMS = (
         17,
         "a central DLPM costs a large part of a decode step, more with replicas and queue",
         "about 40% at 8 replicas, 200 requests",
-        "000:L223",
+        "[DLPM] §5.1",
         "fig4",
         judge_central,
         "most of it is matching every request in every tree, in Python and by pages of 8 tokens; "

@@ -89,7 +89,7 @@ CLAIMS = (
         1,
         "D2LPM's throughput is above VTC's everywhere",
         "up to 2.87x",
-        "000:L353",
+        "[DLPM] §6.2",
         "fig7",
         partial(judge_gain, over="vtc", band=Band(1.8, 4.0, 0.98)),
         "in tot s2 queues are mostly empty on few replicas, so that there is nothing to gain; "
@@ -100,7 +100,7 @@ CLAIMS = (
         2,
         "D2LPM's throughput is above RR+LPM's everywhere",
         "up to 2.22x",
-        "000:L364",
+        "[DLPM] §6.2",
         "fig7",
         partial(judge_gain, over="lpm", band=Band(1.5, 3.3, 0.95)),
         "on few replicas round-robin loses little locality, and in trees LPM, which starves two "
@@ -110,7 +110,7 @@ CLAIMS = (
         3,
         "RR+LPM has less throughput at 8 replicas than at 4 in tot s2",
         "hit rate from 95% to 50%",
-        "000:L364",
+        "[DLPM] §6.2",
         "fig7",
         judge_scaling,
         "round-robin loses less here: each replica computes a tree's question once and then "
@@ -120,7 +120,7 @@ CLAIMS = (
         4,
         "D2LPM's throughput is at least Preble's, but for long-qa s2 at 8 replicas",
         "Preble wins there only",
-        "000:L366",
+        "[DLPM] §6.2",
         "fig7",
         judge_preble,
         "Algorithm 2 charges the whole prompt, cached or not, so a quantum of 20 mean requests "
@@ -131,7 +131,7 @@ CLAIMS = (
         7,
         "Preble has no point at one replica; in tot s2 at 8 it takes too long",
         "both left out",
-        "000:L351, L362",
+        "[DLPM] §6.2, Fig. 7",
         "fig7",
         judge_missing,
         "the simulated Preble comes to its end at the default load; the paper does not say how "

@@ -1,4 +1,4 @@
-"""Deficit Longest Prefix Match (000 Algorithm 1), with its gaps closed."""
+"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with its gaps closed."""
 
 from __future__ import annotations
 

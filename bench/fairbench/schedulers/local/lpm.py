@@ -1,4 +1,4 @@
-"""Longest prefix match: SGLang's cache-aware policy (000:L129)."""
+"""Longest prefix match: SGLang's cache-aware policy ([DLPM] §4.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preble's priority groups (004 section 3.3, the form of the paper)."""
+"""Preble's priority groups ([Preble] §3.3, the form of the paper)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 class PrebleGroups(LocalScheduler):
     """Groups by the cached share of the prompt; each batch draws from all, in proportion.
 
-    With P = 10 a request with 63 of 100 tokens cached is in group 6 (004:L113). Group g may send
-    g + 1 requests each round, so that a hit of 0 is not starved; inside a group the order is
+    With P = 10 a request with 63 of 100 tokens cached is in group 6 ([Preble] §3.3). Group g may
+    send g + 1 requests each round, so that a hit of 0 is not starved; inside a group the order is
     arrival. A request is grouped once, in the first pass after it arrived. The round goes on from
     one pass to the next, since a pass often admits a single request.
     """

@@ -1,4 +1,4 @@
-"""Requests-per-minute limits, the practice VTC is compared with (001 section 5.1)."""
+"""Requests-per-minute limits, the practice VTC is compared with ([VTC] §5.1)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ WINDOW_S = 60.0
 class RPM(LocalScheduler):
     """Refuses what is over a client's limit; the rest in queue order.
 
-    ``sliding`` counts the requests accepted in the last 60 s, as the code behind 001's figures does
-    (VTC-artifact 192c2e2, lshare_req_queue.py); ``fixed`` those accepted in the current minute
-    (001 section 5.3). Both refuse; neither delays a request to the next minute.
+    ``sliding`` counts the requests accepted in the last 60 s, as the code behind [VTC]'s figures
+    does ([VTC-artifact], lshare_req_queue.py); ``fixed`` those accepted in the current minute
+    ([VTC] §5.3). Both refuse; neither delays a request to the next minute.
     """
 
     name = "rpm"

@@ -1,4 +1,4 @@
-"""Virtual Token Counter (001 Algorithm 2)."""
+"""Virtual Token Counter ([VTC] Alg. 2)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class VTC(LocalScheduler):
     class Params:
         """What a counter counts.
 
-        ``charge``: ``extend`` books uncached input tokens (000:L398 needs it), ``input`` the whole
-        input (001). ``lift``: ``none`` is the naive form without lines 6-13, for comparison only.
-        ``weights``: in place of the experiment's own: a client of weight 2 is entitled to twice
-        the service (001 section 4.3).
-        ``form``: ``artifact`` does what the code behind 001's figures does: no lift when nobody
+        ``charge``: ``extend`` books uncached input tokens ([DLPM] §7.1 needs it), ``input`` the
+        whole input ([VTC]). ``lift``: ``none`` is the naive form without lines 6-13, for comparison
+        only. ``weights``: in place of the experiment's own: a client of weight 2 is entitled to
+        twice the service ([VTC] §4.3).
+        ``form``: ``artifact`` does what the code behind [VTC]'s figures does: no lift when nobody
         waits, the first output token free, and one token more for every running request in each
-        step that ends one (VTC-artifact 192c2e2). It is there to replay that code's records; it
+        step that ends one ([VTC-artifact]). It is there to replay that code's records; it
         breaks Theorem 4.4.
         """
 

@@ -1,4 +1,4 @@
-"""VTC that charges a predicted output length at admission (001 section 4.4, Algorithm 3)."""
+"""VTC that charges a predicted output length at admission ([VTC] §4.4, Alg. 3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PredictiveVTC(VTC):
     ``oracle`` takes the allowed output for the true length, as runs with ``ignore_eos`` have it,
     off by up to ``error`` of it either way; ``average`` is a moving average of the client's last
     outputs, 0 before the first. With ``form=artifact`` each step that ends a request charges one
-    token more for those that go on beyond their prediction (VTC-artifact 192c2e2,
+    token more for those that go on beyond their prediction ([VTC-artifact],
     vtc_{oracle,pred_len}_req_queue.py).
     """
 

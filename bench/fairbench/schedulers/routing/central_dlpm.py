@@ -1,4 +1,4 @@
-"""DLPM over one global queue: the strawman that D2LPM does without (000 section 5.1)."""
+"""DLPM over one global queue: the strawman that D2LPM does without ([DLPM] §5.1)."""
 
 from __future__ import annotations
 

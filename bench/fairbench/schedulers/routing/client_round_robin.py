@@ -1,4 +1,4 @@
-"""Round-robin of each client's own requests, which bounds unfairness with VTC (000 Theorem A.6)."""
+"""Round-robin of each client's own requests; bounds unfairness with VTC ([DLPM] Theorem A.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Double Deficit LPM: locality until a client's credit at a worker is used up (000 Algorithm 2)."""
+"""Double Deficit LPM: locality until a client's credit at a worker is used up ([DLPM] Alg. 2)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Fleet:
         return worker in self._in_flight
 
     def in_flight(self, worker: int) -> int:
-        """Requests dispatched to a live worker that have not finished (s_w of 000 Algorithm 2)."""
+        """Requests dispatched to a live worker that have not finished (s_w of [DLPM] Alg. 2)."""
         return self._in_flight[worker]
 
     def join(self, worker: int) -> None:

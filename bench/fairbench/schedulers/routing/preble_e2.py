@@ -1,4 +1,4 @@
-"""Preble's E2: exploit a cached prefix that is most of the prompt, else explore (004 s3.2)."""
+"""Preble's E2: exploit a cached prefix that is most of the prompt, else explore ([Preble] §3.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVICTION_SCAN_NODES = 128
 
 
 class PrebleE2(Router):
-    """E2 in the form of the paper (004 Algorithms 1 and 2), not of its code.
+    """E2 in the form of the paper ([Preble] Alg. 1 and 2), not of its code.
 
     With more tokens cached than missed, the request goes to the GPU of lowest cost among those that
     hold its longest match; otherwise to the GPU of lowest cost of all. Cost is L + M + P: load of
@@ -101,7 +101,7 @@ class PrebleE2(Router):
                 self._tree.forget(end, worker)
 
     def _choose(self, request: Request, node: PrebleNode, missed: dict[int, int]) -> int:
-        """Algorithm 1, then the post-assignment adjustment (004:L99)."""
+        """Algorithm 1, then the post-assignment adjustment ([Preble] §3.2)."""
         loads = {worker: self._windows[worker].load_us for worker in self._fleet.workers}
         longest, holders = self._tree.holders(node)
         if request.input_tokens - longest >= longest:
@@ -134,7 +134,7 @@ class PrebleE2(Router):
         )
 
     def _eviction_us(self, worker: int, missed: int, keep: Collection[PrebleNode]) -> float:
-        """M: prefill time of each node evicted, times its share of the GPU's requests (ledger D1).
+        """M: prefill time of each node evicted, times its share of the GPU's requests ([gaps] D1).
 
         The path of the request itself (``keep``) is never evicted for it.
         """

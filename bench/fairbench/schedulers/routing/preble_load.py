@@ -1,4 +1,4 @@
-"""Preble's estimate of a GPU's load: GPU time of its requests in a recent window (004 s3.2)."""
+"""Preble's estimate of a GPU's load: time of its requests in a recent window ([Preble] §3.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preble's global prefix tree: holders, hits in the window, and each GPU's LRU order (004 s3.2)."""
+"""Preble's global prefix tree: holders, hits in the window, GPUs' LRU order ([Preble] §3.2)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         super().purge(worker)
 
     def vacant(self, node: PrebleNode) -> bool:
-        """A node stays while a request of the window shares it, held or not (004:L81)."""
+        """A node stays while a request of the window shares it, held or not ([Preble] §3.2)."""
         return not node.hits and super().vacant(node)
 
     def mark(self, node: PrebleNode, worker: int) -> None:

@@ -4,7 +4,7 @@ No prefix cache and no preemption: a request is admitted only if the batch can b
 end, with output lengths known (``Request.max_new_tokens`` is taken for the true length, as in the
 measured runs, which ignored the end-of-sequence token). A new minibatch is tried
 ``max_wait_tokens`` decode steps after the last one and from then on after each step, or when idle.
-Source: VTC-artifact 192c2e2, slora/server/router/{manager,req_queue}.py.
+Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 """
 
 from __future__ import annotations

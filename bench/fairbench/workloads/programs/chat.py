@@ -1,4 +1,4 @@
-"""A conversation: each prompt is the history and a new user message (000:L305, L326)."""
+"""A conversation: each prompt is the history and a new user message ([DLPM] §6.1)."""
 
 from __future__ import annotations
 

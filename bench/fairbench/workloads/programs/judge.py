@@ -1,4 +1,4 @@
-"""LLM as a judge: branch, solve, merge (SGLang's public benchmark, cited by 000:L305)."""
+"""LLM as a judge: branch, solve, merge ([SGLang bench], cited by [DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Judge(Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens. ``extra_tokens`` of fresh text stand before each article (000:L316).
+        """Lengths in tokens. ``extra_tokens`` of fresh text precede each article ([DLPM] Table 3).
 
         ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the instructions of the
         three steps.

@@ -1,4 +1,4 @@
-"""Questions about one long document, arriving one by one (LooGLE: 000:L305, 004:L254)."""
+"""Questions about one long document, one by one ([LooGLE]; [DLPM] §6.1, [Preble] Table 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tree of thoughts, four levels deep: SGLang's public benchmark, cited by 000:L305."""
+"""Tree of thoughts, four levels deep: [SGLang bench], cited by [DLPM] §6.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Gamma renewal process (000:L307) whose rate changes at given times."""
+"""A Gamma renewal process ([DLPM] §6.1) whose rate changes at given times."""
 
 from __future__ import annotations
 

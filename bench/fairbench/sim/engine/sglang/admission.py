@@ -1,4 +1,4 @@
-"""SGLang 0.5.23's prefill admission (PrefillAdder), on one worker. See algorithms.md 1.1 and 10."""
+"""SGLang's prefill admission (PrefillAdder) on one worker. See docs/engine.md."""
 
 from __future__ import annotations
 

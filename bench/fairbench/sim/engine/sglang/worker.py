@@ -1,7 +1,7 @@
 """A simulated worker: SGLang's scheduling loop, advanced from event to event.
 
 Between two boundaries at which something can change, k decode steps are one event. Overlap
-scheduling is off. Rules: algorithms.md 1.1 and 10 ("Engine contract", "Exact multi-step decode").
+scheduling is off. Rules: docs/engine.md.
 """
 
 from __future__ import annotations
