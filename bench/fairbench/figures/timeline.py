@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.records import Floats, Ints, Service
+from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.service import View, cumulative
+from fairbench.results.run_tables import read_service
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:
@@ -18,14 +19,6 @@ if TYPE_CHECKING:
 def client_names(run: StoredRun) -> list[str]:
     """The clients of a run, those that got nothing included."""
     return [client["client"] for client in run.summary["clients"]]
-
-
-def read_service(run: StoredRun) -> Service:
-    """A run's service log; clients are indices into ``client_names``."""
-    table = run.table("service")
-    columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names
-                               if name != "client"}  # fmt: skip
-    return Service.from_columns(columns | {"client": _codes(table, client_names(run))})
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,23 +23,29 @@ from fairbench.results.store import StoredRun
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SomeTable = TypeVar("SomeTable", bound=Table)
 STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 
 def read_tables(run: StoredRun) -> Tables:
     """The tables of a run. Raises DataError if one cannot be read, or is not of this run."""
-    clients = {row["client"]: number for number, row in enumerate(run.summary["clients"])}
-
-    def made(name: str, kind: type[Table]) -> Any:
-        columns = _columns(run.table(name), {"client": clients, "status": STATES}, str(run.path))
-        return kind.from_columns(columns)
-
     return Tables(
-        list(clients),
-        made("requests", Requests),
-        made("programs", Programs),
-        made("service", Service),
+        [row["client"] for row in run.summary["clients"]],
+        _table(run, "requests", Requests),
+        _table(run, "programs", Programs),
+        read_service(run),
     )
+
+
+def read_service(run: StoredRun) -> Service:
+    """Only the service log. Raises as ``read_tables`` does."""
+    return _table(run, "service", Service)
+
+
+def _table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
+    clients = {row["client"]: number for number, row in enumerate(run.summary["clients"])}
+    codes = {"client": clients, "status": STATES}
+    return kind.from_columns(_columns(run.table(name), codes, str(run.path)))
 
 
 def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import quantiles
 from time import perf_counter, process_time
+from typing import NamedTuple
 
 from fairbench.core import Request
 from fairbench.figures.central.arrivals import CONTEXT_TOKENS, OUTPUT_TOKENS, TreeOfThoughtArrivals
@@ -69,31 +70,42 @@ def time_rounds(
             while len(central.queue) < waiting:
                 central.on_arrival(arrivals.take())
             warming = number < WARMUP_ROUNDS
-            times_s, dispatched = _round(
-                central, processes, WARMUP_TOKENS if warming else FREED_TOKENS
-            )
+            turn = _round(central, processes, WARMUP_TOKENS if warming else FREED_TOKENS)
             if not warming:
-                timed.append(times_s)
-            _finish(dispatched, central, arrivals)
-    messages_ms, update_ms, match_ms, dispatch_ms = (
-        1000 * quantiles(part, n=10, method="inclusive")[0] for part in zip(*timed, strict=True)
+                timed.append(turn.seconds)
+            _finish(turn.dispatched, central, arrivals)
+    lowest = _Seconds(
+        *(quantiles(part, n=10, method="inclusive")[0] for part in zip(*timed, strict=True))
     )
     decode_ps = profile.decode_ps(BATCH_SIZE, BATCH_SIZE * CONTEXT_TOKENS)
     return RoundCost(
         workers=workers,
         waiting=waiting,
-        synchronisation_ms=messages_ms,
-        update_ms=update_ms,
-        match_ms=match_ms,
-        dispatch_ms=dispatch_ms,
+        synchronisation_ms=1000 * lowest.synchronisation,
+        update_ms=1000 * lowest.update,
+        match_ms=1000 * lowest.match,
+        dispatch_ms=1000 * lowest.dispatch,
         decode_step_ms=decode_ps / PS_PER_MS,
     )
 
 
-def _round(
-    central: CentralDLPM, processes: CentralWorkers, free_tokens: int
-) -> tuple[tuple[float, float, float, float], list[Request]]:
-    """One turn of every worker: seconds of each part, and what was dispatched."""
+class _Seconds(NamedTuple):
+    """What the parts of one round took."""
+
+    synchronisation: float
+    update: float
+    match: float
+    dispatch: float
+
+
+class _Round(NamedTuple):
+    """One turn of every worker."""
+
+    seconds: _Seconds
+    dispatched: list[Request]
+
+
+def _round(central: CentralDLPM, processes: CentralWorkers, free_tokens: int) -> _Round:
     update_s = match_s = dispatch_s = 0.0
     dispatched: list[Request] = []
     processes.wait()
@@ -115,7 +127,7 @@ def _round(
         start_s = perf_counter()
         processes.send(worker, [request.prompt for request in batch])
         synchronisation_s += perf_counter() - start_s
-    return (synchronisation_s, update_s, match_s, dispatch_s), dispatched
+    return _Round(_Seconds(synchronisation_s, update_s, match_s, dispatch_s), dispatched)
 
 
 def _finish(

@@ -8,11 +8,12 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.figures.claims.claim import Claim, Finding, verdict
-from fairbench.figures.timeline import busy_share, client_names, read_service, response_times
+from fairbench.figures.timeline import busy_share, client_names, response_times
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Window
 from fairbench.metrics.service import View, window_service
 from fairbench.results.comparison import SchedulerResults
+from fairbench.results.run_tables import read_service
 from fairbench.results.store import StoredRun
 
 INTERVALS = 40
