@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairbench.core import prompt_tokens
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.problem import Problem
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.token_pages import segments_of
 
@@ -229,3 +229,48 @@ def test_a_worker_that_is_not_there_is_the_routers_fault():
     spy.choice = 2
     with pytest.raises(Problem, match="router spy: there is no worker 2"):
         dispatcher.dispatch(request(dispatcher))
+
+
+class Holding(Changing):
+    """At most one request at a worker; holds the others."""
+
+    holds = True
+
+    def route(self, request, now_s):
+        fleet = self.setup.fleet
+        return next((w for w in fleet.workers() if not fleet.load(w).in_flight), None)
+
+
+def holding():
+    router = Holding()
+    at = home(router)
+    router.prepare(Setup(fleet=at))
+    return at
+
+
+def test_a_router_may_hold_requests_until_one_is_over():
+    at, sent = holding(), []
+    made = [at.make_request("a", ids(10, n), 5, -1, 0) for n in range(4)]
+    flights = [at.dispatch(one, sent.append) for one in made]
+    assert [flight and flight.worker for flight in flights] == [0, 1, None, None]
+    assert (at.under_way, sent) == (4, [])
+    assert (at.load(0).in_flight, at.load(0).tokens, at.load(0).queued) == (1, 10, None)
+    at.finish(flights[1], 3)
+    assert [(one.request, one.worker) for one in sent] == [(made[2], 1)]
+    at.withdraw(made[3])
+    at.finish(flights[0], 3)
+    assert len(sent) == 1
+    assert at.under_way == 1
+
+
+def test_what_is_held_goes_when_a_worker_comes_and_waits_while_none_is_up():
+    at, sent = holding(), []
+    at.leave(1)
+    first, second = (at.make_request("a", ids(10, n), 5, -1, 0) for n in range(2))
+    flight = at.dispatch(first)
+    assert at.dispatch(second, sent.append) is None
+    at.leave(0)
+    at.finish(flight, 0)
+    assert sent == []
+    at.join(1)
+    assert [(one.request, one.worker) for one in sent] == [(second, 1)]

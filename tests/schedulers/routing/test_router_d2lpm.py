@@ -13,6 +13,7 @@ from router_helpers import NaiveLocations, answer, prompt, prompts, request
 import fairbench
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.routing.d2lpm import D2LPM, refill
+from fairbench.schedulers.setup import Setup
 
 
 def make(workers=2, **params):
@@ -265,3 +266,14 @@ def test_ten_thousand_decisions_per_cpu_second():
     for made in sent:
         router.on_finish(made, router.route(made, 0.0), answer(256), 0.0)
     assert time.process_time() - started_s < 1.0
+
+
+def test_d2lpm_gives_quanta_by_weight():
+    router = D2LPM(D2LPM.Params(worker_quantum=100), 2)
+    router.prepare(Setup(("a", "b"), {"b": 3.0}))
+    for number, client in enumerate("ab"):
+        router.route(request(number, client, (f"p{client}", 10)), 0.0)
+    assert sorted(router.credit["a"].values()) == [90, 100]
+    assert sorted(router.credit["b"].values()) == [290, 300]
+    router.on_finish(request(0, "a", ("pa", 10)), 0, answer(5), 0.0)
+    assert sorted(router.credit["a"].values()) == [80, 100]
