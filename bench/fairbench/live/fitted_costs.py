@@ -30,8 +30,11 @@ class _Fit:
         """Seconds; 0 as long as too little has been seen."""
         if self._seen < FEW:
             return 0.0
-        coefficients = np.linalg.lstsq(self._products, self._targets, rcond=1e-9)[0]
-        return max(0.0, float(coefficients @ np.array([1.0, first, second])))
+        # Counts of requests and of tokens differ by powers of ten: each in its own unit.
+        units = np.sqrt(np.maximum(self._products.diagonal(), 1e-300))
+        scaled = self._products / np.outer(units, units)
+        found = np.linalg.lstsq(scaled, self._targets / units, rcond=1e-10)[0] / units
+        return max(0.0, float(found @ np.array([1.0, first, second])))
 
 
 class FittedCosts:
