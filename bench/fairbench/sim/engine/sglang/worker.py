@@ -21,8 +21,9 @@ from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import Prefill, PrefillPass, run_selection, shares_of
-from fairbench.sim.engine.sglang.sequence_memory import give_back, store_outputs, store_prompt
-from fairbench.sim.engine.sglang.token_ratio import RETRACT_DECODE_STEPS, NewTokenRatio
+from fairbench.sim.engine.sglang.retraction import Retraction
+from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
+from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import ServiceLog, Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
@@ -63,6 +64,7 @@ class Worker:
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
         self._preempted: list[Sequence] = []  # in the pass under way
+        self._retraction = Retraction(clock, scheduler, self.batch, self.waiting, cache)
         self._idle = True
         self._stretch: Stretch | None = None  # under way; written when the batch changes
 
@@ -313,45 +315,22 @@ class Worker:
             self._stretch = None
 
     def _retract(self) -> None:
-        """Take memory back until the next decode step fits (SGLang's retract_decode).
-
-        Its test for room evicts everything first; after each retraction more is evicted, until
-        those that stay have memory for 20 steps each.
-        """
-        batch, cache = self.batch, self.cache
-        order = self._retraction_order()
+        """Take memory back until the next decode step fits."""
         self._end_stretch()
-        cache.evict(len(batch) - cache.free)
-        while len(batch) > cache.free + cache.evictable and len(order) > 1:
-            sequence = order.pop()
-            give_back(cache, sequence, batch.leave(sequence))
-            cache.evict(RETRACT_DECODE_STEPS * len(order) - cache.free)
-            sequence.retract(self._clock.now_ps)
-            self._wait_again(sequence)
-        batch.rearrange(order)
-        self._ratio.after_retraction(batch)
+        self._retraction.until_a_step_fits()
+        self._ratio.after_retraction(self.batch)
         self._batch_is_full = False
-
-    def _retraction_order(self) -> list[Sequence]:
-        """Who loses its memory first comes last."""
-        if not self.scheduler.orders_retraction:
-            return self.batch.retraction_order()
-        of_request = {sequence.request: sequence for sequence in self.batch.sequences}
-        wanted = self.scheduler.retraction_order(self.waiting.running)
-        assert set(wanted) == set(of_request), "a retraction order names every running request once"
-        return [of_request[request] for request in reversed(wanted)]
 
     def _preempt(self, attempt: PrefillPass, request: Request) -> bool:
         """Take a running request's memory back, at its scheduler's wish. False: it does not run."""
-        batch = self.batch
-        sequence = next((one for one in batch.sequences if one.request is request), None)
+        sequence = next((one for one in self.batch.sequences if one.request is request), None)
         if sequence is None:
             return False
         self._end_stretch()
-        to_go = min(request.max_new_tokens - batch.produced(sequence), CLIP_MAX_NEW_TOKENS)
-        attempt.give_back(to_go * self._ratio.at(batch.steps))
-        give_back(self.cache, sequence, batch.leave(sequence))
-        sequence.retract(self._clock.now_ps)
+        produced = self.batch.produced(sequence)
+        to_go = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
+        attempt.give_back(to_go * self._ratio.at(self.batch.steps))
+        self._retraction.take_back(sequence)
         self._preempted.append(sequence)
         return True
 
@@ -359,15 +338,10 @@ class Worker:
         """The pass is over: what it preempted waits again. Whether nothing else is running."""
         preempted, self._preempted = self._preempted, []
         for sequence in preempted:
-            self._wait_again(sequence)
+            self._retraction.wait_again(sequence)
         if preempted:
             self._batch_is_full = False
         return bool(preempted) and not len(self.batch)
-
-    def _wait_again(self, sequence: Sequence) -> None:
-        now_s = self._clock.now_ps / PS_PER_S
-        self.scheduler.on_retract(sequence.request, self.waiting, now_s)
-        self.waiting.enter(sequence)
 
     def _finish(self, sequence: Sequence) -> None:
         self.batch.leave(sequence)

@@ -1,0 +1,71 @@
+"""Memory taken back from running requests, which wait again and are recomputed."""
+
+from __future__ import annotations
+
+from fairbench.core import PS_PER_S
+from fairbench.errors import RunFailed
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.clock import Clock
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.sglang.sequence_memory import give_back
+from fairbench.sim.engine.sglang.token_ratio import RETRACT_DECODE_STEPS
+from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.sequence import Sequence
+
+
+class Retraction:
+    """SGLang's retract_decode, and what preemption shares with it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: LocalScheduler,
+        batch: RunningBatch,
+        waiting: WaitingQueue,
+        cache: KVCache,
+    ) -> None:
+        self._clock = clock
+        self._scheduler = scheduler
+        self._batch = batch
+        self._waiting = waiting
+        self._cache = cache
+
+    def until_a_step_fits(self) -> None:
+        """Retract one request after the other until the next decode step has memory.
+
+        SGLang's test for room evicts everything first; after each retraction more is evicted,
+        until those that stay have memory for 20 steps each. One request always stays.
+        """
+        batch, cache = self._batch, self._cache
+        order = self._order()
+        cache.evict(len(batch) - cache.free)
+        while len(batch) > cache.free + cache.evictable and len(order) > 1:
+            sequence = order.pop()
+            self.take_back(sequence)
+            cache.evict(RETRACT_DECODE_STEPS * len(order) - cache.free)
+            self.wait_again(sequence)
+        batch.rearrange(order)
+
+    def _order(self) -> list[Sequence]:
+        """Who loses its memory first comes last."""
+        if not self._scheduler.orders_retraction:
+            return self._batch.retraction_order()
+        of_request = {sequence.request: sequence for sequence in self._batch.sequences}
+        wanted = self._scheduler.retraction_order(self._waiting.running)
+        if len(wanted) != len(of_request) or set(wanted) != set(of_request):
+            raise RunFailed(
+                f"{self._scheduler.name}: its retraction order must have every running request once"
+            )
+        return [of_request[request] for request in reversed(wanted)]
+
+    def take_back(self, sequence: Sequence) -> None:
+        """Free the memory of a running request, which leaves the batch."""
+        give_back(self._cache, sequence, self._batch.leave(sequence))
+        sequence.retract(self._clock.now_ps)
+
+    def wait_again(self, sequence: Sequence) -> None:
+        """What was taken back enters the queue again, at its tail."""
+        now_s = self._clock.now_ps / PS_PER_S
+        self._scheduler.on_retract(sequence.request, self._waiting, now_s)
+        self._waiting.enter(sequence)
