@@ -74,7 +74,7 @@ def test_an_entry_with_its_function_puts_a_metric_into_the_summary(toy):
     summary = chat()
     of_clients = [client[toy] for client in summary["clients"]]
     assert summary[toy] == max(of_clients) > 0
-    text = table.as_text(summary, path=Path("x"))
+    text = table.summary_text(summary, path=Path("x"))
     assert f"\nlongest input  {summary[toy]:,.0f} tokens\n" in text
     assert "longest" in text.split("behaviour")[0]  # the first of the two lines of the heading
     grid = client_grid(summary)
@@ -85,7 +85,7 @@ def test_an_entry_with_its_function_puts_a_metric_into_the_summary(toy):
 def test_it_is_in_comparisons_and_over_seeds(toy, tmp_path):
     by_scheduler = {"lpm": 30.0, "vtc": 20.0}
     runs = [stored(tmp_path, {"scheduler": s}, **{toy: v}) for s, v in by_scheduler.items()]
-    lines = comparison_table.as_text(compare(runs, {}), width=110).split("\n")
+    lines = comparison_table.comparison_text(compare(runs, {}), width=110).split("\n")
     (heading,) = (line for line in lines if line.endswith("longest"))
     assert heading
     marked = {line.split()[0]: line.split()[-1] for line in lines if line.startswith("  ") and
