@@ -57,7 +57,7 @@ def test_the_header_gives_the_true_length_and_the_scheduler_does_not_see_it():
         body = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 50}}
         seen = []
         scheduler = emulator.worker.scheduler
-        scheduler.on_arrival = lambda request, view: seen.append(request.max_new_tokens)
+        scheduler.on_arrival = lambda request, view, now_s: seen.append(request.max_new_tokens)
         async with session.post("/generate", json=body, headers={OUTPUT_TOKENS: "7"}) as answer:
             return (await answer.json())["meta_info"]["completion_tokens"], seen
 

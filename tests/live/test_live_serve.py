@@ -257,7 +257,7 @@ def test_to_be_told_to_stop_once_workers_are_ready_is_not_forgotten(tmp_path, mo
         os.kill(os.getpid(), signal.SIGTERM)
         yield
 
-    monkeypatch.setattr(routed_workers, "running_cluster", told_to_stop)
+    monkeypatch.setattr(routed_workers, "running_workers", told_to_stop)
     flags = {"dp": 1, "backend": {"kind": "emulator"}}
     with pytest.raises(KeyboardInterrupt), started_workers(flags, {}, LiveOptions(), tmp_path):
         pytest.fail("nobody is to be served any more")
