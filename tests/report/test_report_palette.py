@@ -4,7 +4,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 
 from fairbench.figures.style import LABELS, client_style, scheduler_style
 from fairbench.report.palette import SCHEDULERS, SERIES, scheduler_series, style_sheet
@@ -17,6 +16,11 @@ NO_CONES = {
     "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
     "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
 }
+
+
+def to_rgb(colour):
+    """``#rrggbb`` as three numbers from 0 to 1."""
+    return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
 
 
 def linear(colour):

@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.drive import Preempt, Verdict, drive
+from fairbench.schedulers.drive import Preempt, Tried, drive
 
 
 def request(number):
@@ -34,10 +34,10 @@ def selection(heard, candidates=REQUESTS):
 )
 def test_what_a_scheduler_hears(verdicts, heard):
     meaning = {
-        "A": Verdict.ADMITTED,
-        "N": Verdict.NO_ROOM,
-        "L": Verdict.LAST,
-        "O": Verdict.OVER,
+        "A": Tried.ADMITTED,
+        "N": Tried.NO_ROOM,
+        "L": Tried.LAST,
+        "O": Tried.OVER,
     }
     told, tried = [], []
 
@@ -58,14 +58,14 @@ def test_a_preemption_is_answered_and_is_no_admission(done):
         preempted.append(victim)
         return done
 
-    drive(selection(told, [Preempt(REQUESTS[0]), REQUESTS[1]]), lambda _: Verdict.ADMITTED, preempt)
+    drive(selection(told, [Preempt(REQUESTS[0]), REQUESTS[1]]), lambda _: Tried.ADMITTED, preempt)
     assert told == [done, True, "out of candidates", "closed"]
     assert preempted == [REQUESTS[0]]
 
 
 def test_a_home_that_preempts_nothing_says_so():
     told = []
-    drive(selection(told, [Preempt(REQUESTS[0])]), lambda _: Verdict.ADMITTED)
+    drive(selection(told, [Preempt(REQUESTS[0])]), lambda _: Tried.ADMITTED)
     assert told == [False, "out of candidates", "closed"]
 
 

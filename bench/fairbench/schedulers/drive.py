@@ -24,7 +24,7 @@ class Preempt(NamedTuple):
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
-class Verdict(Enum):
+class Tried(Enum):
     """What became of a candidate."""
 
     ADMITTED = "it is in"
@@ -40,7 +40,7 @@ def never(request: Request) -> bool:
 
 def drive(
     selection: Selection,
-    try_admit: Callable[[Request], Verdict],
+    try_admit: Callable[[Request], Tried],
     preempt: Callable[[Request], bool] = never,
 ) -> None:
     """Try what the scheduler names until it stops or the pass is over.
@@ -48,7 +48,7 @@ def drive(
     After an admission that ends the pass the scheduler is not asked again: it might refill, or
     move on to another group, for a candidate that nobody will try.
     """
-    admitted, no_room = Verdict.ADMITTED, Verdict.NO_ROOM
+    admitted, no_room = Tried.ADMITTED, Tried.NO_ROOM
     try:
         candidate = next(selection, None)
         while candidate is not None:

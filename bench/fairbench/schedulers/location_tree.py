@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice
@@ -30,6 +30,13 @@ class Holders(NamedTuple):
 L = TypeVar("L", bound=LocationNode)
 
 
+class Found(NamedTuple, Generic[L]):
+    """Where a walk along a prompt ended: the deepest ``node`` on it, and its ``place`` there."""
+
+    node: L
+    place: Place
+
+
 class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes know their workers. Workers are numbered from 0.
 
@@ -38,13 +45,13 @@ class LocationTree(PrefixTree[L]):
     what was evicted above. The deepest mark is therefore what counts.
     """
 
-    def find(self, prompt: Prompt) -> tuple[L, Place]:
+    def find(self, prompt: Prompt) -> Found[L]:
         """Where the walk along a prompt ends, for the calls below.
 
         An edge that matches in part is split there, as SGLang does: the prompt is about to be
         added in any case.
         """
-        return self.match(prompt, sys.maxsize)
+        return Found(*self.match(prompt, sys.maxsize))
 
     def upward(self, node: L) -> Iterator[L]:
         """The node and everything above it but the root."""
@@ -76,7 +83,7 @@ class LocationTree(PrefixTree[L]):
         """Mark a whole prompt as held by ``worker``; returns the node at its end."""
         return self.add(self.find(prompt), prompt, worker)
 
-    def add(self, found: tuple[L, Place], prompt: Prompt, worker: int) -> L:
+    def add(self, found: Found[L], prompt: Prompt, worker: int) -> L:
         """``insert`` that goes on from what ``find`` returned for this prompt just before."""
         node, place = found
         if place[0] < len(prompt):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Verdict, drive
+from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
 
 PATIENCE = 10_000  # candidates in one pass, after which it is taken for endless
@@ -39,14 +39,14 @@ class Desk:
         self.offered = []
         admitted: list[Request] = []
 
-        def try_admit(request: Request) -> Verdict:
+        def try_admit(request: Request) -> Tried:
             self.offered.append(request)
             assert len(self.offered) < PATIENCE, "the pass does not end"
             if not fits(request):
-                return Verdict.NO_ROOM
+                return Tried.NO_ROOM
             self._admit(request)
             admitted.append(request)
-            return Verdict.LAST if len(admitted) == at_most else Verdict.ADMITTED
+            return Tried.LAST if len(admitted) == at_most else Tried.ADMITTED
 
         drive(self.scheduler.select(self.view, 0.0), try_admit)
         return admitted

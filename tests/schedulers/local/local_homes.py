@@ -16,7 +16,7 @@ from fairbench.live.plugins.sglang import home as plugin_home
 from fairbench.live.plugins.sglang.ledger import Ledger
 from fairbench.live.plugins.sglang.live_view import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
-from fairbench.schedulers.drive import Verdict, drive
+from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
@@ -126,14 +126,14 @@ class _Driven(Home):
         raise NotImplementedError
 
     def run_pass(self, gate: Gate) -> None:
-        def try_admit(request: Request) -> Verdict:
+        def try_admit(request: Request) -> Tried:
             before = len(gate.can_run_list)
             result = gate.add_one_req(request)
             if len(gate.can_run_list) == before:
-                return Verdict.NO_ROOM
+                return Tried.NO_ROOM
             self.leave(request)
             self.book(request, gate)
-            return Verdict.ADMITTED if result is Result.CONTINUE else Verdict.LAST
+            return Tried.ADMITTED if result is Result.CONTINUE else Tried.LAST
 
         drive(self.scheduler.select(self.view, 0.0), try_admit)
 

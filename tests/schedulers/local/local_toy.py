@@ -13,7 +13,7 @@ from local_trace import Trace
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Verdict, drive
+from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListScan
 
 
@@ -114,13 +114,13 @@ class ToyEngine:
     def _pass(self) -> int:
         count = 0
 
-        def try_admit(request: Request) -> Verdict:
+        def try_admit(request: Request) -> Tried:
             nonlocal count
             if not self._fits(request):
-                return Verdict.NO_ROOM
+                return Tried.NO_ROOM
             self._admit(request)
             count += 1
-            return Verdict.ADMITTED
+            return Tried.ADMITTED
 
         drive(self.scheduler.select(self.view, 0.0), try_admit)
         return count

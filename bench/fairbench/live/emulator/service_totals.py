@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from fairbench.sim.records.service_log import ServiceLog, Stretch
+from fairbench.sim.records.service_log import ServiceLog, Shares, Stretch
 
 
 @dataclass(slots=True)
@@ -25,15 +25,13 @@ class ServiceTotals(ServiceLog):
         super().__init__([])
         self.clients: defaultdict[str, Service] = defaultdict(Service)
 
-    def prefill(
-        self, worker: int, start_ps: int, end_ps: int, batch: int, shares: dict[str, list[int]]
-    ) -> None:
-        for client, (input_, _, extend, recompute, output) in shares.items():
+    def prefill(self, worker: int, start_ps: int, end_ps: int, batch: int, shares: Shares) -> None:
+        for client, share in shares.items():
             total = self.clients[client]
-            total.input_tokens += input_
-            total.extend_tokens += extend
-            total.recompute_tokens += recompute
-            total.output_tokens += output
+            total.input_tokens += share.input_tokens
+            total.extend_tokens += share.extend_tokens
+            total.recompute_tokens += share.recompute_tokens
+            total.output_tokens += share.output_tokens
 
     def decode(self, worker: int, stretch: Stretch, batch: dict[str, int]) -> None:
         for client, count in batch.items():

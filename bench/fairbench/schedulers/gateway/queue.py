@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Router
-from fairbench.schedulers.drive import Verdict, drive
+from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.gateway.room import Room
 from fairbench.schedulers.queue_view import QueueView
 
@@ -40,16 +40,16 @@ class GatewayQueue:
     def release(self, now_s: float, send: Callable[[Request, int], None]) -> None:
         """``send`` to its worker whatever may go now, one by one, so that the loads are true."""
 
-        def try_send(request: Request) -> Verdict:
+        def try_send(request: Request) -> Tried:
             if not self._room.has_room():
-                return Verdict.OVER
+                return Tried.OVER
             worker = self._router.route(request, now_s)
             if worker is None:
-                return Verdict.NO_ROOM
+                return Tried.NO_ROOM
             self._view.leave(request)
             self.scheduler.on_admitted(request, request.input_tokens, recompute=False)
             send(request, worker)
-            return Verdict.ADMITTED
+            return Tried.ADMITTED
 
         if len(self._view):
             drive(self.scheduler.select(self._view, now_s), try_send)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from fairbench.core import Prompt, Request
-from fairbench.schedulers.drive import Verdict, drive
+from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
@@ -61,7 +61,7 @@ class CentralDLPM:
     def match(self, worker: int) -> dict[Request, int]:
         """Tokens of every queued request that the worker has cached."""
         tree = self._trees[worker]
-        return {r: tree.holders(tree.find(r.prompt)[0]).tokens for r in self.queue}
+        return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
         """The requests for a worker with these matches and so much free KV memory, in order.
@@ -72,18 +72,18 @@ class CentralDLPM:
         dispatched: list[Request] = []
         left = free_tokens
 
-        def try_admit(request: Request) -> Verdict:
+        def try_admit(request: Request) -> Tried:
             nonlocal left
             extend_tokens = request.input_tokens - turn.matched_tokens(request)
             needed = extend_tokens + request.max_new_tokens
             if needed > left:
-                return Verdict.NO_ROOM
+                return Tried.NO_ROOM
             left -= needed
             turn.leave(request)
             self.queue.remove(request)
             self.scheduler.on_admitted(request, extend_tokens, recompute=False)
             dispatched.append(request)
-            return Verdict.ADMITTED
+            return Tried.ADMITTED
 
         drive(self.scheduler.select(turn, now_s=0.0), try_admit)
         return dispatched

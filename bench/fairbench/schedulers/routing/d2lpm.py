@@ -58,8 +58,8 @@ class D2LPM(Router):
     def route(self, request: Request, now_s: float) -> int:
         credit = self.credit.setdefault(request.client, dict.fromkeys(self._fleet.workers, 0))
         found = self._tree.find(request.prompt)
-        worker = self._select(request.client, credit, self._preferred(found[0]))
-        credit[worker] -= self.params.extend_weight * self._charged(request, found[0], worker)
+        worker = self._select(request.client, credit, self._preferred(found.node))
+        credit[worker] -= self.params.extend_weight * self._charged(request, found.node, worker)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker

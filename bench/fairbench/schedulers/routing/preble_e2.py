@@ -87,9 +87,9 @@ class PrebleE2(Router):
     def route(self, request: Request, now_s: float) -> int:
         self._expire(now_s)
         found = self._tree.find(request.prompt)
-        cached = self._tree.cached_tokens(found[0])
+        cached = self._tree.cached_tokens(found.node)
         missed = {w: request.input_tokens - cached.get(w, 0) for w in self._fleet.workers}
-        worker = self._choose(request, found[0], missed)
+        worker = self._choose(request, found.node, missed)
         end = self._tree.add(found, request.prompt, worker)
         self._windows[worker].assign(now_s, self._times.prefill_us(missed[worker]), end)
         self._fleet.dispatch(request, worker)

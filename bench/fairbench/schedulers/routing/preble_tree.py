@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Self
 
 from fairbench.core import Prompt
-from fairbench.schedulers.location_tree import LocationNode, LocationTree
-from fairbench.schedulers.prefix_tree import Place, Slice
+from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
+from fairbench.schedulers.prefix_tree import Slice
 
 
 class PrebleNode(LocationNode):
@@ -40,7 +40,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
 
-    def add(self, found: tuple[PrebleNode, Place], prompt: Prompt, worker: int) -> PrebleNode:
+    def add(self, found: Found[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
         """Mark the prompt, count one hit along it; the caller must ``forget`` the hit one day."""
         self._dispatches += 1
         end = super().add(found, prompt, worker)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Verdict, drive
+from fairbench.schedulers.drive import Tried, drive
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
@@ -123,17 +123,17 @@ class LightLLMWorker:
         admitted: list[Sequence] = []
         tokens = 0
 
-        def try_admit(request: Request) -> Verdict:
+        def try_admit(request: Request) -> Tried:
             nonlocal tokens
             sequence = self.waiting.sequence_of(request)
             if tokens + sequence.total > self._max_prefill or not fit.try_add(sequence):
-                return Verdict.NO_ROOM
+                return Tried.NO_ROOM
             tokens += sequence.total
             admitted.append(sequence)
             sequence.extend_tokens = sequence.total
             self.waiting.admit(request)
             self.scheduler.on_admitted(request, sequence.total, recompute=False)
-            return Verdict.ADMITTED
+            return Tried.ADMITTED
 
         drive(self.scheduler.select(self.waiting, self._clock.now_ps / PS_PER_S), try_admit)
         self.waiting.end_pass()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.sequence import Sequence
@@ -56,6 +58,20 @@ class Stretch:
     end_ps: int = 0
 
 
+@dataclass(slots=True)
+class PrefillShare:
+    """What a prefill iteration books for one client, under the names of the service log."""
+
+    input_tokens: int = 0
+    extend_charged_tokens: int = 0
+    extend_tokens: int = 0
+    recompute_tokens: int = 0
+    output_tokens: int = 0
+
+
+Shares: TypeAlias = Mapping[str, PrefillShare]
+
+
 class ServiceLog(Columns):
     """One row per client and stretch of constant batch composition on a worker.
 
@@ -71,12 +87,30 @@ class ServiceLog(Columns):
         self.index = {client: number for number, client in enumerate(clients)}
 
     def prefill(
-        self, worker: int, start_ps: int, end_ps: int, batch: int, shares: dict[str, list[int]]
+        self,
+        worker: int,
+        start_ps: int,
+        end_ps: int,
+        batch: int,
+        shares: Mapping[str, PrefillShare],
     ) -> None:
-        """``shares``: per client [input, charged, extend, recompute, output] tokens."""
-        for client, tokens in shares.items():
-            index = self.index[client]
-            self.append(worker, index, start_ps, end_ps, 1, 0, batch, 0, *tokens)
+        """A prefill iteration of ``batch`` requests; ``shares`` are by client."""
+        for client, share in shares.items():
+            self.append(
+                worker,
+                self.index[client],
+                start_ps,
+                end_ps,
+                1,
+                0,
+                batch,
+                0,
+                share.input_tokens,
+                share.extend_charged_tokens,
+                share.extend_tokens,
+                share.recompute_tokens,
+                share.output_tokens,
+            )
 
     def decode(self, worker: int, stretch: Stretch, batch: dict[str, int]) -> None:
         """``batch``: sequences per client, the same throughout the stretch."""

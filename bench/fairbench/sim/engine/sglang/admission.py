@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Verdict, drive, never
+from fairbench.schedulers.drive import Tried, drive, never
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.records.service_log import PrefillShare
 from fairbench.sim.sequence import NEVER, Sequence
 
 
@@ -24,21 +25,21 @@ class Prefill(NamedTuple):
     last: bool
 
 
-def shares_of(prefills: list[Prefill]) -> dict[str, list[int]]:
-    """What an iteration books: [input, charged, extend, recompute, output] tokens per client."""
-    shares: dict[str, list[int]] = {}
+def shares_of(prefills: list[Prefill]) -> dict[str, PrefillShare]:
+    """What an iteration books, by client."""
+    shares: dict[str, PrefillShare] = {}
     for sequence, _, tokens, first, last in prefills:
         client = sequence.request.client
         if (share := shares.get(client)) is None:
-            share = shares[client] = [0, 0, 0, 0, 0]
+            share = shares[client] = PrefillShare()
         if sequence.retractions:
-            share[3] += tokens
+            share.recompute_tokens += tokens
         else:
-            share[2] += tokens
+            share.extend_tokens += tokens
             if first:
-                share[0] += sequence.request.input_tokens
-                share[1] += sequence.extend_tokens
-        share[4] += last
+                share.input_tokens += sequence.request.input_tokens
+                share.extend_charged_tokens += sequence.extend_tokens
+        share.output_tokens += last
     return shares
 
 
@@ -136,19 +137,19 @@ def run_selection(
     """
     no_slots = False
 
-    def try_admit(request: Request) -> Verdict:
+    def try_admit(request: Request) -> Tried:
         nonlocal no_slots
         if attempt.spent:
-            return Verdict.OVER
+            return Tried.OVER
         if slots() <= 0:
             no_slots = True
-            return Verdict.OVER
+            return Tried.OVER
         sequence = waiting.sequence_of(request)
         if not attempt.try_admit(sequence, waiting):
-            return Verdict.NO_ROOM
+            return Tried.NO_ROOM
         waiting.admit(request)
         _book(sequence, scheduler, now_ps)
-        return Verdict.LAST if attempt.over else Verdict.ADMITTED
+        return Tried.LAST if attempt.over else Tried.ADMITTED
 
     try:
         drive(scheduler.select(waiting, now_ps / PS_PER_S), try_admit, preempt)
