@@ -1,4 +1,4 @@
-"""One run from Python: as ``fairbench run``, and as ``fairbench show``."""
+"""Runs from Python: as ``fairbench run``, and as ``fairbench show``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The command line: a thin file a command. Only here is anything printed."""

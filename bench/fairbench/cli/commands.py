@@ -1,4 +1,4 @@
-"""Every command by name. Its module is imported when it is used, not to list it."""
+"""The commands by name. A module is imported when its command is used, not to list it."""
 
 from __future__ import annotations
 

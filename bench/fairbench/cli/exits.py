@@ -1,4 +1,4 @@
-"""How the command ends: exit codes, and what is said on stderr before."""
+"""Exit codes: how the command ends, and what is said on stderr before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several commands need to read the texts of their flags."""
+"""Flags: what several commands need to read their texts."""
 
 from __future__ import annotations
 

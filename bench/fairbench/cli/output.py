@@ -1,4 +1,4 @@
-"""How a summary reaches the terminal."""
+"""Output: how a summary reaches the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is, in one line of at most ``LINE_WIDTH`` columns."""
+"""The progress line: how far a run is, in at most ``LINE_WIDTH`` columns."""
 
 from __future__ import annotations
 

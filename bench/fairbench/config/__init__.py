@@ -1,4 +1,4 @@
-"""What an experiment is: one frozen spec from flags, ``--set`` and a TOML file, and back."""
+"""The configuration: an experiment as one frozen spec, from flags, ``--set`` and TOML, and back."""
 
 from fairbench.config.spec import ExperimentSpec, identity, to_toml
 

@@ -1,4 +1,4 @@
-"""What serves an experiment: the simulator, or real processes started in one of these ways.
+"""Backends: the simulator, or real processes started in one of these ways, serve an experiment.
 
 Everything here decides what is measured, so it is part of a spec's identity. Where SGLang is
 installed, how long to wait for it and an endpoint's secrets are not: they are given to each run.

@@ -1,4 +1,4 @@
-"""From what the user said to a full spec: defaults, then the file, then the flags."""
+"""Resolution: from what the user said to a full spec: defaults, then the file, then the flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend leaves to choose: a profile or a model of its own, a scheduler or none."""
+"""Serving: what a backend leaves to choose, a profile or a model, a scheduler or none."""
 
 from __future__ import annotations
 

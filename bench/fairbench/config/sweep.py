@@ -1,4 +1,4 @@
-"""What a sweep is: grids of experiments, from a file and from flags."""
+"""Sweeps: grids of experiments, from a file and from flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything fairbench raises on purpose.
+"""The exceptions: everything fairbench raises on purpose.
 
 FairbenchError
 ├── UsageError         the user asked for something impossible (exit code 2)

@@ -1,4 +1,4 @@
-"""What users wrote, and what is wrong with it as one line: TOML files and pydantic's complaints."""
+"""Validation: what users wrote, and what is wrong with it as one line."""
 
 from __future__ import annotations
 

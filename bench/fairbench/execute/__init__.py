@@ -1,0 +1,1 @@
+"""Execution: how experiments are run. Nothing here prints or exits."""

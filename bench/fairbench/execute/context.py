@@ -1,4 +1,4 @@
-"""What whoever runs experiments is told by whoever asks for them."""
+"""The run context: what whoever runs experiments is told by whoever asks for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tasks are run: what every way of running many experiments has in common."""
+"""The executor: where tasks are run, and what every way of running many has in common."""
 
 from __future__ import annotations
 

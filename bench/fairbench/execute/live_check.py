@@ -1,4 +1,4 @@
-"""Whether the live points of a sweep are possible here, before anything is written or started."""
+"""The check of live points: whether a sweep is possible here, before anything is started."""
 
 from __future__ import annotations
 

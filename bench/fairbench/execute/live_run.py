@@ -1,4 +1,4 @@
-"""One live run, in a directory that exists from its start: nothing that finished is ever lost.
+"""A live run, in a directory that exists from its start: nothing that finished is ever lost.
 
 Needs the live extra.
 """

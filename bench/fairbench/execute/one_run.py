@@ -1,4 +1,4 @@
-"""One run: simulated or on real servers, saved into a directory or kept in memory."""
+"""A single run: simulated or on real servers, saved into a directory or kept in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a sweep's work in its store: a failure is kept, with its reason."""
+"""Outcomes of a sweep's work in its store: a failure is kept, with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One experiment over several seeds, combined: in parallel, or one after another on one cluster."""
+"""Repeats: one experiment over several seeds, in parallel or one after another, combined."""
 
 from __future__ import annotations
 

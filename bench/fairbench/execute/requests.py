@@ -1,4 +1,4 @@
-"""What users ask for, as the flags of the commands have it, made into what is run."""
+"""Requests of users: the flags of the commands made into what is run."""
 
 from __future__ import annotations
 

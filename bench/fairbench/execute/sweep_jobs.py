@@ -1,4 +1,4 @@
-"""What a sweep has to simulate, points and clients alone, as tasks for an executor."""
+"""The jobs of a sweep: points and clients alone, as tasks for an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every figure by name: where its numbers come from and what draws it."""
+"""The figures by name: where the numbers of each come from and what draws it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every figure says of its numbers: simulated or measured, on what, and of which seeds."""
+"""Provenance: simulated or measured, on what, and of which seeds, as every figure says it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How figures look: readable in print, in grey, and by the colour-blind."""
+"""The style of figures: readable in print, in grey, and by the colour-blind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients got over time, from the tables of a stored run."""
+"""Timelines: what clients got over time, from the tables of a stored run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is different between two summaries of the same simulated experiment."""
+"""Changes between two summaries of the same simulated experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may get worse, and by how much: ``jain_index:-0.02``, ``victim_p99_s:+10%``."""
+"""A clause: what may get worse, and by how much (``jain_index:-0.02``, ``victim_p99_s:+10%``)."""
 
 from __future__ import annotations
 

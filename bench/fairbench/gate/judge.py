@@ -1,4 +1,4 @@
-"""Whether a metric got worse by more than a clause allows."""
+"""The judge: whether a metric got worse by more than a clause allows."""
 
 from __future__ import annotations
 

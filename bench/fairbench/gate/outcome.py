@@ -1,4 +1,4 @@
-"""All clauses judged on all points: what every format of a gate's report is made from."""
+"""The outcome of a gate: all clauses judged on all points, for every format of its report."""
 
 from __future__ import annotations
 

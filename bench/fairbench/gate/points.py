@@ -1,4 +1,4 @@
-"""Which stored runs are compared with which: those of the same experiment."""
+"""Points of a gate: which stored runs are of the same experiment, and so compared."""
 
 from __future__ import annotations
 

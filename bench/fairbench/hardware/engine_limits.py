@@ -1,4 +1,4 @@
-"""What an engine is started with, from its parameters and the defaults of the GPU and model."""
+"""Engine limits: what an engine is started with, defaults of the GPU and model filled in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens the KV pool of a GPU holds beside a model."""
+"""The KV pool: how many tokens a GPU holds beside a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an engine iteration takes: the formula, and a profile's coefficients.
+"""Timing profiles: how long an engine iteration takes, the formula and its coefficients.
 
 Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so
 that k decode steps are an exact integer sum. Source and held-out error of every profile are in

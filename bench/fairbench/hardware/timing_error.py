@@ -1,4 +1,4 @@
-"""What if a timing profile is off: one draw of its coefficients, within given limits."""
+"""Timing errors: what if a profile is off, one draw of its coefficients within given limits."""
 
 from __future__ import annotations
 

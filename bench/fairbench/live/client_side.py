@@ -1,4 +1,4 @@
-"""What only the client of a live run knows: its own lateness, gaps between tokens, errors."""
+"""Client-side metrics of a live run: its own lateness, gaps between tokens, errors."""
 
 from __future__ import annotations
 

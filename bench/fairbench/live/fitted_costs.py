@@ -1,4 +1,4 @@
-"""What iterations cost on a real server, fitted to the server's own while it serves."""
+"""Fitted costs: what iterations take on a real server, learned from its own while it serves."""
 
 from __future__ import annotations
 

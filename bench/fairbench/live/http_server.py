@@ -1,4 +1,4 @@
-"""What router and emulator have in common as HTTP servers, however different their pages."""
+"""The HTTP server: what router and emulator have in common, however different their pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What more than one of driver, router and emulator reads of requests' and answers' bodies."""
+"""OpenAI's shapes: what more than one of driver, router and emulator reads of bodies."""
 
 from __future__ import annotations
 

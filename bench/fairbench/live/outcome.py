@@ -1,4 +1,4 @@
-"""From what was driven to a run's result, and what served it, kept for a run that is killed."""
+"""The outcome of a live run: from what was driven to a result, also of a run that was killed."""
 
 from __future__ import annotations
 

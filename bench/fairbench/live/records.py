@@ -1,4 +1,4 @@
-"""What a live run writes down, line by line as it happens, and reads back into tables.
+"""Live records: what a run writes down, line by line as it happens, and reads back into tables.
 
 Times are seconds since the start of the run. Clients and states are by name.
 """

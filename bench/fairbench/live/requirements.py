@@ -1,4 +1,4 @@
-"""What live commands need of the Python and the system that they run in."""
+"""Requirements: what live commands need of the Python and the system that they run in."""
 
 from __future__ import annotations
 

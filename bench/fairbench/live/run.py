@@ -1,4 +1,4 @@
-"""One experiment on real servers: workers, router and driver; tables and summary."""
+"""A live experiment: workers, router and driver; tables and summary."""
 
 from __future__ import annotations
 

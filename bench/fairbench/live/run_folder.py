@@ -1,4 +1,4 @@
-"""Where a run keeps logs and records while it runs."""
+"""The run folder: where logs and records are kept while a run is under way."""
 
 from __future__ import annotations
 

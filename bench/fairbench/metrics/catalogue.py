@@ -1,4 +1,4 @@
-"""Every metric of a run, of its clients, and of a comparison: one entry each.
+"""The catalogue of metrics: one entry for each of a run, of its clients, and of a comparison.
 
 Whatever shows, stores, compares or documents metrics asks here. To add one, write the function that
 computes it from the tables and facts of a run, and put an entry with it into ``metrics.entries``.

@@ -1,4 +1,4 @@
-"""One row per client, and the latency of the well-behaved; field names are the JSON keys."""
+"""The clients' summary: a row each, and the latency of the well-behaved, by JSON key."""
 
 from __future__ import annotations
 

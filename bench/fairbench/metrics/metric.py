@@ -1,4 +1,4 @@
-"""What a metric is: how it is called, written and judged, and where it is shown."""
+"""A metric: how it is called, written and judged, and where it is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a metric has no value, and which values are only lower bounds."""
+"""Notes: why a metric has no value, and which values are only lower bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a metric may have no value."""
+"""Reasons why a metric may have no value."""
 
 from __future__ import annotations
 

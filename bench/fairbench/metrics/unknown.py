@@ -1,4 +1,4 @@
-"""What cannot be told of requests that were watched from outside the server."""
+"""Unknown metrics: what cannot be told of requests watched from outside the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When clients had requests waiting: the backlog that the fairness theorems presuppose."""
+"""Backlogs: when clients had requests waiting, as the fairness theorems presuppose."""
 
 from __future__ import annotations
 

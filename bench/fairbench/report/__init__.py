@@ -1,0 +1,1 @@
+"""Reports: tables and pages of stored results. Nothing here runs or stores anything."""

@@ -1,4 +1,4 @@
-"""Which of several values are the best and the worst, as far as they are known."""
+"""Marks: which of several values are the best and the worst, as far as they are known."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Results: the run store, and what is made of stored runs."""

@@ -1,4 +1,4 @@
-"""What a comparison adds to a run's summary: shares of the best total, and sharing incentives."""
+"""The summary in a comparison: with shares of the best total, and sharing incentives."""
 
 from __future__ import annotations
 

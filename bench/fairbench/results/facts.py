@@ -1,4 +1,4 @@
-"""What metrics must know of a run beside its tables: the window, and the theorem that holds."""
+"""The window of a run, and the theorem that bounds its service differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a point of a sweep is and under what it runs: what may be compared, and how to call it."""
+"""The grid of a sweep: where a point is, under what it runs, and how to call it."""
 
 from __future__ import annotations
 

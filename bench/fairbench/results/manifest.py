@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, commit, machine and times."""
+"""The manifest: where a result comes from, by versions, commit, machine and times."""
 
 from __future__ import annotations
 

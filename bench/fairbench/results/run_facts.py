@@ -1,4 +1,4 @@
-"""What metrics must know of a run beside its tables, of one that has just ended or is stored."""
+"""The facts of a run, just ended or stored: what metrics must know beside its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a summary must hold to be shown: it may come from a file that someone edited.
+"""The schema of a summary to be shown: it may come from a file that someone edited.
 
 What was run is listed here, metrics are those of the catalogue.
 """

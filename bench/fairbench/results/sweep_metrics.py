@@ -1,4 +1,4 @@
-"""All metrics of a comparison as flat tables: one row per run, and one per run and client."""
+"""The metrics of a comparison as flat tables: a row per run, and per run and client."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Schedulers: pure state machines, one policy a file; ``base`` is their interface."""

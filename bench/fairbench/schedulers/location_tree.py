@@ -1,4 +1,4 @@
-"""Which workers hold, or will hold, which prefixes: the routers' view of every cache."""
+"""The location tree: which workers hold which prefixes, the routers' view of every cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One radix tree over prompts, for the simulated KV cache and for the routers.
+"""The prefix tree: a radix tree over prompts, for the simulated KV cache and for the routers.
 
 Edges hold slices ``(key, start, length)`` of segments, so the tree splits wherever two prompts
 part, inside a segment too, without ever listing tokens.

@@ -1,4 +1,4 @@
-"""Every scheduler by name. To add one: write its file, add its line here.
+"""The schedulers by name. To add one: write its file, add its line here.
 
 A scheduler of your own needs no change here: name its file in ``FAIRBENCH_SCHEDULERS``
 (user_files.py), or install it with an entry point in the group ``fairbench.local_schedulers`` or

@@ -1,4 +1,4 @@
-"""What every policy is told once, before the first request."""
+"""The setup: what every policy is told once, before the first request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduler sees of its home: the waiting queue, the running batch, the workers' load."""
+"""Views: what a scheduler sees of its home, the queue, the running batch, the workers' load."""
 
 from __future__ import annotations
 

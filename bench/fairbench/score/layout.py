@@ -1,4 +1,4 @@
-"""How other people lay out the records of requests, and how to read any layout as columns.
+"""Layouts of other people's records, and how to read any of them as columns.
 
 The fields of a request are ours; a layout says what they are called in a file:
 

@@ -1,0 +1,1 @@
+"""The simulator: clients, router and workers on one clock."""

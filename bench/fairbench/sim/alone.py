@@ -1,4 +1,4 @@
-"""What clients would have on a part of the cluster of their own: the bar for sharing it.
+"""Clients alone: what each would have on a part of the cluster of its own, the bar for sharing.
 
 A part is 1/n of every replica, in speed and in KV pool, so that any n divides a cluster of any dp
 and routing stays what it is. Such a replica takes n times as long for each iteration, fixed costs

@@ -1,4 +1,4 @@
-"""What iterations cost on a simulated worker, for schedulers that weigh time."""
+"""Simulated costs: what iterations take by the timing profile, for schedulers that weigh time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a simulation that was killed."""
+"""Recovery: what is left of a simulation that was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One experiment on the simulated cluster: spec in, tables and summary out."""
+"""A simulation: one experiment on the simulated cluster, spec in, tables and summary out."""
 
 from __future__ import annotations
 

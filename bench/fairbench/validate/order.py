@@ -1,4 +1,4 @@
-"""Whether the simulation ranks the schedulers of a scenario as the measurement does."""
+"""The order of schedulers in a scenario: whether the simulation ranks them as measured."""
 
 from __future__ import annotations
 

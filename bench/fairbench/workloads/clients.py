@@ -1,4 +1,4 @@
-"""From a workload and the command line to a run's clients: what each sends, and when."""
+"""The clients of a run, from a workload and the command line: what each sends, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must fit together in a workload file, though each value by itself is allowed."""
+"""Consistency of a workload file: what must fit together, though each value is allowed."""
 
 from __future__ import annotations
 

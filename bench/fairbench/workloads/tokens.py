@@ -1,4 +1,4 @@
-"""How many tokens a text has: by a Hugging Face tokenizer file, or approximately."""
+"""Token counts of texts: by a Hugging Face tokenizer file, or approximately."""
 
 from __future__ import annotations
 

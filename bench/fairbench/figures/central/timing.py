@@ -1,4 +1,4 @@
-"""What a centralised DLPM costs: real rounds of the strawman, timed ([DLPM] §5.1, Fig. 4).
+"""The cost of a centralised DLPM: real rounds of the strawman, timed ([DLPM] §5.1, Fig. 4).
 
 Measured are the scheduler and its messages, between processes of this machine. The workers' caches
 and the decode step it is compared with are simulated.

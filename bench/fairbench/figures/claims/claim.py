@@ -1,4 +1,4 @@
-"""What a claim is, and how it is judged: by its shape and, where the paper has one, its number."""
+"""A claim and how it is judged: by its shape and, where the paper has one, its number."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What can serve a live run: one file for each kind, and the workers that are started of it."""
+"""Backends that can serve a live run: one file for each kind, and the workers started of it."""

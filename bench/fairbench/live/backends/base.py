@@ -1,4 +1,4 @@
-"""What a kind of backend has to say before and while it serves a live run."""
+"""The backend: what each kind has to say before and while it serves a live run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an experiment to what serves it: the file of its backend's kind, and what is checked first.
+"""The registry of backends: from an experiment to what serves it, and what is checked first.
 
 ``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for that kind's
 config.

@@ -1,4 +1,4 @@
-"""What the driver must know of a server's API: how to ask, and how to read the answer."""
+"""A server's API as the driver knows it: how to ask, and how to read the answer."""
 
 from __future__ import annotations
 

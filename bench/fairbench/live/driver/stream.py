@@ -1,4 +1,4 @@
-"""One streamed response: its events out of the bytes, timed as they come in."""
+"""A streamed response: its events out of the bytes, timed as they come in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver sends to, and how."""
+"""The target: what the driver sends to, and how."""
 
 from __future__ import annotations
 

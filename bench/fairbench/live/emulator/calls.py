@@ -1,4 +1,4 @@
-"""What an HTTP request asks of the engine, whichever API it came by."""
+"""Calls: what an HTTP request asks of the engine, whichever API it came by."""
 
 from __future__ import annotations
 

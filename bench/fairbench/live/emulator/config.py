@@ -1,4 +1,4 @@
-"""What one emulated worker is started with."""
+"""The configuration of one emulated worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request as its HTTP handler sees it: how much of the output there is by now."""
+"""A generation: one request as its HTTP handler sees it, and how much output there is by now."""
 
 from __future__ import annotations
 

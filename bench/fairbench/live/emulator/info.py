@@ -1,4 +1,4 @@
-"""What an emulator says about itself: ``/server_info``, ``/v1/models``."""
+"""Server information: what an emulator says about itself (``/server_info``, ``/v1/models``)."""
 
 from __future__ import annotations
 

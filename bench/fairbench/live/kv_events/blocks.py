@@ -1,4 +1,4 @@
-"""From a worker's blocks, which events name by hashes alone, to the prompts that routers know."""
+"""KV blocks: from a worker's, which events name by hashes, to the prompts that routers know."""
 
 from __future__ import annotations
 

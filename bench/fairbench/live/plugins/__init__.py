@@ -1,0 +1,1 @@
+"""Plugins: our schedulers inside other people's servers."""

@@ -1,4 +1,4 @@
-"""Where a worker listens, how that is written, and ports where one could."""
+"""Addresses: where a worker listens, how that is written, and ports where one could."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs each server gets."""
+"""GPUs: which ones each server gets."""
 
 from __future__ import annotations
 

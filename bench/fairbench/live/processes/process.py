@@ -1,4 +1,4 @@
-"""One server process: started under a reaper, with a log file, and surely ended."""
+"""A server process: started under a reaper, with a log file, and surely ended."""
 
 from __future__ import annotations
 

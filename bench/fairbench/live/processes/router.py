@@ -1,4 +1,4 @@
-"""How to start the router process in front of the workers."""
+"""The router process: how it is started in front of the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker's cache can still hold of what was sent there, at most."""
+"""The assumed cache: what a worker can still hold of what was sent there, at most."""
 
 from __future__ import annotations
 

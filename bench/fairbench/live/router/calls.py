@@ -1,4 +1,4 @@
-"""What clients send: of each API's body, the few fields that a router has to know."""
+"""Calls: of what clients send to each API, the few fields that a router has to know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a router process is told."""
+"""The router's configuration."""
 
 from __future__ import annotations
 

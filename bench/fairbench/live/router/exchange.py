@@ -1,4 +1,4 @@
-"""One request at one worker: sent, and its answer passed on as it comes."""
+"""An exchange: one request at one worker, sent, and its answer passed on as it comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workers are up: each is asked at intervals, and at once when a connection to it breaks."""
+"""Health: which workers are up, asked at intervals, and at once when a connection breaks."""
 
 from __future__ import annotations
 

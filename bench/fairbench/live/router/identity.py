@@ -1,4 +1,4 @@
-"""Whose a request is."""
+"""Identity: whose a request is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the router counts, for Prometheus."""
+"""Metrics of the router, for Prometheus."""
 
 from __future__ import annotations
 

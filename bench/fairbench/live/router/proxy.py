@@ -1,4 +1,4 @@
-"""What happens to a request: read, attributed, routed, passed on, and accounted for."""
+"""The proxy: a request is read, attributed, routed, passed on, and accounted for."""
 
 from __future__ import annotations
 

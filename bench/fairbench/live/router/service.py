@@ -1,4 +1,4 @@
-"""All that runs in a router process, from its start to its end."""
+"""The router's service: all that runs in its process, from its start to its end."""
 
 from __future__ import annotations
 

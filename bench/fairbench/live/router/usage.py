@@ -1,4 +1,4 @@
-"""How many tokens an answer took, read from the answer as it goes by."""
+"""Usage: how many tokens an answer took, read from the answer as it goes by."""
 
 from __future__ import annotations
 

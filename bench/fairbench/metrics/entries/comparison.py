@@ -1,4 +1,4 @@
-"""What only a comparison of several schedulers can tell."""
+"""Metrics that only a comparison of several schedulers can tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who got what share, and how far service of two clients drifted apart."""
+"""Metrics of fairness: who got what share, and how far service of two clients drifted apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much service the cluster and its clients got, and from what."""
+"""Metrics of service: how much the cluster and its clients got, and from what."""
 
 from __future__ import annotations
 

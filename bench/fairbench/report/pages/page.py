@@ -1,4 +1,4 @@
-"""What a report says, before it is HTML or Markdown. Texts are plain; renderers escape them."""
+"""The page: what a report says before it is HTML or Markdown. Renderers escape its texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader must know before trusting the numbers of a run."""
+"""Warnings on a run: what a reader must know before trusting its numbers."""
 
 from __future__ import annotations
 

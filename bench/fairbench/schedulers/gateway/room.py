@@ -1,4 +1,4 @@
-"""When a queue before the cluster may let a request go."""
+"""Saturation: when a queue before the cluster may let a request go."""
 
 from __future__ import annotations
 

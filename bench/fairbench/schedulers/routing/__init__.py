@@ -1,0 +1,1 @@
+"""Routers: which worker a request goes to, one policy a file."""

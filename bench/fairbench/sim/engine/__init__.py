@@ -1,0 +1,1 @@
+"""Simulated engines: one contract a file or folder, and what they share."""

@@ -1,0 +1,1 @@
+"""Records of a simulation: logs in memory or on disk, and the tables made of them."""

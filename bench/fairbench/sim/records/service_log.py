@@ -1,4 +1,4 @@
-"""What the engine did, in columns of integers (times in picoseconds): service log, request log."""
+"""The service log and the request log: what the engine did, in integers (times in picoseconds)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the logs of a simulation to the tables that metrics read."""
+"""Tables: from the logs of a simulation to what metrics read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every program kind provides, and the real input that it may be built from."""
+"""Program kinds: what each provides, and the real input that it may be built from."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""When programs arrive: ``source`` says what any kind of traffic provides, one file each."""
+"""Traffic: when programs arrive. ``source`` says what any kind of it provides, one file each."""

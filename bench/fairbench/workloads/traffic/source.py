@@ -1,4 +1,4 @@
-"""What every kind of traffic provides: the arrivals of one client."""
+"""The arrival source: what every kind of traffic provides, the arrivals of one client."""
 
 from __future__ import annotations
 

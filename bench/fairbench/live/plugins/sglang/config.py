@@ -1,4 +1,4 @@
-"""What a server is told to run, as environment variables: they reach every process of SGLang."""
+"""The plugin's configuration as environment variables: they reach every process of SGLang."""
 
 from __future__ import annotations
 

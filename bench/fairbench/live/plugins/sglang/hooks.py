@@ -1,4 +1,4 @@
-"""What SGLang calls, and around which functions of its own."""
+"""The hooks: what SGLang calls, and around which functions of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who got what in this process, counted where it happens, for reports and Prometheus."""
+"""The ledger: who got what in this process, counted where it happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a SGLang server must not be started with, since the schedulers do not account for it."""
+"""Limits: what a SGLang server must not be started with, since it would escape the schedulers."""
 
 from __future__ import annotations
 

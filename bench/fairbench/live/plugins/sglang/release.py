@@ -1,4 +1,4 @@
-"""Which SGLang releases the hooks fit, and the proof that they do."""
+"""Supported releases: which SGLang the hooks fit, and the proof that they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plugin of a running server says of itself, and what it has to say before a run."""
+"""The plugin's report: what it says of itself, and what it has to say before a run."""
 
 from __future__ import annotations
 

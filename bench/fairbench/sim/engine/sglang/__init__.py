@@ -1,0 +1,1 @@
+"""SGLang's engine: its scheduling loop, admission, retraction and memory."""

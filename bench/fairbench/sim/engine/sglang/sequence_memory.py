@@ -1,4 +1,4 @@
-"""What a running sequence owns of the KV cache: a locked path in the tree, and private tokens."""
+"""Memory of a running sequence: a locked path in the tree, and private tokens."""
 
 from __future__ import annotations
 
