@@ -22,12 +22,12 @@ class Policy(FCFS):
 
 
 class Urgent(Policy):
-    """Whoever waits with a priority takes the memory of running requests without one."""
+    """Whoever waits with a priority goes first, and takes the memory of one without."""
 
     preempts = True
 
     def select(self, view, now_s):
-        for request in view.queue_order():
+        for request in sorted(view.queue_order(), key=lambda request: -request.priority):
             if not request.priority and any(one.request.priority for one in view.running):
                 return
             if (yield request):
@@ -63,6 +63,22 @@ def test_a_preempted_request_waits_again_and_keeps_its_outputs():
     kept = first.recompute_tokens + first.filled - first.total
     assert 0 < first.recompute_tokens <= 40 + 40
     assert kept >= 0
+
+
+@pytest.mark.parametrize("limit", [{"pool": 110}, {"pool": 1000, "max_running_requests": 1}])
+def test_an_arrival_may_preempt_at_the_next_step_though_the_batch_is_full(limit):
+    """A waiting request that does not fit has closed the batch; decode steps take 1.01 ms."""
+    policy = Urgent()
+    home = Home(policy, full_reservation=True, **limit)
+    first = home.send(40, 60)
+    second = home.send(40, 60, at_ps=5_000 * US)
+    urgent = with_priority(home, 50, 10, at_ps=20_000 * US)
+    home.run()
+    assert second.admitted_ps >= urgent.finish_ps
+    assert 20_000 * US < urgent.admitted_ps <= 22_100 * US
+    assert [kind for kind, *_ in policy.heard] == ["preempts", "retracted"]
+    assert all(one.status == FINISHED for one in home.sent)
+    assert first.retractions == 1
 
 
 def test_nobody_running_cannot_be_preempted():

@@ -143,7 +143,7 @@ def run_selection(
             return Tried.OVER
         if slots() <= 0:
             no_slots = True
-            return Tried.OVER
+            return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
         sequence = waiting.sequence_of(request)
         if not attempt.try_admit(sequence, waiting):
             return Tried.NO_ROOM

@@ -82,7 +82,7 @@ class Worker:
         self.sync()
         self.scheduler.on_arrival(request, self.waiting, now_s)
         self.waiting.enter(sequence)
-        if self._run is not None and not self._batch_is_full:
+        if self._run is not None and not self._is_closed:
             self._stop_run(self._run)
         elif self._idle:
             self._idle = False
@@ -187,13 +187,18 @@ class Worker:
             self._idle = False
             self._decide()
 
+    @property
+    def _is_closed(self) -> bool:
+        """No pass is made until a request leaves the batch: nothing fits beside it."""
+        return self._batch_is_full and not self.scheduler.preempts
+
     # Prefill.
 
     def _start_prefill(self) -> bool:
         if self._chunked is None:
             if not len(self.waiting):
                 return False
-            if self._batch_is_full and not self.scheduler.preempts:
+            if self._is_closed:
                 return False
             if (
                 len(self.batch.sequences) >= self.limits.max_running_requests
@@ -278,7 +283,7 @@ class Worker:
         if size > cache.free:
             cache.evict(size - cache.free)
         steps = min(batch.steps_to_finish(), cache.free // size)
-        if self.limits.step_by_step or (len(self.waiting) and not self._batch_is_full):
+        if self.limits.step_by_step or (len(self.waiting) and not self._is_closed):
             steps = 1
         first_ps = self._profile.decode_ps(size, batch.context_tokens)
         growth_ps = self._profile.context_ps * size
