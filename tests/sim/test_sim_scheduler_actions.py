@@ -208,3 +208,14 @@ def test_costs_are_the_profiles():
     costs = ProfileCosts(PLAIN)
     assert costs.prefill_s(50, 100) == pytest.approx(0.002)  # 1 ms + 10 us a token
     assert costs.decode_step_s(4, 1000) == PLAIN.decode_ps(4, 1000) / PS_PER_S
+
+
+def test_a_scheduler_that_took_over_hears_of_retractions():
+    """An emulated worker gets a fresh one when its cache is flushed."""
+    home, fresh = Home(Policy(), pool=130, schedule_conservativeness=0.01), Policy()
+    home.worker.scheduler = fresh
+    for _ in range(3):
+        home.send(30, 25)
+    home.run()
+    assert fresh.heard
+    assert not home.scheduler.heard

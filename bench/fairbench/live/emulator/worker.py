@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from dataclasses import dataclass
-from functools import partial
 
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import engine_limits
@@ -17,7 +16,9 @@ from fairbench.live.emulator.text import ApproximateText, Text, TokenizerText
 from fairbench.live.emulator.token_streams import TokenStreams
 from fairbench.live.emulator.wall_clock import WallClock
 from fairbench.live.kv_events.publisher import Publisher
+from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.registry import build_local
+from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.engine.sglang.worker import Worker
 
 
@@ -45,7 +46,6 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(config.engine_params(), profile)
     text = _text_of(config.tokenizer, limits.pool_tokens)
-    new_scheduler = partial(build_local, config.local, config.settings)
     publisher = None
     if config.kv_events_port is not None:
         publisher = Publisher(config.host, config.kv_events_port, config.kv_replay_port)
@@ -54,6 +54,13 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     cache = PublishingCache(limits.pool_tokens, streams, send)
     wall = WallClock(config.time_scale, loop.time)
     timing = slowed(profile, config.slowdown)
+    setup = Setup(pool_tokens=limits.pool_tokens, costs=ProfileCosts(timing))
+
+    def new_scheduler() -> LocalScheduler:
+        scheduler = build_local(config.local, config.settings)
+        scheduler.prepare(setup)
+        return scheduler
+
     worker = Worker(0, wall.clock, new_scheduler(), timing, limits, totals, cache)
     engine = LiveEngine(
         worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler

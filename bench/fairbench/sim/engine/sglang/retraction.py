@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fairbench.core import PS_PER_S
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import LocalScheduler
@@ -15,12 +17,15 @@ from fairbench.sim.sequence import Sequence
 
 
 class Retraction:
-    """SGLang's retract_decode, and what preemption shares with it."""
+    """SGLang's retract_decode, and what preemption shares with it.
+
+    ``scheduler`` returns the one of now: an emulated worker gets a fresh one when it is flushed.
+    """
 
     def __init__(
         self,
         clock: Clock,
-        scheduler: LocalScheduler,
+        scheduler: Callable[[], LocalScheduler],
         batch: RunningBatch,
         waiting: WaitingQueue,
         cache: KVCache,
@@ -49,13 +54,14 @@ class Retraction:
 
     def _order(self) -> list[Sequence]:
         """Who loses its memory first comes last."""
-        if not self._scheduler.orders_retraction:
+        scheduler = self._scheduler()
+        if not scheduler.orders_retraction:
             return self._batch.retraction_order()
         of_request = {sequence.request: sequence for sequence in self._batch.sequences}
-        wanted = self._scheduler.retraction_order(self._waiting.running)
+        wanted = scheduler.retraction_order(self._waiting.running)
         if len(wanted) != len(of_request) or set(wanted) != set(of_request):
             raise RunFailed(
-                f"{self._scheduler.name}: its retraction order must have every running request once"
+                f"{scheduler.name}: its retraction order must have every running request once"
             )
         return [of_request[request] for request in reversed(wanted)]
 
@@ -67,5 +73,5 @@ class Retraction:
     def wait_again(self, sequence: Sequence) -> None:
         """What was taken back enters the queue again, at its tail."""
         now_s = self._clock.now_ps / PS_PER_S
-        self._scheduler.on_retract(sequence.request, self._waiting, now_s)
+        self._scheduler().on_retract(sequence.request, self._waiting, now_s)
         self._waiting.enter(sequence)

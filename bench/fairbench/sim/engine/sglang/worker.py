@@ -64,7 +64,9 @@ class Worker:
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
         self._preempted: list[Sequence] = []  # in the pass under way
-        self._retraction = Retraction(clock, scheduler, self.batch, self.waiting, cache)
+        self._retraction = Retraction(
+            clock, lambda: self.scheduler, self.batch, self.waiting, cache
+        )
         self._idle = True
         self._stretch: Stretch | None = None  # under way; written when the batch changes
 
