@@ -41,7 +41,7 @@ class Request:
 
     ``max_new_tokens`` is what the client allows, not what will be produced. ``depth`` is the
     length of the longest chain of earlier calls of its program that this one waited for, and
-    ``calls_left`` how many calls of its program come after it (None where nobody knows).
+    ``calls_left`` how many calls its program has yet to make (None where nobody knows).
     ``arrival_s`` and ``deadline_s`` are seconds on the home's clock, the same as every ``now_s``;
     ``priority`` is the client's own, larger first.
     """

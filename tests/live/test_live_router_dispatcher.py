@@ -274,3 +274,26 @@ def test_what_is_held_goes_when_a_worker_comes_and_waits_while_none_is_up():
     assert sent == []
     at.join(1)
     assert [(one.request, one.worker) for one in sent] == [(second, 1)]
+
+
+def test_a_router_that_holds_one_client_does_not_hold_the_others():
+    class Picky(Holding):
+        def route(self, request, now_s):
+            return None if request.client == "a" else 0
+
+    at = home(Picky())
+    held, other = at.make_request("a", ids(4), 5, -1, 0), at.make_request("b", ids(4), 5, -1, 0)
+    assert at.dispatch(held) is None
+    assert at.dispatch(other).worker == 0
+
+
+def test_a_router_that_fails_later_fails_only_the_request_it_was_asked_about():
+    at, told = holding(), []
+    made = [at.make_request("a", ids(10, n), 5, -1, 0) for n in range(4)]
+    flights = [at.dispatch(one, told.append) for one in made]
+    answers = iter([7, 1])
+    at.router.route = lambda request, now_s: next(answers)
+    at.finish(flights[0], 0)  # frees a place; the router names a worker that is not there
+    assert [type(one).__name__ for one in told] == ["Problem", "Flight"]
+    assert told[1].request is made[3]
+    assert at.under_way == 2

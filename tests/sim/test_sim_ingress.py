@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 from sim_helpers import small_spec
 
+from fairbench.results.facts import cluster_bound
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.room import InFlightLimit
 from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.sim.fleet import SimFleet
@@ -115,3 +117,86 @@ def test_without_a_queue_nothing_changes():
     assert made.cluster.ingress is None
     made.run()
     check_all(made.result(True, None))
+
+
+class Recording(VTC):
+    """Writes down what a gateway tells it, in order."""
+
+    def __init__(self):
+        super().__init__(VTC.Params())
+        self.heard = []
+
+    def on_arrival(self, request, view, now_s):
+        self.heard.append(("arrival", request.program_id, request.depth, now_s))
+        super().on_arrival(request, view, now_s)
+
+    def on_finish(self, request):
+        self.heard.append(("finish", request.program_id, request.depth))
+        super().on_finish(request)
+
+
+def behind_gateway(scheduler, limit=4):
+    made = simulation()
+    workers = made.cluster.workers
+    room = InFlightLimit(limit, SimFleet(workers))
+    made.router = made.cluster.router = LeastLoaded(LeastLoaded.Params(), 2)
+    queue = GatewayQueue(scheduler, made.router, room)
+    made.cluster.ingress = Ingress(made.clock, workers, queue)
+    return made
+
+
+def test_a_gateway_hears_of_an_end_before_what_follows_from_it():
+    scheduler = Recording()
+    made = behind_gateway(scheduler)
+    assert made.run()
+    order = {event[:3]: number for number, event in enumerate(scheduler.heard)}
+    follow_ups = [event for event in order if event[0] == "arrival" and event[2] > 0]
+    assert follow_ups
+    for _, program, depth in follow_ups:
+        assert order["finish", program, depth - 1] < order["arrival", program, depth]
+
+
+def test_a_router_that_holds_one_client_does_not_hold_the_others():
+    class Picky(Choosy):
+        def route(self, request, now_s):
+            return None if request.client == "client-0" else 0
+
+    made = held_by(Picky())
+    made.run()
+    result = made.result(True, None)
+    done = {row["client"]: row["programs"] for row in result.summary["clients"]}
+    status = result.requests["status"].to_pylist()
+    clients = result.requests["client"].to_pylist()
+    finished = {c for c, s in zip(clients, status, strict=True) if s == "finished"}
+    assert finished == set(done) - {"client-0"}
+
+
+def test_a_rate_limit_before_the_cluster_refuses():
+    made = behind_gateway(RPM(RPM.Params(limit=1)))
+    made.run()
+    summary = made.result(True, None).summary
+    assert summary["refused"] > 0
+    assert summary["completed"] + summary["refused"] == summary["num_requests"]
+
+
+def test_a_policy_before_the_cluster_may_wait_for_its_time():
+    class Late(VTC):
+        work_conserving = False
+
+        def select(self, view, now_s):
+            if now_s >= 30:
+                yield from super().select(view, now_s)
+
+        def wake_s(self, view, now_s):
+            return 30.0 if now_s < 30 else None
+
+    made = behind_gateway(Late(VTC.Params()))
+    made.run()
+    admitted = made.result(True, None).requests["admitted_s"]
+    assert admitted.min() == 30.0
+
+
+def test_no_bound_is_claimed_where_requests_are_held_back():
+    bound, reason = cluster_bound(Choosy(), VTC(VTC.Params()), 1)
+    assert bound is None
+    assert reason == "choosy holds requests back, where vtc does not see them"

@@ -219,3 +219,43 @@ def test_a_scheduler_that_took_over_hears_of_retractions():
     home.run()
     assert fresh.heard
     assert not home.scheduler.heard
+
+
+def test_the_batch_may_be_walked_while_its_requests_are_preempted():
+    class Sweep(Policy):
+        preempts = True
+
+        def select(self, view, now_s):
+            if len(view.running) == 3 and not self.heard:
+                for one in view.running:
+                    self.heard.append((yield Preempt(one.request)))
+            yield from super().select(view, now_s)
+
+    policy = Sweep()
+    home = Home(policy)
+    for at_ms in (0, 1, 2, 30):
+        home.send(10, 60, at_ps=at_ms * 1000 * US)
+    home.run()
+    assert [heard for heard in policy.heard if heard is True] == [True] * 3
+    assert all(one.status == FINISHED for one in home.sent)
+
+
+def test_an_idle_worker_is_woken_once_however_many_wait():
+    class Sleepy(Policy):
+        work_conserving = False
+
+        def select(self, view, now_s):
+            if now_s >= 0.1:
+                yield from super().select(view, now_s)
+
+        def wake_s(self, view, now_s):
+            self.heard.append(now_s)
+            return now_s + 0.01
+
+    policy = Sleepy()
+    home = Home(policy)
+    for number in range(20):
+        home.send(5, 2, at_ps=number * 100 * US)
+    home.run()
+    assert all(one.status == FINISHED for one in home.sent)
+    assert len(policy.heard) <= 20 + 11

@@ -12,12 +12,13 @@ FEW = 8  # iterations below which nothing is fitted
 
 
 class _Fit:
-    """Recent least squares of seconds on a constant and two counts, none of them negative."""
+    """Recent least squares of seconds on a constant and two counts; never less than 0 seconds."""
 
     def __init__(self) -> None:
         self._products: NDArray[np.float64] = np.zeros((3, 3))
         self._targets: NDArray[np.float64] = np.zeros(3)
         self._seen = 0
+        self._found: NDArray[np.float64] | None = None  # of what has been seen so far
 
     def observe(self, first: float, second: float, seconds: float) -> None:
         """One iteration."""
@@ -25,16 +26,22 @@ class _Fit:
         self._products = FORGET * self._products + np.outer(row, row)
         self._targets = FORGET * self._targets + row * seconds
         self._seen += 1
+        self._found = None
 
     def predict(self, first: float, second: float) -> float:
         """Seconds; 0 as long as too little has been seen."""
         if self._seen < FEW:
             return 0.0
-        # Counts of requests and of tokens differ by powers of ten: each in its own unit.
+        if self._found is None:
+            self._found = self._solved()
+        return max(0.0, float(self._found @ np.array([1.0, first, second])))
+
+    def _solved(self) -> NDArray[np.float64]:
+        """Counts of requests and of tokens differ by powers of ten: each in a unit of its own."""
         units = np.sqrt(np.maximum(self._products.diagonal(), 1e-300))
         scaled = self._products / np.outer(units, units)
-        found = np.linalg.lstsq(scaled, self._targets / units, rcond=1e-10)[0] / units
-        return max(0.0, float(found @ np.array([1.0, first, second])))
+        found: NDArray[np.float64] = np.linalg.lstsq(scaled, self._targets / units, rcond=1e-10)[0]
+        return found / units
 
 
 class FittedCosts:

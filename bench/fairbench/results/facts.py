@@ -40,6 +40,8 @@ def cluster_bound(
             f"{local.name} charges {charged.extend} a token of extend and {charged.output} a token "
             f"of output, while service counts {counted.extend} and {counted.output}"
         )
+    if router.holds:
+        return None, f"{router.name} holds requests back, where {local.name} does not see them"
     if workers == 1:
         return bound, ""
     theorem = router.cluster_theorems.get(bound.source)

@@ -13,7 +13,7 @@ class QueueView:
     """A WaitingView in order of arrival, with nothing cached and nothing running beside it."""
 
     def __init__(self, running: RunningView | None = None) -> None:
-        self.running: RunningView = running or NothingRunning()
+        self.running: RunningView = NothingRunning() if running is None else running
         self._requests: dict[Request, None] = {}  # in queue order
         self._of_client: dict[str, dict[Request, None]] = {}
 

@@ -151,11 +151,8 @@ class Cluster:
 
     def _finished(self, done: Callback, sequence: Sequence) -> None:
         """A request of a program is over; ``done`` resumes the program."""
-        self._over(done, sequence)
         if self.ingress is not None:
             self.ingress.finished(sequence)
-
-    def _over(self, done: Callback, sequence: Sequence) -> None:
         request, refused = sequence.request, sequence.status == REFUSED
         self.request_log.record(sequence)
         output = Segment(sequence.output.key, 0) if refused else sequence.output

@@ -20,7 +20,6 @@ class SimFleet:
     def load(self, worker: int) -> WorkerLoad:
         one = self._workers[worker]
         one.sync()
-        queued, under_way = len(one.waiting), len(one.in_flight())
-        cache = one.cache
+        queued, running, cache = len(one.waiting), one.running_count, one.cache
         tokens = cache.capacity - cache.free - cache.evictable
-        return WorkerLoad(under_way, tokens, queued, under_way - queued)
+        return WorkerLoad(queued + running, tokens, queued, running)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
+from functools import partial
+from math import ceil
 from typing import Self
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.queue import GatewayQueue
+from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.room import AlwaysRoom
-from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.clock import Clock
+from fairbench.sim.clock import DECIDE, Clock
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import REFUSED, Sequence
+
+BEFORE_WORKERS = -1  # its key among those that decide at one instant
 
 
 class Ingress:
     """Where requests are held until the ``queue`` lets them go to a worker.
 
-    It is asked again when a request arrives or is over, and when a worker has decided what to run.
+    It is asked again when a request arrives or is over, and when a worker has decided what to run:
+    at that instant, but after every iteration that ends then, and never in the middle of a pass.
+    The queue hears of ends and arrivals in the order in which they come.
     """
 
     def __init__(self, clock: Clock, workers: Many[Worker], queue: GatewayQueue) -> None:
@@ -28,43 +33,67 @@ class Ingress:
         self._clock = clock
         self._workers = workers
         self._held: dict[Request, Sequence] = {}
-        self._releasing = self._again = False
+        self._sent: set[Request] = set()
+        self._news: list[Callable[[], None]] = []  # what the queue has yet to hear
+        self._due_ps: int | None = None  # when it is asked next
         for worker in workers:
-            worker.on_pass = self._release
+            worker.on_pass = self._soon
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Worker]) -> Self:
-        """For a router that may hold requests: first come, first asked."""
-        return cls(clock, workers, GatewayQueue(FCFS(FCFS.Params()), router, AlwaysRoom()))
+        """For a router that may hold requests: each is asked about, in order of arrival."""
+        return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
 
     def enter(self, sequence: Sequence) -> None:
         """A request arrives at the cluster."""
         self._held[sequence.request] = sequence
-        self.queue.enter(sequence.request, self._clock.now_ps / PS_PER_S)
-        self._release()
+        self._news.append(partial(self._take_in, sequence))
+        self._soon()
 
     def finished(self, sequence: Sequence) -> None:
         """A request is over: finished, refused or aborted."""
+        if sequence.request not in self._sent:
+            return  # it was refused here
+        self._sent.remove(sequence.request)
         produced = 0 if sequence.status == REFUSED else sequence.produced
-        self.queue.finish(sequence.request, produced)
-        self._release()
+        self._news.append(partial(self.queue.finish, sequence.request, produced))
+        self._soon()
 
     def held(self) -> Iterator[Sequence]:
         """What waits here, in order of arrival."""
         return iter(self._held.values())
 
+    def _soon(self) -> None:
+        if self._held or self._news:
+            self._ask_at(self._clock.now_ps)
+
+    def _ask_at(self, time_ps: int) -> None:
+        if self._due_ps is None or not self._clock.now_ps <= self._due_ps <= time_ps:
+            self._due_ps = time_ps
+            self._clock.at(time_ps, DECIDE, BEFORE_WORKERS, self._release)
+
     def _release(self) -> None:
-        """Send what may go. What that changes at once, such as a refusal, comes after it."""
-        self._again = True
-        if self._releasing:
+        """Tell the queue what has happened, and send what may go."""
+        now_ps = self._clock.now_ps
+        if now_ps != self._due_ps:
             return
-        self._releasing = True
-        while self._again:
-            self._again = False
-            self.queue.release(self._clock.now_ps / PS_PER_S, self._send)
-        self._releasing = False
+        self._due_ps = None
+        news, self._news = self._news, []
+        for tell in news:
+            tell()
+        self.queue.release(now_ps / PS_PER_S, self._send)
+        wake_s = self.queue.wake_s(now_ps / PS_PER_S)
+        if wake_s is not None:
+            self._ask_at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
+
+    def _take_in(self, sequence: Sequence) -> None:
+        if not self.queue.enter(sequence.request, self._clock.now_ps / PS_PER_S):
+            del self._held[sequence.request]
+            sequence.status = REFUSED
+            sequence.on_done(sequence)
 
     def _send(self, request: Request, worker: int) -> None:
         if not 0 <= worker < len(self._workers):
             raise RunFailed(f"there is no worker {worker}")
+        self._sent.add(request)
         self._workers[worker].submit(self._held.pop(request))

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from itertools import count
+from typing import TypeAlias
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.errors import RunFailed
 from fairbench.live.router.assumed_cache import AssumedCache
 from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.queue import GatewayQueue
+from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.room import AlwaysRoom
-from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import WorkerLoad
 
@@ -44,6 +44,9 @@ class Flight:
     worker: int
     routed: int
     on_lost: Callable[[], None] = lambda: None
+
+
+OnSent: TypeAlias = Callable[["Flight | Problem"], None]
 
 
 class Dispatcher:
@@ -72,9 +75,9 @@ class Dispatcher:
         self._followed = followed
         self._now_s = now_s
         self._request_ids = count()
-        self._held: dict[Request, Callable[[Flight], None]] = {}
+        self._held: dict[Request, OnSent] = {}
         self._ingress = (
-            GatewayQueue(FCFS(FCFS.Params()), router, AlwaysRoom()) if router.holds else None
+            GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()) if router.holds else None
         )
         self._caches = [self._new_cache(worker) for worker in range(workers)]
 
@@ -113,12 +116,11 @@ class Dispatcher:
             self._now_s(),
         )
 
-    def dispatch(
-        self, request: Request, on_sent: Callable[[Flight], None] = lambda flight: None
-    ) -> Flight | None:
-        """Route a request. None if the router holds it: ``on_sent`` is then called once it goes.
+    def dispatch(self, request: Request, on_sent: OnSent = lambda flight: None) -> Flight | None:
+        """Route a request. None if the router holds it: ``on_sent`` is called once it goes.
 
-        Raises Problem (503) if no worker is up.
+        That gets a Problem instead if the router fails later. Raises Problem: 503 if no worker is
+        up, 500 if the router fails.
         """
         if not self.up:
             raise Problem(
@@ -126,12 +128,20 @@ class Dispatcher:
             )
         if self._ingress is None:
             return self._send(request, self.router.route(request, self._now_s()))
-        self._held[request] = lambda flight: None
+        sent: list[Flight | Problem] = []
+        self._held[request] = sent.append
         self._ingress.enter(request, self._now_s())
-        sent = self._release().get(request)
-        if sent is None:
+        self._release()
+        if not sent:
             self._held[request] = on_sent
-        return sent
+            return None
+        if isinstance(sent[0], Problem):
+            raise sent[0]
+        return sent[0]
+
+    def is_under_way(self, flight: Flight) -> bool:
+        """Whether its worker has neither finished nor lost it."""
+        return flight in self.flights[flight.worker]
 
     def withdraw(self, request: Request) -> None:
         """A request that is held is wanted no more."""
@@ -139,18 +149,24 @@ class Dispatcher:
             del self._held[request]
             self._ingress.withdraw(request)
 
-    def _release(self) -> dict[Request, Flight]:
-        """Ask the router again about what it holds; what goes now."""
-        flights: dict[Request, Flight] = {}
+    def _release(self) -> None:
+        """Ask the router again about what it holds, and tell those whose request goes now."""
+        if self._ingress is None or not self.up:
+            return
+        gone: list[tuple[Request, Flight | Problem]] = []
 
         def send(request: Request, routed: int) -> None:
-            flights[request] = self._send(request, routed)
+            try:
+                flight: Flight | Problem = self._send(request, routed)
+            except Problem as problem:
+                flight = problem
+            gone.append((request, flight))
 
-        if self._ingress is not None and self.up:
-            self._ingress.release(self._now_s(), send)
-        for request, flight in flights.items():
+        self._ingress.release(self._now_s(), send)
+        for request, flight in gone:
+            if isinstance(flight, Problem):
+                self._ingress.finish(request, 0)
             self._held.pop(request)(flight)
-        return flights
 
     def _send(self, request: Request, routed: int | None) -> Flight:
         if routed is None or not 0 <= routed < len(self.flights):

@@ -53,7 +53,7 @@ class Proxy:
 
     @property
     def under_way(self) -> int:
-        """Requests at the workers."""
+        """Requests at the workers, or held until one may go there."""
         return self.dispatcher.under_way
 
     async def models(self, http: web.Request) -> web.StreamResponse:
@@ -133,17 +133,31 @@ class Proxy:
 
     async def _sent(self, request: Request) -> Flight:
         """The request on its way to a worker, once the router lets it go."""
-        later: asyncio.Future[Flight] = asyncio.get_running_loop().create_future()
-        flight = self.dispatcher.dispatch(request, later.set_result)
+        sent: list[Flight | Problem] = []
+        told = asyncio.Event()
+
+        def on_sent(flight: Flight | Problem) -> None:
+            sent.append(flight)
+            told.set()
+
+        flight = self.dispatcher.dispatch(request, on_sent)
         if flight is not None:
             return flight
         try:
-            return await later
-        except asyncio.CancelledError:
+            await told.wait()
+        except asyncio.CancelledError:  # the client has left
             self.dispatcher.withdraw(request)
-            if later.done() and not later.cancelled():
-                self.dispatcher.finish(later.result(), 0)
+            for one in sent:
+                if isinstance(one, Flight):
+                    self.dispatcher.finish(one, 0)
             raise
+        went = sent[0]
+        if isinstance(went, Problem):
+            raise went
+        if not self.dispatcher.is_under_way(went):  # its worker has left before we were told
+            self.dispatcher.finish(went, 0)
+            raise WorkerLost
+        return went
 
     def _headers(self, http: web.Request, client: str) -> dict[str, str]:
         return {

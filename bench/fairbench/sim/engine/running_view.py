@@ -23,7 +23,9 @@ class BatchView:
         return len(self._batch)
 
     def __iter__(self) -> Iterator[Running]:
-        for sequence in self._batch.sequences:
+        for sequence in list(self._batch.sequences):
+            if sequence not in self._batch.sequences:
+                continue  # preempted during this walk
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
             yield Running(request, produced, request.input_tokens + produced, reserved)

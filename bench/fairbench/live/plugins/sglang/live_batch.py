@@ -34,7 +34,7 @@ class LiveBatch:
         return free + evictable
 
     def __len__(self) -> int:
-        return len(self._reqs)
+        return sum(req in self._tracked for req in self._reqs)
 
     def __iter__(self) -> Iterator[Running]:
         for req in self._reqs:

@@ -68,6 +68,7 @@ class Worker:
             clock, lambda: self.scheduler, self.batch, self.waiting, cache
         )
         self._idle = True
+        self._wake_ps: int | None = None
         self._stretch: Stretch | None = None  # under way; written when the batch changes
 
     # Arrivals.
@@ -145,6 +146,14 @@ class Worker:
             run.steps = steps
             self._await_end(run)
 
+    @property
+    def running_count(self) -> int:
+        """Requests that are prefilling or running."""
+        chunked = self._chunked is not None and all(
+            prefill.sequence is not self._chunked for prefill in self._prefills
+        )
+        return len(self.batch) + len(self._prefills) + chunked
+
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
@@ -181,13 +190,20 @@ class Worker:
             now_ps = self._clock.now_ps
             wake_s = self.scheduler.wake_s(self.waiting, now_ps / PS_PER_S)
             if wake_s is not None:
-                wake_ps = max(now_ps + 1, ceil(wake_s * PS_PER_S))
-                self._clock.at(wake_ps, DECIDE, self.index, self._wake)
+                self._wake_at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
+
+    def _wake_at(self, time_ps: int) -> None:
+        """Decide again at this time, if idle: one such time is enough, the earliest."""
+        if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
+            self._wake_ps = time_ps
+            self._clock.at(time_ps, DECIDE, self.index, self._wake)
 
     def _wake(self) -> None:
-        if self._idle:
-            self._idle = False
-            self._decide()
+        if self._clock.now_ps == self._wake_ps:
+            self._wake_ps = None
+            if self._idle:
+                self._idle = False
+                self._decide()
 
     @property
     def _is_closed(self) -> bool:
@@ -305,6 +321,8 @@ class Worker:
 
     def _book_decode(self, run: DecodeRun, steps: int) -> None:
         """``steps`` steps of the run are done."""
+        if not steps:
+            return
         batch = self.batch
         if self._stretch is None:
             self._stretch = Stretch(run.start_ps, run.growth_ps, batch.context_tokens)
