@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from metrics_helpers import facts, log, requests
 
 from fairbench.core import ServiceBound, ServiceWeights
@@ -22,15 +24,17 @@ def test_units_by_hand():
 
 def test_vtc_on_an_a10g_has_the_bound_of_its_paper():
     # [VTC] §5: 2 * max(input, 2 * 10,000) = 40,000
-    assert theorem_bound(ServiceBound("client", 0, ""), 1024, 10_000, WEIGHTS, 1) == 40_000
+    assert theorem_bound(ServiceBound("client", 0, ""), 1024, 10_000) == 40_000
 
 
 def test_dlpm_adds_the_quantum_and_workers_multiply():
     bound = ServiceBound("actual", 500, "")
     # 2 * (300 + 2000 + 500) = 5,600, on four workers 22,400
-    assert theorem_bound(bound, 300, 1000, WEIGHTS, 1) == 5_600
-    assert theorem_bound(bound, 300, 1000, WEIGHTS, 4) == 22_400
-    assert theorem_bound(ServiceBound("actual", 0, ""), 300, 1000, WEIGHTS, 4) == 16_000
+    assert theorem_bound(bound, 300, 1000) == 5_600
+    assert theorem_bound(replace(bound, workers=4), 300, 1000) == 22_400
+    assert theorem_bound(ServiceBound("actual", 0, "", workers=4), 300, 1000) == 16_000
+    heavy = replace(bound, weights=ServiceWeights(10, 2))
+    assert theorem_bound(heavy, 300, 1000) == 2 * (10 * 300 + 2 * 1000 + 500)
 
 
 def test_the_largest_input_is_that_of_an_admitted_request():

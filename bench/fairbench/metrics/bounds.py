@@ -22,16 +22,16 @@ def vtc_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     return max(weights.extend * largest_input, weights.output * tokens)
 
 
-def theorem_bound(
-    bound: ServiceBound, largest_input: int, tokens: int, weights: ServiceWeights, workers: int
-) -> int:
+def theorem_bound(bound: ServiceBound, largest_input: int, tokens: int) -> int:
     """The most that service of two clients backlogged together may differ, in weighted tokens.
 
     2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
-    whose quantum is 0 ([VTC] Theorem 4.4). ``tokens`` as in ``dlpm_unit``.
+    whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``tokens`` as in
+    ``dlpm_unit``.
     """
     unit = dlpm_unit if bound.quantum_tokens else vtc_unit
-    return 2 * workers * (unit(largest_input, tokens, weights) + bound.quantum_tokens)
+    overdraft = unit(largest_input, tokens, bound.weights)
+    return 2 * bound.workers * (overdraft + bound.quantum_tokens)
 
 
 def largest_input(requests: Requests) -> int:

@@ -112,7 +112,7 @@ def _bound(
         return undefined, notes.value("service_gap_bound_s", undefined, why)
     tokens = max(facts.pool_tokens, largest_remaining_output(requests, log, facts))
     longest = largest_input(requests)
-    bound = theorem_bound(facts.bound, longest, tokens, facts.weights, facts.bound_workers)
+    bound = theorem_bound(facts.bound, longest, tokens)
     view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
     service = _service(view, log, facts, got.window)
     seconds = ratio(bound * got.window.length_s, float(service.sum()))

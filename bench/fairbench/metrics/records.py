@@ -157,8 +157,8 @@ class Facts:
     """What the tables do not say about a run.
 
     ``window`` is [end of warm-up, end of arrivals), ``horizon_s`` when the run ended,
-    ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem of the local scheduler with
-    ``bound_workers`` = |W|, by which it is multiplied, or None with ``bound_unavailable`` = why.
+    ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem that holds for router and
+    local scheduler together, or None with ``bound_unavailable`` = why.
     """
 
     clients: tuple[Client, ...]
@@ -169,5 +169,4 @@ class Facts:
     weights: ServiceWeights = field(default_factory=ServiceWeights)
     latency: Literal["program", "ttft"] = "program"
     bound: ServiceBound | None = None
-    bound_workers: int = 1
     bound_unavailable: str = "this scheduler has no bound"

@@ -75,7 +75,6 @@ def _facts(
         pool_tokens=pool_tokens,
         latency=latency,
         bound=bound,
-        bound_workers=workers,
         bound_unavailable=bound_unavailable,
     )
 
