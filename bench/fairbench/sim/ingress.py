@@ -13,7 +13,7 @@ from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.room import AlwaysRoom
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import Clock
-from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.engine.replica import Replica
 from fairbench.sim.sequence import REFUSED, Sequence
 
 
@@ -23,7 +23,7 @@ class Ingress:
     It is asked again when a request arrives or is over, and when a worker has decided what to run.
     """
 
-    def __init__(self, clock: Clock, workers: Many[Worker], queue: GatewayQueue) -> None:
+    def __init__(self, clock: Clock, workers: Many[Replica], queue: GatewayQueue) -> None:
         self.queue = queue
         self._clock = clock
         self._workers = workers
@@ -33,7 +33,7 @@ class Ingress:
             worker.on_pass = self._release
 
     @classmethod
-    def of_router(cls, clock: Clock, router: Router, workers: Many[Worker]) -> Self:
+    def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
         """For a router that may hold requests: first come, first asked."""
         return cls(clock, workers, GatewayQueue(FCFS(FCFS.Params()), router, AlwaysRoom()))
 
