@@ -14,6 +14,7 @@ from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, parse_headers, spl
 from fairbench.cli.output import print_json, print_summary
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec
+from fairbench.config.backend import SIM, STARTED
 from fairbench.errors import RunFailed
 from fairbench.execute.context import RunContext, run_context
 from fairbench.execute.one_run import run_and_save
@@ -113,7 +114,7 @@ def run(
     backend: Annotated[
         str | None,
         Option(
-            metavar="sim|emulator|sglang",
+            metavar="|".join((SIM, *STARTED)),
             help="Simulate, or start servers and drive them over HTTP: emulated ones, or SGLang. "
             "[default: sim]",
         ),

@@ -15,7 +15,7 @@ from fairbench.cli.output import look, print_json
 from fairbench.errors import UsageError
 from fairbench.live.service_rows import service_of
 from fairbench.report.table import scored_text
-from fairbench.score.layout import parse_map
+from fairbench.score.layout import LAYOUTS, parse_map
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.stored_run import score_run
 from fairbench.score.summary import scored_summary, scored_window
@@ -48,7 +48,7 @@ def score(
     layout: Annotated[
         str | None,
         Option(
-            metavar="lines|fairbench|vtc|vtc-columns|vllm|sglang",
+            metavar="|".join(LAYOUTS),
             help="How the file is laid out. [default: the first that fits]",
         ),
     ] = None,

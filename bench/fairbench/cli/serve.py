@@ -12,6 +12,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import assigned, given, split_args
+from fairbench.config.backend import STARTED
 from fairbench.errors import UsageError
 from fairbench.execute.routed_workers import named_workers, started_workers
 from fairbench.live.backends.base import LiveOptions
@@ -74,7 +75,7 @@ def serve(
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
     ] = 30.0,
     backend: Annotated[
-        str, Option(metavar="sglang|emulator", help="With --dp: what is started.")
+        str, Option(metavar="|".join(STARTED), help="With --dp: what is started.")
     ] = "sglang",
     model: Annotated[str | None, Option(help="With --dp: the model served.")] = None,
     gpu: Annotated[

@@ -13,6 +13,7 @@ from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec, identity
+from fairbench.config.backend import SIM, STARTED
 from fairbench.config.sweep import parse_axis
 from fairbench.config.sweep_points import points
 from fairbench.errors import UsageError
@@ -54,7 +55,7 @@ def sweep(
     backend: Annotated[
         str | None,
         Option(
-            metavar="sim|emulator|sglang",
+            metavar="|".join((SIM, *STARTED)),
             help="Simulate all points, or run them on real servers one after another; a file says "
             "how in a table [base.backend]. [default: sim]",
         ),

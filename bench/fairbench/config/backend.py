@@ -142,6 +142,9 @@ KINDS: Mapping[str, type[BackendConfig]] = {
     cls.model_fields["kind"].default: cls for cls in get_args(_Kinds)
 }
 
+STARTED = sorted(kind for kind, config in KINDS.items() if config.is_managed)
+"""The kinds whose servers fairbench starts, which ``--backend`` takes."""
+
 
 def kinds_with(option: str) -> list[str]:
     """The kinds whose runs understand this option of a run."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairbench.config.backend import KINDS
+from fairbench.config.backend import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
 from fairbench.errors import UsageError, unknown_name
@@ -18,8 +18,6 @@ from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.registry import split_pair
-
-STARTED = sorted(kind for kind, config in KINDS.items() if config.is_managed)
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,12 @@
-"""The figures by name: where the numbers of each come from and what draws it."""
+"""Every figure by name: where its numbers come from and what draws it.
+
+To add one, write its module and its sweep, both of its name: nothing is to be listed here.
+"""
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fairbench.config.sweep import overridden, read_sweep
+from fairbench.config.sweep import overridden, read_sweep, sweep_names
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.figures.fig4 import read_timings
@@ -45,13 +49,12 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure; its module in this package has its name. ``read`` reads the store it is drawn of.
+    """A figure; its module here has its name, ``draw`` and ``rows``. ``read`` reads its store.
 
     The sweep that fills the store is the bundled one of the same name; only fig4 has none.
     """
 
     name: str
-    about: str
     read: Callable[[Path], Any] = read_cells
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
@@ -80,19 +83,14 @@ class PaperFigure:
         return [*pictures, table]
 
 
-FIGURES: Mapping[str, PaperFigure] = {
-    figure.name: figure
-    for figure in (
-        PaperFigure("fig1", "throughput against fairness over DLPM's quantum, one A10G"),
-        PaperFigure("fig4", "what a central scheduler costs", read_timings),
-        PaperFigure("fig7", "three workloads, two scenarios, 1 to 8 replicas, four schedulers"),
-        PaperFigure("fig8", "conversations on two A10G over time, two clients flooding"),
-        PaperFigure("fig9", "trees of thought on four A10G over time until all are done"),
-        PaperFigure("fig10", "D2LPM's quantum, with and without a misbehaving client"),
-        PaperFigure("fig11", "5 to 50 clients on one A10G"),
-        PaperFigure("fig12", "a mix of workloads on one A10G over time"),
-    )
-}
+def _figures() -> Mapping[str, PaperFigure]:
+    """By number: one for each bundled sweep that is called as a figure, and that of timings."""
+    names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
+    figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
+    return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}
+
+
+FIGURES = _figures()
 
 
 def figure_named(name: str) -> PaperFigure:

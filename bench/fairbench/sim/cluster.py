@@ -13,7 +13,7 @@ from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_to
 from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.engine.replica import Replica
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
@@ -52,7 +52,7 @@ class Cluster:
         self,
         clock: Clock,
         router: Router,
-        workers: list[Worker],
+        workers: list[Replica],
         clients: list[str],
         ingress: Ingress | None = None,
     ) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from fairbench.schedulers.views import WorkerLoad
-from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.engine.replica import Replica
 
 
 class SimFleet:
     """A FleetView that knows everything at once; a real one hears of it late."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[Replica]) -> None:
         self._workers = workers
 
     def workers(self) -> Collection[int]:

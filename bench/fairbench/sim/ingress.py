@@ -14,7 +14,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.room import AlwaysRoom
 from fairbench.sim.clock import DECIDE, Clock
-from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.engine.replica import Replica
 from fairbench.sim.sequence import REFUSED, Sequence
 
 BEFORE_WORKERS = -1  # its key among those that decide at one instant
@@ -28,7 +28,7 @@ class Ingress:
     The queue hears of ends and arrivals in the order in which they come.
     """
 
-    def __init__(self, clock: Clock, workers: Many[Worker], queue: GatewayQueue) -> None:
+    def __init__(self, clock: Clock, workers: Many[Replica], queue: GatewayQueue) -> None:
         self.queue = queue
         self._clock = clock
         self._workers = workers
@@ -40,7 +40,7 @@ class Ingress:
             worker.on_pass = self._soon
 
     @classmethod
-    def of_router(cls, clock: Clock, router: Router, workers: Many[Worker]) -> Self:
+    def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
         """For a router that may hold requests: each is asked about, in order of arrival."""
         return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
 

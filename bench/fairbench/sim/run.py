@@ -26,6 +26,7 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.replica import Replica
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.news import eviction_news
@@ -114,7 +115,7 @@ class Simulation:
             pool_tokens=self.limits.pool_tokens,
             costs=ProfileCosts(self.profile),
         )
-        workers = [self._worker(index) for index in range(spec.dp)]
+        workers: list[Replica] = [self._worker(index) for index in range(spec.dp)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
         self.cluster = Cluster(self.clock, self.router, workers, clients)
         for number, plan in enumerate(plans):
@@ -126,7 +127,7 @@ class Simulation:
         """What is written down, by the names of the tables."""
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
 
-    def _worker(self, index: int) -> Worker:
+    def _worker(self, index: int) -> Replica:
         cache = KVCache(self.limits.pool_tokens)
         if self.router.wants_evictions:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)

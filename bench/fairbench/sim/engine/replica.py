@@ -1,0 +1,43 @@
+"""The replica: what a cluster asks of its workers, whatever engine contract they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.sequence import Sequence
+
+
+class Replica(Protocol):
+    """One worker. ``submit`` requests; their ``on_done`` is called when they are over.
+
+    ``on_pass`` is called after every decision what to run next.
+    """
+
+    scheduler: LocalScheduler
+    cache: KVCache
+    batch: RunningBatch
+    waiting: WaitingQueue
+    on_pass: Callable[[], None]
+
+    @property
+    def running_count(self) -> int:
+        """Requests that are prefilling or running."""
+        ...
+
+    def submit(self, sequence: Sequence) -> None:
+        """A request arrives."""
+
+    def sync(self) -> None:
+        """Bring counters up to now."""
+
+    def settle(self) -> None:
+        """``sync`` for the last time: write what is not written yet."""
+
+    def in_flight(self) -> list[Sequence]:
+        """Everything that is waiting, prefilling or running, in order of arrival."""
+        ...
