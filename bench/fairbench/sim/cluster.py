@@ -113,27 +113,25 @@ class Cluster:
                 prompt,
                 prompt_tokens(prompt),
                 max_new,
-                self.now_s,
+                self.clock.now_ps / PS_PER_S,
                 calls_left=started.demand.requests - started.requests,
             )
             segment = output_segment(program.program_id, name, min(output, max_new))
             on_done = partial(self._finished, done)
-            self._submit(Sequence(request, segment, self.clock.now_ps, on_done))
+            sequence = Sequence(request, segment, self.clock.now_ps, on_done)
+            if self.ingress is not None:
+                self.ingress.enter(sequence)
+                return
+            worker = self.router.route(request, self.now_s)
+            if worker is None or not 0 <= worker < len(self.workers):
+                raise RunFailed(f"router {self.router.name}: there is no worker {worker}")
+            self.workers[worker].submit(sequence)
 
         def ended(_: Any, error: ProgramFailed | None) -> None:
             del self.running[started.program_id]
             self._record(started, REFUSED if error else FINISHED, self.clock.now_ps)
 
         run(program.run(SimLLM(self.clock, submit)), ended)
-
-    def _submit(self, sequence: Sequence) -> None:
-        if self.ingress is not None:
-            self.ingress.enter(sequence)
-            return
-        worker = self.router.route(sequence.request, self.now_s)
-        if worker is None or not 0 <= worker < len(self.workers):
-            raise RunFailed(f"router {self.router.name}: there is no worker {worker}")
-        self.workers[worker].submit(sequence)
 
     def _record(self, started: _Started, status: int, finish_ps: int) -> None:
         demand = started.demand

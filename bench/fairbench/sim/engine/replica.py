@@ -22,7 +22,7 @@ class Replica(Protocol):
     cache: KVCache
     batch: RunningBatch
     waiting: WaitingQueue
-    on_pass: Callable[[], None]
+    on_pass: Callable[[], None] | None
 
     @property
     def running_count(self) -> int:

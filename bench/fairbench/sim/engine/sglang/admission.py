@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, Request
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive, never
-from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
+from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import PrefillShare
@@ -57,6 +57,7 @@ class PrefillPass:
         self.admitted: list[Prefill] = []
         self.chunked: Sequence | None = None  # has more chunks to come
         self.out_of_memory = False
+        self._last_took_all = False  # no memory was left after the last admission
 
     @property
     def _reserved_all(self) -> bool:
@@ -74,7 +75,7 @@ class PrefillPass:
     @property
     def over(self) -> bool:
         """After an admission: nothing more is tried."""
-        return self._input_left <= 0 or self._chunk_left <= 0 or self._reserved_all
+        return self._input_left <= 0 or self._chunk_left <= 0 or self._last_took_all
 
     def give_back(self, reserved_tokens: float) -> None:
         """A running request was preempted: nothing is kept free for its outputs any more."""
@@ -119,7 +120,8 @@ class PrefillPass:
         self._current_offset += prefill.tokens + 1
         self._input_left -= prefill.tokens
         self._chunk_left -= prefill.tokens
-        if self._reserved_all:
+        self._last_took_all = self._reserved_all
+        if self._last_took_all:
             self.out_of_memory = True  # although this request was admitted
 
 
@@ -127,13 +129,14 @@ def run_selection(
     attempt: PrefillPass,
     scheduler: LocalScheduler,
     waiting: WaitingQueue,
-    slots: Callable[[], int],
+    batch: RunningBatch,
+    most: int,
     now_ps: int,
     preempt: Callable[[Request], bool] = never,
 ) -> bool:
     """Let the scheduler fill the pass. Returns whether it ended for want of request slots.
 
-    ``slots`` tells how many more requests may run now.
+    At most ``most`` requests may run, those of ``batch`` included.
     """
     no_slots = False
 
@@ -141,7 +144,7 @@ def run_selection(
         nonlocal no_slots
         if attempt.spent:
             return Tried.OVER
-        if slots() <= 0:
+        if len(batch.sequences) + len(attempt.admitted) >= most:
             no_slots = True
             return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
         sequence = waiting.sequence_of(request)

@@ -29,10 +29,6 @@ from fairbench.sim.records.service_log import ServiceLog, Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 
 
-def nothing() -> None:
-    """What happens after a decision of which nobody wants to hear."""
-
-
 class Worker:
     """One replica. ``submit`` requests; their ``on_done`` is called when they are over."""
 
@@ -53,12 +49,13 @@ class Worker:
         self.batch = RunningBatch()
         self.waiting = WaitingQueue(cache, scheduler.cache_aware)
         self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
-        self.on_pass: Callable[[], None] = nothing  # after every decision what to run next
+        self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
         self._clock = clock
         self._profile = profile
         self._log = log
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
-        self._batch_is_full = False
+        self._batch_is_full = False  # no pass until a request leaves, unless one may preempt
+        self._preempts = scheduler.preempts
         self._chunked: Sequence | None = None
         self._run: DecodeRun | None = None
         self._prefills: list[Prefill] = []
@@ -85,7 +82,7 @@ class Worker:
         self.sync()
         self.scheduler.on_arrival(request, self.waiting, now_s)
         self.waiting.enter(sequence)
-        if self._run is not None and not self._is_closed:
+        if self._run is not None and (self._preempts or not self._batch_is_full):
             self._stop_run(self._run)
         elif self._idle:
             self._idle = False
@@ -179,7 +176,8 @@ class Worker:
             self._batch_is_full = False
         if not (self._start_prefill() or self._start_decode()):
             self._rest()
-        self.on_pass()
+        if self.on_pass is not None:
+            self.on_pass()
 
     def _rest(self) -> None:
         """Nothing runs. Who waits was left out by the scheduler's own wish."""
@@ -205,31 +203,24 @@ class Worker:
                 self._idle = False
                 self._decide()
 
-    @property
-    def _is_closed(self) -> bool:
-        """No pass is made until a request leaves the batch: nothing fits beside it."""
-        return self._batch_is_full and not self.scheduler.preempts
-
     # Prefill.
 
     def _start_prefill(self) -> bool:
         if self._chunked is None:
             if not len(self.waiting):
                 return False
-            if self._is_closed:
+            if self._batch_is_full and not self._preempts:
                 return False
-            if (
-                len(self.batch.sequences) >= self.limits.max_running_requests
-                and not self.scheduler.preempts
-            ):
+            if len(self.batch.sequences) >= self.limits.max_running_requests and not self._preempts:
                 self._batch_is_full = True
                 return False
         if not self.scheduler.cache_aware:
             self.waiting.pass_unmatched()
         attempt = self._fill_pass()
         if not attempt.admitted:
-            return self._requeue_preempted() and self._start_prefill()
-        self._requeue_preempted()
+            return bool(self._preempted) and self._requeue_preempted() and self._start_prefill()
+        if self._preempted:
+            self._requeue_preempted()
         self._prefills = attempt.admitted
         self._prefill_start_ps = self._clock.now_ps
         chunks = []
@@ -243,8 +234,7 @@ class Worker:
         return True
 
     def _fill_pass(self) -> PrefillPass:
-        limits, sequences = self.limits, self.batch.sequences
-        most = limits.max_running_requests
+        limits = self.limits
         reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
         attempt = PrefillPass(
             self.cache, reserved, limits.max_prefill_tokens, limits.chunked_prefill_size
@@ -255,9 +245,10 @@ class Worker:
             attempt,
             self.scheduler,
             self.waiting,
-            lambda: most - len(sequences) - len(attempt.admitted),
+            self.batch,
+            limits.max_running_requests,
             self._clock.now_ps,
-            partial(self._preempt, attempt) if self.scheduler.preempts else never,
+            partial(self._preempt, attempt) if self._preempts else never,
         )
         if no_slots or (attempt.out_of_memory and (attempt.admitted or len(self.batch.sequences))):
             self._batch_is_full = True
@@ -301,7 +292,9 @@ class Worker:
         if size > cache.free:
             cache.evict(size - cache.free)
         steps = min(batch.steps_to_finish(), cache.free // size)
-        if self.limits.step_by_step or (len(self.waiting) and not self._is_closed):
+        if self.limits.step_by_step or (
+            len(self.waiting) and (self._preempts or not self._batch_is_full)
+        ):
             steps = 1
         first_ps = self._profile.decode_ps(size, batch.context_tokens)
         growth_ps = self._profile.context_ps * size
@@ -364,9 +357,8 @@ class Worker:
         preempted, self._preempted = self._preempted, []
         for sequence in preempted:
             self._retraction.wait_again(sequence)
-        if preempted:
-            self._batch_is_full = False
-        return bool(preempted) and not len(self.batch)
+        self._batch_is_full = False
+        return not len(self.batch)
 
     def _finish(self, sequence: Sequence) -> None:
         self.batch.leave(sequence)
