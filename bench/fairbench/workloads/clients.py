@@ -7,10 +7,10 @@ from math import inf, isnan
 from typing import TypeVar
 
 from fairbench.errors import UsageError
-from fairbench.workloads.model import Misbehaving, WorkloadSpec
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.program_params import make_params
-from fairbench.workloads.traffic.gamma import GammaArrivals, Rate
+from fairbench.workloads.traffic.source import Load
 
 Number = TypeVar("Number", int, float)
 
@@ -37,18 +37,23 @@ def plan_clients(
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
     rate = chosen.rate * _positive("dp", dp) if request_rate is None else request_rate
-    usual = GammaArrivals(
-        (Rate(0.0, _positive("request_rate", rate, infinite=True)),),
+    load = Load(
+        0,
+        _positive("request_rate", rate, infinite=True),
         _positive("burstiness", burstiness),
         num_programs if num_programs is None else _positive("num_programs", num_programs),
         _end_s(spec, num_programs, duration_s),
     )
+    traffic = spec.traffic()
     if rate == inf and num_programs is None:
         raise UsageError("request_rate = inf: needs num_programs, or there is no end to them")
     shared = {**spec.params, **chosen.params}
     params = make_params(spec.program, shared, spec.name)
     plans = [
-        ClientPlan(index, len(names), name, False, spec.program, params, usual)
+        ClientPlan(
+            *(index, len(names), name, False, spec.program, params),
+            traffic.usual(load._replace(client=index)),
+        )
         for index, name in enumerate(names)
     ]
     for wrong in chosen.misbehaving:
@@ -56,14 +61,18 @@ def plan_clients(
             plans[wrong.client],
             misbehaving=True,
             params=make_params(spec.program, {**shared, **wrong.params}, spec.name),
-            arrivals=_misbehaving(usual, wrong),
+            arrivals=traffic.misbehaving(
+                load._replace(client=wrong.client), wrong.rate_multiple, wrong.until_fraction
+            ),
         )
     for other in chosen.others or ():
         plans[other.client] = replace(
             plans[other.client],
             kind=other.program,
             params=make_params(other.program, other.params, spec.name),
-            arrivals=replace(usual, rates=(Rate(0.0, other.rate * rate / chosen.rate),)),
+            arrivals=traffic.usual(
+                load._replace(client=other.client, programs_per_s=other.rate * rate / chosen.rate)
+            ),
         )
     return tuple(plans)
 
@@ -72,21 +81,6 @@ def _end_s(spec: WorkloadSpec, num_programs: int | None, duration_s: float | Non
     if duration_s is not None:
         return _positive("duration_s", duration_s)
     return spec.duration_s if num_programs is None else inf
-
-
-def _misbehaving(usual: GammaArrivals, wrong: Misbehaving) -> GammaArrivals:
-    """When a misbehaver's programs arrive, who would send as ``usual`` if well-behaved."""
-    rate, wanted = usual.rates[0].programs_per_s, usual.num_programs
-    multiple, fraction = wrong.rate_multiple, wrong.until_fraction
-    rates: tuple[Rate, ...] = (Rate(0.0, rate * multiple),)
-    work = multiple
-    if fraction is not None:
-        work = fraction * multiple + (1 - fraction)
-        if rate < inf:
-            length_s = usual.until_s if wanted is None else min(usual.until_s, wanted / rate)
-            rates = (*rates, Rate(fraction * length_s, rate))
-    count = None if wanted is None else max(1, round(wanted * work))
-    return replace(usual, rates=rates, num_programs=count)
 
 
 def _client_count(spec: WorkloadSpec, scenario: str, clients: int | None) -> int:

@@ -25,9 +25,17 @@ def check_workload(spec: WorkloadSpec) -> None:
     except UsageError as error:
         raise ValueError(str(error)) from None
     _check_client_names(spec)
+    _check_arrivals(spec)
     make_params(spec.program, spec.params, "params")
     for name, scenario in spec.scenarios.items():
         _check_scenario(spec, name, scenario)
+
+
+def _check_arrivals(spec: WorkloadSpec) -> None:
+    try:
+        spec.traffic()
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_client_names(spec: WorkloadSpec) -> None:

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from fairbench.errors import unknown_name
 from fairbench.workloads.consistency import CALM, check_workload
 from fairbench.workloads.program_params import Value
+from fairbench.workloads.traffic import DEFAULT, traffic_kind
+from fairbench.workloads.traffic.source import TrafficKind
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -76,12 +78,20 @@ class Scenario(_Table):
     others: Annotated[tuple[Other, ...] | None, Field(strict=False)] = None
 
 
+class Arrivals(_Table):
+    """When programs arrive: a ``kind`` of ``traffic``, and its own parameters."""
+
+    kind: str
+    params: dict[str, Value] = {}
+
+
 class WorkloadSpec(_Table):
     """A whole workload file. ``params`` are those of a well-behaved client.
 
     ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
     ``latency`` is what its latency columns show: a whole program, or each request's first token.
-    ``client_names`` name the first clients; the rest are ``client-N``. Times are in seconds.
+    ``client_names`` name the first clients; the rest are ``client-N``. ``arrivals`` say when
+    programs come, by default a Gamma process. Times are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
@@ -90,6 +100,7 @@ class WorkloadSpec(_Table):
     latency: Literal["program", "ttft"]
     clients: Annotated[int, Field(ge=1, le=1000)]
     client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
+    arrivals: Arrivals | None = None
     duration_s: Positive
     warmup_s: NotNegative
     max_drain_s: NotNegative
@@ -101,6 +112,11 @@ class WorkloadSpec(_Table):
     def _consistent(self) -> Self:
         check_workload(self)
         return self
+
+    def traffic(self) -> TrafficKind:
+        """The kind of its arrivals, ``gamma`` where the file names none. Raises UsageError."""
+        chosen = self.arrivals or Arrivals(kind=DEFAULT)
+        return traffic_kind(chosen.kind, chosen.params)
 
     def name_clients(self, count: int) -> tuple[str, ...]:
         """What ``count`` clients are called, in order: their own names, else ``client-N``."""

@@ -1,1 +1,45 @@
-"""Traffic: when programs arrive. ``source`` says what any kind of it provides, one file each."""
+"""Traffic: when programs arrive. One kind a file; ``source`` says what each provides.
+
+To add one: write its file, add its line here. A workload file names it: ``arrivals = { kind =
+"NAME", params = { ... } }``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.errors.validation import explain
+from fairbench.workloads.traffic.source import TrafficKind
+
+DEFAULT = "gamma"
+# Paths, not classes, so that a run imports only what it needs.
+KINDS = {DEFAULT: "fairbench.workloads.traffic.gamma:Gamma"}
+
+
+def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
+    """A kind of traffic with its parameters.
+
+    Raises UsageError for an unknown kind, an unknown parameter or a value that is not allowed.
+    """
+    if name not in KINDS:
+        raise unknown_name("kind of arrivals", name, KINDS)
+    module, _, attribute = KINDS[name].partition(":")
+    kind: Any = getattr(import_module(module), attribute)
+    known = [field.name for field in fields(kind.Params)]
+    for key in params:
+        if key not in known:
+            raise unknown_name(f"parameter of arrivals {name}", key, known)
+    try:
+        made: TrafficKind = kind(
+            TypeAdapter(kind.Params).validate_json(json.dumps(dict(params)), strict=True)
+        )
+    except ValidationError as error:
+        raise UsageError(explain(error, f"arrivals.{name}")) from None
+    return made

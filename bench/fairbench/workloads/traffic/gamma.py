@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from fairbench.workloads.traffic.source import Arrival
+from fairbench.workloads.traffic.source import Arrival, Load
 
 
 class Rate(NamedTuple):
@@ -51,6 +51,35 @@ class GammaArrivals:
 
     def last_arrival_s(self, rng: random.Random) -> float:
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
+
+
+class Gamma:
+    """The kind ``gamma``: rates as asked for, gaps of the burstiness asked for."""
+
+    @dataclass(frozen=True)
+    class Params:
+        """None: rate and burstiness are the scenario's and the command line's."""
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def usual(self, load: Load) -> GammaArrivals:
+        rates = (Rate(0.0, load.programs_per_s),)
+        return GammaArrivals(rates, load.burstiness, load.num_programs, load.until_s)
+
+    def misbehaving(
+        self, load: Load, rate_multiple: float, until_fraction: float | None
+    ) -> GammaArrivals:
+        rate, wanted = load.programs_per_s, load.num_programs
+        rates: tuple[Rate, ...] = (Rate(0.0, rate * rate_multiple),)
+        work = rate_multiple
+        if until_fraction is not None:
+            work = until_fraction * rate_multiple + (1 - until_fraction)
+            if rate < inf:
+                length_s = load.until_s if wanted is None else min(load.until_s, wanted / rate)
+                rates = (*rates, Rate(until_fraction * length_s, rate))
+        count = None if wanted is None else max(1, round(wanted * work))
+        return GammaArrivals(rates, load.burstiness, count, load.until_s)
 
 
 def arrival_times(

@@ -19,6 +19,37 @@ class Arrival(NamedTuple):
     item: Item | None = None
 
 
+class Load(NamedTuple):
+    """What a workload and the command line ask of one client's traffic.
+
+    ``client`` is its number. It sends ``programs_per_s`` (``inf``: all at once), ``num_programs``
+    at most (None: no limit) and none from ``until_s`` on; ``burstiness`` is that of its gaps.
+    """
+
+    client: int
+    programs_per_s: float
+    burstiness: float
+    num_programs: int | None
+    until_s: float
+
+
+class TrafficKind(Protocol):
+    """Makes the arrivals of a run's clients. ``Params`` is a frozen dataclass, as of a scheduler.
+
+    What a kind cannot obey, such as a rate where the times are given, it refuses with a UsageError.
+    """
+
+    def usual(self, load: Load) -> ArrivalSource:
+        """The arrivals of a well-behaved client."""
+        ...
+
+    def misbehaving(
+        self, load: Load, rate_multiple: float, until_fraction: float | None
+    ) -> ArrivalSource:
+        """Those of one who sends so many times as much, up to that fraction of the run."""
+        ...
+
+
 class ArrivalSource(Protocol):
     """When one client's programs arrive. Immutable: it can be asked again, and by another process.
 
