@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -38,8 +39,13 @@ def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
             raise unknown_name(f"parameter of arrivals {name}", key, known)
     try:
         made: TrafficKind = kind(
-            TypeAdapter(kind.Params).validate_json(json.dumps(dict(params)), strict=True)
+            _adapter(kind.Params).validate_json(json.dumps(dict(params)), strict=True)
         )
     except ValidationError as error:
         raise UsageError(explain(error, f"arrivals.{name}")) from None
     return made
+
+
+@cache
+def _adapter(params_class: type) -> TypeAdapter[Any]:
+    return TypeAdapter(params_class)
