@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -106,7 +107,7 @@ def _schemas_of(metrics: tuple[Metric, ...]) -> Schemas:
         for metric in of_run
         if metric.presence is Presence.IN_REPORTS
     }
-    clients: Any = list[client]  # type: ignore[valid-type]  # a type that is made here
+    clients: Any = GenericAlias(list, client)  # of a type that is made here
     return Schemas(
         create_model("_Summary", __base__=run, clients=(clients, ...)),
         create_model("_WholeSummary", __base__=_Whole, **in_reports),

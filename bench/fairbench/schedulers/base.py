@@ -110,7 +110,7 @@ class LocalScheduler(ABC):
 
         Only for a scheduler with ``orders_retraction``; without it the engine's own order holds.
         """
-        raise NotImplementedError(f"{self.name} declares orders_retraction and has no order")
+        raise RunFailed(f"{self.name} declares orders_retraction and has no retraction_order")
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         """A running request lost its memory, or was preempted, and is about to wait again."""

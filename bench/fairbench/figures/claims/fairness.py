@@ -25,7 +25,11 @@ def judge_jain(cells: Sequence[SchedulerResults]) -> Finding:
     at = [indices(place, "jain_index", FAIREST_FIRST) for place in by_place(cells).values()]
     known = [values for values in at if values is not None]
     ordered = sum(_ordered(values) for values in known) / len(known)
-    gaps = [median(a - b for a, b in zip(*pair, strict=True)) for pair in pairwise(zip(*known))]  # noqa: B905
+    by_scheduler = list(zip(*known, strict=True))
+    gaps = [
+        median(a - b for a, b in zip(fairer, other, strict=True))
+        for fairer, other in pairwise(by_scheduler)
+    ]
     above_preble = sum(values[1] > values[2] for values in known) / len(known)
     return Finding(
         f"the order holds in {ordered:.0%} of {len(known)} places; median gaps VTC - D2LPM "
