@@ -59,6 +59,7 @@ def test_all_are_ready_and_then_gone(tmp_path):
 
 def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
     pids = tmp_path / "pids"
+    pids.touch()  # the good one may be stopped before it has begun
     recipes = [recipe("good", "--pids", str(pids)), recipe("bad", "--exit", "3")]
     with pytest.raises(RunFailed) as caught:
         start_all(recipes, tmp_path, timeout_s=WAIT_S)
