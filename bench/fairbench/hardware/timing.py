@@ -77,12 +77,22 @@ class TimingProfile:
 
     def prefill_ps(self, chunks: list[Chunk]) -> int:
         """One prefill iteration."""
+        return self.step_ps(chunks, 0, 0)
+
+    def step_ps(self, chunks: list[Chunk], sequences: int, context_tokens: int) -> int:
+        """One iteration of prefill chunks and of so many decoding sequences together.
+
+        Their tokens go through the linear layers as one; without chunks it is ``decode_ps``.
+        """
         c = self.coefficients_ms
-        total = self._prefill_ms(sum([new for _, new in chunks])) + c["c_npf"] * len(chunks)
-        total += c.get("c_pf", 0.0)
+        tokens = sum([new for _, new in chunks]) + sequences
+        total = self._prefill_ms(tokens) + c["c_npf"] * len(chunks)
+        if chunks:
+            total += c.get("c_pf", 0.0)
         for prefix, new in chunks:
             total += max(c["c_A"] * new * (prefix + (new + 1) / 2), c["c_K"] * prefix)
-        return round(total * PS_PER_MS)
+        total += c["c_nd"] * sequences
+        return round(total * PS_PER_MS) + self.context_ps * context_tokens
 
     def _batch_time(self, sequences: int) -> int:
         ms = self._linear_ms(sequences) + self.coefficients_ms["c_nd"] * sequences

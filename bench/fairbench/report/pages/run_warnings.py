@@ -32,9 +32,10 @@ def run_warnings(summary: Summary) -> Iterator[str]:
             "unfinished at the end; a percentile that falls among them is a lower bound (> x)."
         )
     if is_extrapolated(summary):
+        outside = percent(summary["outside_fit_ratio"])
         yield (
-            f"{percent(summary['outside_fit_ratio'])} of the busy time lies outside what the timing "
-            "profile was fitted to (larger batches, or more context): extrapolated."
+            f"{outside} of the busy time lies outside what the timing profile was fitted to "
+            "(larger batches, or more context): extrapolated."
         )
     yield from _of_the_window(summary)
     if is_above_bound(summary):
