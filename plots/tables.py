@@ -352,6 +352,40 @@ def measured() -> str:
     return as_markdown(header, body)
 
 
+def serving() -> str:
+    """Runs of real serving engines that nothing was fitted to: errors under two profiles."""
+    return _serving("false")
+
+
+def serving_fitted() -> str:
+    """The runs that the measured profile was fitted to."""
+    return _serving("true")
+
+
+def _serving(fitted: str) -> str:
+    """Errors with the measured profile, and on an A100 with the operator profile beside them."""
+    columns = {}
+    for name in ("validation", "operator-profile"):
+        path = ROOT / "results" / "serving" / f"{name}.csv"
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                columns[name, row["run"], row["number"].split("/")[0]] = row
+    body = []
+    runs = {row["run"]: row["fitted"] for row in columns.values()}
+    for run in (run for run in runs if runs[run] == fitted):
+        cells = []
+        for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
+            new, old = (columns[name, run, number] for name in ("validation", "operator-profile"))
+            before = f" ({float(old['error_pct']):+.0f})" if "-a100-" in run else ""
+            measured = float(new["measured"])
+            text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
+            cells += [text, f"{float(new['error_pct']):+.0f}%{before}"]
+        body.append((run, *cells))
+    header = ("run", "tok/s", "error", "TPOT P50, ms", "error", "TTFT P50, s", "error",
+              "TTFT P99, s", "error")  # fmt: skip
+    return as_markdown(header, body)
+
+
 def claims() -> str:
     """How many of the paper's claims come out, of ``fairbench reproduce claims``."""
     with (ROOT / "results" / "claims.csv").open(encoding="utf-8", newline="") as file:
@@ -471,6 +505,8 @@ MADE: dict[str, Callable[[], str]] = {
     "fig7": fig7,
     "fig4": fig4,
     "measured": measured,
+    "serving": serving,
+    "serving-fitted": serving_fitted,
     "claims": claims,
     "claims-on-cells": claims_on_cells,
 }

@@ -15,6 +15,7 @@ from fairbench.hardware.timing import PS_PER_MS
 from fairbench.schedulers.gateway.token_bucket import TokenBucket
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import Clock
+from fairbench.validate.serving.calibrate import fit
 from fairbench.validate.serving.closed_loop import NEXT_REQUEST_MS, ClosedLoop
 from fairbench.validate.serving.compare import compare_serving
 from fairbench.validate.serving.files import load_serving
@@ -251,3 +252,15 @@ def test_tested_runs_come_out_and_the_operator_profile_does_worse():
         assert measured.ttft[0].p50_s.within(10)
         assert measured.ttft[0].p99_s.within(5)
         assert abs(other.throughput.error_pct) > 10
+
+
+@needs_measured
+@pytest.mark.slow
+def test_the_fit_gives_the_bundled_profile():
+    *_, found = fit(load_serving(SHARED))
+    for sequences, context in ((1, 1_000), (8, 4_000), (64, 30_000), (100, 400_000)):
+        expected = found.profile.decode_ps(sequences, context)
+        assert PROFILE.decode_ps(sequences, context) == pytest.approx(expected, rel=0.005)
+    for tokens in (1, 400, 8_000):
+        expected = found.profile.prefill_ps([(0, tokens)])
+        assert PROFILE.prefill_ps([(0, tokens)]) == pytest.approx(expected, rel=0.005)

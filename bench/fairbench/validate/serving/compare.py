@@ -19,6 +19,7 @@ RATE_TARGET_PCT = 5.0  # throughput, service rate of each client, time per outpu
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0  # of times to first token that exceed LONG_TTFT_S
 LONG_TTFT_S = 0.1
 JAIN_TARGET = 0.02
+REFUSED_TARGET = 0.01  # of all requests
 SLICES = 4
 
 
@@ -177,9 +178,11 @@ def _windows(simulated: ServingRun, measured: ServingRun) -> Iterator[Window]:
 
 def _misses(run: ServingComparison) -> Iterator[str]:
     rates = [("throughput", run.throughput), ("time per output token P50", run.tpot_p50_ms)]
-    for name, pair in [*rates, ("refused", run.refused)]:
+    for name, pair in rates:
         if not pair.within(RATE_TARGET_PCT):
             yield _miss(name, pair, RATE_TARGET_PCT)
+    if abs(run.refused.simulated - run.refused.measured) > REFUSED_TARGET * run.requests:
+        yield _miss("refused", run.refused, 100 * REFUSED_TARGET)
     for ttft in run.ttft:
         for rank, pair, target in (
             ("P50", ttft.p50_s, P50_TARGET_PCT),

@@ -24,12 +24,12 @@ FITTED, MISSED = "*", "!"
 
 def serving_text(runs: list[ServingComparison]) -> str:
     """Tables, tested and fitted runs apart, and missed targets."""
-    profiles = ", ".join(sorted({run.profile for run in runs}))
+    profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]
     blocks: list[RenderableType] = [
-        Text("simulated against measured runs of real serving engines"),
-        Text(f"timing profile {profiles}"),
+        Text("runs of real serving engines: as measured, and how far off the simulator is"),
+        *(Text(f"timing profile {profile}") for profile in profiles),
         Text(f"{FITTED} the measured profile was fitted to this run    {MISSED} misses a target"),
     ]
     for title, some in (("tested", tested), ("fitted", fitted)):
@@ -41,17 +41,17 @@ def serving_text(runs: list[ServingComparison]) -> str:
 
 
 def _table(title: str, runs: list[ServingComparison]) -> Table:
-    headings = ("", "tok/s\nerror", "TPOT ms\nP50", "\nerror", "TTFT ms\nP50", "\nerror",
-                "\nP99", "\nerror", "Jain\n")  # fmt: skip
+    headings = ("clients", "tok/s\nerror", "TPOT P50\nms", "\nerror", "TTFT P50\nms", "\nerror",
+                "P99\nms", "\nerror", "Jain\nsim./meas.")  # fmt: skip
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(f"{title}, simulated/measured\nrun", overflow="fold")
+    table.add_column(f"{title}\nrun", overflow="fold")
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
     for run in runs:
         head = (
             run.name + (FITTED if run.fitted else ""),
             _error(run.throughput, RATE_TARGET_PCT),
-            _both(run.tpot_p50_ms),
+            number(run.tpot_p50_ms.measured),
             _error(run.tpot_p50_ms, RATE_TARGET_PCT),
         )
         for row, ttft in enumerate(run.ttft):
@@ -60,21 +60,13 @@ def _table(title: str, runs: list[ServingComparison]) -> Table:
                 head[0] if not row else "",
                 ttft.group if len(run.ttft) > 1 else "",
                 *(head[1:] if not row else ("", "", "")),
-                _both(_ms(ttft.p50_s)),
+                number(1_000 * ttft.p50_s.measured),
                 _error(ttft.p50_s, P50_TARGET_PCT, LONG_TTFT_S),
-                _both(_ms(ttft.p99_s)),
+                number(1_000 * ttft.p99_s.measured),
                 _error(ttft.p99_s, P99_TARGET_PCT, LONG_TTFT_S),
                 _jain(jain) if not row and len(run.ttft) > 1 else "",
             )
     return table
-
-
-def _ms(pair: Pair) -> Pair:
-    return Pair(1_000 * pair.simulated, 1_000 * pair.measured)
-
-
-def _both(pair: Pair) -> str:
-    return f"{number(pair.simulated)}/{number(pair.measured)}"
 
 
 def _jain(pair: Pair | None) -> str:
