@@ -57,6 +57,7 @@ class TimingProfile:
     pool: KVPool
     frontend: Frontend = Frontend()
     fit_domain: FitDomain | None = None  # None: nobody knows
+    shared_read: float = 1.0  # cost of context that another sequence of the batch has read as well
 
     @cached_property
     def context_ps(self) -> int:
@@ -74,6 +75,13 @@ class TimingProfile:
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
         """One decode step of so many sequences with so many context tokens in all."""
         return self._batch_ps(sequences) + self.context_ps * context_tokens
+
+    def saved_ps(self, shared_tokens: int) -> int:
+        """What a decode step saves on context tokens that several of its sequences have in common.
+
+        They are counted once for each sequence but the first. Nothing if ``shared_read`` is 1.
+        """
+        return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
     def prefill_ps(self, chunks: list[Chunk]) -> int:
         """One prefill iteration."""

@@ -96,8 +96,10 @@ class Simulation:
         self.spec = spec
         self.plans = plans
         params = make_params("engine", EngineParams, spec.settings)
+        timing = make_params("timing", TimingParams, spec.settings)
         self.profile = slowed(load_profile(spec.gpu), slowdown)
-        self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
+        self.profile = replace(self.profile, shared_read=timing.shared_prefix_read)
+        self.timing_error_pct = timing.error_pct
         if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
             self.profile = perturbed(self.profile, self.timing_error_pct, rng)

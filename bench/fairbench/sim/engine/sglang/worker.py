@@ -305,7 +305,10 @@ class Worker:
             len(self.waiting) and (self._preempts or not self._batch_is_full)
         ):
             steps = 1
+        # Each token once, with those that this step makes room for.
+        held = cache.capacity - cache.free - cache.evictable + size
         first_ps = self._profile.decode_ps(size, batch.context_tokens)
+        first_ps -= self._profile.saved_ps(max(0, batch.context_tokens - held))
         growth_ps = self._profile.context_ps * size
         self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
         self._await_end(self._run)
