@@ -50,10 +50,11 @@ class TimingProfile:
         """One decode step of so many sequences with so many context tokens in all."""
         return self._batch_ps(sequences) + self.context_ps * context_tokens
 
-    def prefill_ps(self, chunks: list[Chunk]) -> int:
-        """One prefill iteration."""
+    def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
+        """One prefill iteration, its linear layers over ``rows`` if padding makes them more."""
         c = self.coefficients_ms
-        total = self._prefill_ms(sum([new for _, new in chunks])) + c["c_npf"] * len(chunks)
+        tokens = max(sum([new for _, new in chunks]), rows)
+        total = self._prefill_ms(tokens) + c["c_npf"] * len(chunks)
         for prefix, new in chunks:
             total += max(c["c_A"] * new * (prefix + (new + 1) / 2), c["c_K"] * prefix)
         return round(total * PS_PER_MS)
