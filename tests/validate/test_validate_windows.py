@@ -1,5 +1,6 @@
 """Service in windows: the rule by hand, and that a wrong scheduler fails on it."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_input_counts_at_the_first_token_and_outputs_evenly_after_it(start_s, en
 
 def test_slices_add_up_to_the_window_and_windows_to_the_run():
     edges = [0, 2.5, 4.1, 13, 20]
-    parts = [service_between(TWO, WEIGHTS, a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [service_between(TWO, WEIGHTS, start, end) for start, end in pairwise(edges)]
     for client in (0, 1):
         assert sum(part[client] for part in parts) == pytest.approx(10 + 2 * 5)
 
