@@ -83,17 +83,20 @@ class TimingProfile:
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
-    def prefill_ps(self, chunks: list[Chunk]) -> int:
-        """One prefill iteration."""
-        return self.step_ps(chunks, 0, 0)
+    def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
+        """One prefill iteration, its linear layers over ``rows`` if padding makes them more."""
+        return self.step_ps(chunks, 0, 0, rows)
 
-    def step_ps(self, chunks: list[Chunk], sequences: int, context_tokens: int) -> int:
+    def step_ps(
+        self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
+    ) -> int:
         """One iteration of prefill chunks and of so many decoding sequences together.
 
-        Their tokens go through the linear layers as one; without chunks it is ``decode_ps``.
+        Their tokens go through the linear layers as one, over ``rows`` if padding makes them more;
+        without chunks it is ``decode_ps``.
         """
         c = self.coefficients_ms
-        tokens = sum([new for _, new in chunks]) + sequences
+        tokens = max(sum([new for _, new in chunks]) + sequences, rows)
         total = self._prefill_ms(tokens) + c["c_npf"] * len(chunks)
         if chunks:
             total += c.get("c_pf", 0.0)
