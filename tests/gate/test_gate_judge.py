@@ -8,8 +8,8 @@ import pytest
 from fairbench.errors import DataError
 from fairbench.gate.clause import parse_clause
 from fairbench.gate.judge import Verdict, judge_exact, judge_repeated
-from fairbench.gate.metrics import Value
 from fairbench.gate.rank_sum import can_reject, p_larger
+from fairbench.results.values import Value
 
 PASS, FAIL, CANNOT_TELL = Verdict
 LESS = "victim_p99_s"

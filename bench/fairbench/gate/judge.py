@@ -9,8 +9,8 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from fairbench.gate.clause import Clause
-from fairbench.gate.metrics import Value
 from fairbench.gate.rank_sum import can_reject, p_larger
+from fairbench.results.values import Value
 
 
 class Verdict(StrEnum):

@@ -11,9 +11,9 @@ from fairbench.errors import UsageError
 from fairbench.gate.changes import Change, changes, relative_difference
 from fairbench.gate.clause import Clause, parse_clause
 from fairbench.gate.judge import Verdict, judge_exact, judge_repeated
-from fairbench.gate.metrics import ABSENT, Value, values_of
 from fairbench.gate.points import PairedPoint
 from fairbench.report.table import basis
+from fairbench.results.values import ABSENT, Value, values_of
 
 NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no clauses
 
