@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.metrics.metric import Better, Column
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.paired import Decision, difference, paired_mean
+from fairbench.results.paired import Decision, difference, mean_value
 from fairbench.results.values import Value, value_of
 
 BEST, WORST, NEITHER = "*", "!", " "
@@ -74,7 +74,7 @@ def _not_worse(one: Sample, other: Sample, better: Better) -> bool:
 
 
 def _digits(values: Sequence[Value]) -> str:
-    return f"{paired_mean(values) or 0.0:.3g}"
+    return f"{mean_value(values).raw:.3g}"
 
 
 def _badness(sample: Sample, better: Better) -> tuple[float, float]:

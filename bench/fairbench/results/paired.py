@@ -167,7 +167,10 @@ def _p(average: float, spread: float, runs: int) -> float:
     return two_sided_p(average / spread * sqrt(runs), runs - 1)
 
 
-def paired_mean(values: Sequence[Value]) -> float | None:
-    """The mean of the values there are, None of none."""
-    numbers = [_number(value) for value in values if value.raw is not None]
-    return fsum(numbers) / len(numbers) if numbers else None
+def mean_value(values: Sequence[Value]) -> Value:
+    """The mean of values that are all numbers; a bound if one of them is. Undefined of none."""
+    if not values:
+        return Value(None)
+    bounds = {value.bound for value in values if value.bound}
+    average = fsum(map(_number, values)) / len(values)
+    return Value(average, bounds.pop() if len(bounds) == 1 else "")
