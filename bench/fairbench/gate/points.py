@@ -35,12 +35,16 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class PairedPoint:
-    """The same point in the baseline and now: the summaries of its runs, and what to call it."""
+    """The same point in the baseline and now: the summaries of its runs, and what to call it.
+
+    ``experiment`` is what to call it without its seed; simulated points that share it are repeats.
+    """
 
     name: str
     simulated: bool
     before: tuple[Summary, ...]
     after: tuple[Summary, ...]
+    experiment: str = ""
 
 
 def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
@@ -60,8 +64,28 @@ def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
             point.simulated,
             tuple(run.summary for run in point.runs),
             tuple(run.summary for run in after[key].runs),
+            f"{names[index].place}, {names[index].scheduler}",
         )
         for index, (key, point) in enumerate(before.items())
+    ]
+
+
+def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
+    """The points with simulated ones that differ only in the seed joined to one of all seeds."""
+    joined: dict[str, list[PairedPoint]] = {}
+    for pair in pairs:
+        repeated = pair.simulated and pair.experiment
+        joined.setdefault(pair.experiment if repeated else pair.name, []).append(pair)
+    return [
+        group[0]
+        if len(group) == 1
+        else PairedPoint(
+            f"{group[0].experiment}, {len(group)} seeds",
+            False,
+            tuple(summary for pair in group for summary in pair.before),
+            tuple(summary for pair in group for summary in pair.after),
+        )
+        for group in joined.values()
     ]
 
 
