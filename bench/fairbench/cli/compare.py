@@ -12,9 +12,8 @@ from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config.backend import SIM, STARTED
-from fairbench.errors import UsageError
 from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
-from fairbench.execute.comparison_plan import is_stored, plan_comparison
+from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
 from fairbench.report.contrast_table import contrast_text, shown_metrics
 from fairbench.results.contrast import (
@@ -113,8 +112,9 @@ def compare(
         }
     )
     arguments, assignments = sides or [], assigned(settings)
-    _check_usage(arguments, resume, baseline, some=bool(flags or assignments))
-    if resume is None and len(arguments) == 1 and not num_runs:
+    runs = ["num_runs"] if num_runs and resume is None and len(arguments) == 1 else []
+    check_usage(arguments, resume, baseline, given=[*flags, *assignments, *runs])
+    if resume is None and len(arguments) == 1:
         compared = read_alone(Path(arguments[0]), baseline)
     else:
         plan = None if resume else plan_comparison(arguments, flags, assignments, num_runs)
@@ -126,26 +126,6 @@ def compare(
     _print(compared, metric, as_json=as_json)
     if compared.outcome is not None:
         compared.outcome.require_whole()
-
-
-def _check_usage(
-    arguments: list[str], resume: Path | None, baseline: str | None, *, some: bool
-) -> None:
-    """Raise UsageError for what does not go together; ``some`` flags of runs are given."""
-    if resume is not None:
-        if arguments or some or baseline:
-            raise UsageError(f"--resume {resume}: goes on with that comparison as it is: no other")
-        return
-    if not arguments:
-        raise UsageError("nothing to compare: give two schedulers, files or directories")
-    if len(arguments) > 1:
-        if baseline:
-            raise UsageError(f"--baseline {baseline}: the first of several is the baseline")
-        return
-    if not is_stored(arguments[0]):
-        raise UsageError(f"{arguments[0]}: nothing to compare it with: give another after it")
-    if some:
-        raise UsageError(f"{arguments[0]}: what is compared is stored, so nothing is run")
 
 
 def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:

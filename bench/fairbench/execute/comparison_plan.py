@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import UsageError
-from fairbench.execute.requests import experiment
+from fairbench.execute.requests import check_names, experiment
 from fairbench.results.contrast import Side, experiment_key, sides_of
 from fairbench.results.grid import experiment_tables, labels
 from fairbench.results.reading import runs_below
@@ -21,6 +22,11 @@ from fairbench.results.store import EXPERIMENT
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.model import MAX_NAME
 
+# Flags of what is run, by their names with underscores.
+FLAGS = (
+    *("workload", "scenario", "dp", "gpu", "model", "backend"),
+    *("num_programs", "request_rate", "duration", "seed"),
+)
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 
 
@@ -76,6 +82,7 @@ def plan_comparison(
     scheduler, which runs at the place and seeds of the first directory, if there is one. ``flags``
     and ``settings`` are of what is run. Raises UsageError naming what is wrong.
     """
+    check_names(flags, FLAGS)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
     if len(stored) == len(arguments) and (flags or settings or num_runs):
         given = ", ".join([*flags, *settings, *(["num_runs"] if num_runs else [])])
@@ -90,6 +97,28 @@ def plan_comparison(
         if key in keys[:number]:
             raise UsageError(f"{arguments[number]}: the same experiment twice: nothing to compare")
     return Plan(tuple(members), _seeds(members, flags, model, num_runs))
+
+
+def check_usage(
+    arguments: Sequence[str],
+    resume: str | PathLike[str] | None,
+    baseline: str | None,
+    *,
+    given: Sequence[str],
+) -> None:
+    """Raise UsageError for what does not go together; ``given`` are the flags of what is run."""
+    if resume is not None:
+        if arguments or given or baseline:
+            raise UsageError(f"resume {resume}: goes on with that comparison as it is: no other")
+    elif not arguments:
+        raise UsageError("nothing to compare: give two schedulers, files or directories")
+    elif len(arguments) > 1:
+        if baseline:
+            raise UsageError(f"baseline {baseline}: of several, the first is the baseline")
+    elif arguments[0] and not is_stored(arguments[0]):
+        raise UsageError(f"{arguments[0]}: nothing to compare it with: give another after it")
+    elif given:
+        raise UsageError(f"{', '.join(given)}: what is compared is stored, so nothing is run")
 
 
 def is_stored(argument: str) -> bool:
