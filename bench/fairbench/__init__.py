@@ -1,7 +1,7 @@
 """fairbench: is this LLM serving scheduler fair, and what does fairness cost?
 
 The command's Python interface: ``run`` and ``sweep`` take its flags as keywords, ``load`` and
-``load_sweep`` read what it saved, ``compare`` puts results side by side. What is imported with
+``load_sweep`` read what it saved, ``compare`` pairs experiments by seed. What is imported with
 them comes when they are first used, so that ``import fairbench`` costs next to nothing.
 
     result = fairbench.run(scheduler="d2lpm", dp=4)
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairbench.api.comparison import compare
+    from fairbench.api.comparison import Comparison, compare
     from fairbench.api.result import Result
     from fairbench.api.runs import load, run
     from fairbench.api.sweeps import SweepResult, load_sweep, sweep
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "DataError",
     "FairbenchError",
     "Interrupted",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "api.comparison",
     "DataError": "errors",
     "FairbenchError": "errors",
     "Interrupted": "execute.interruption",

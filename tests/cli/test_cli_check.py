@@ -82,13 +82,14 @@ def test_without_a_clause_only_simulated_runs_can_be_checked(tmp_path):
     assert "measured" not in result.stderr
 
 
-def test_measured_runs_too_few_for_a_test_pass_only_when_told_to(tmp_path):
+def test_measured_runs_too_few_to_tell_pass_only_when_told_to(tmp_path):
     arguments = ["check", tmp_path / "a", tmp_path / "b", "--fail-if", "jain_index:-0.02"]
     measured(tmp_path / "a", "jain_index", [0.9, 0.91])
-    measured(tmp_path / "b", "jain_index", [0.5, 0.51])
+    measured(tmp_path / "b", "jain_index", [0.5, 0.8])
     result = invoke(*arguments)
     assert result.exit_code == 1
-    assert "2 and 2 runs are too few for a test at 0.05" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "-0.235 [-1.15, +0.6805] from the limit, paired over 2 seeds; about 5 more" in said
     assert invoke(*arguments, "--cannot-tell", "pass").exit_code == 0
     assert invoke(*arguments, "--cannot-tell", "pass", "--alpha", "0.2").exit_code == 1
 

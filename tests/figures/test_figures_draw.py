@@ -93,7 +93,7 @@ class TestFig7:
         assert text.startswith(f"simulated on {PROFILE}; seed 0. ")
         text = origin(fig7.draw(self.cells(seeds=(0, 1, 2))))
         assert text.startswith(
-            f"simulated on {PROFILE}; seeds 0 to 2, mean and 95% bootstrap interval. "
+            f"simulated on {PROFILE}; seeds 0 to 2, mean and 95% interval (Student's t). "
         )
 
     def test_several_seeds_have_a_band(self):

@@ -10,7 +10,7 @@ def test_one_seed_has_no_interval():
 
 
 def test_several_seeds_have():
-    interval = "mean and 95% bootstrap interval"
+    interval = "mean and 95% interval (Student's t)"
     some = [cell("lpm", seeds=(0, 1)), cell("vtc", seeds=(0, 1, 2))]
     assert provenance(some) == f"simulated on {PROFILE}; seeds 0 to 2, {interval}"
     assert provenance([cell("lpm", seeds=(4, 2, 9))]).endswith(f"seeds 2, 4, 9, {interval}")

@@ -4,6 +4,8 @@ import pytest
 from gate_helpers import measured, store
 
 from fairbench.errors import DataError
+from fairbench.gate.judge import Verdict
+from fairbench.gate.outcome import judge
 from fairbench.gate.points import read_pairs
 
 
@@ -109,3 +111,42 @@ def test_an_experiment_that_someone_broke_is_refused(tmp_path, line, instead, mi
     (run / "experiment.toml").write_text(text.replace(line, instead))
     with pytest.raises(DataError, match=rf"experiment\.toml: {missing}: missing"):
         read_pairs(run, run)
+
+
+def test_simulated_seeds_are_judged_together_and_their_changes_listed_apart(tmp_path):
+    for seed in (1, 2, 3):
+        store(tmp_path / "a" / str(seed), spec={"seed": seed}, victim_p99_s=10.0 * seed)
+        store(tmp_path / "b" / str(seed), spec={"seed": seed}, victim_p99_s=10.5 * seed)
+    store(tmp_path / "a" / "lpm", spec={"scheduler": "lpm"}, victim_p99_s=5.0)
+    store(tmp_path / "b" / "lpm", spec={"scheduler": "lpm"}, victim_p99_s=5.6)
+    pairs = read_pairs(tmp_path / "a", tmp_path / "b")
+    outcome = judge(pairs, ["victim_p99_s:+10%"], alpha=0.05)
+    found = {row.point: (row.verdict, row.reason) for row in outcome.rows}
+    assert found == {
+        "chat none dp 1, vtc, 3 seeds": (
+            Verdict.PASS,
+            "-5% [-5%, -5%] from the limit, paired over 3 seeds",
+        ),
+        "chat none dp 1, lpm, seed 0": (Verdict.FAIL, ""),
+    }
+    assert outcome.points == 4
+    without = judge(pairs, [], alpha=0.05)
+    assert [row.point.rpartition(", ")[2] for row in without.rows] == [
+        *("seed 1", "seed 2", "seed 3", "seed 0")
+    ]
+    assert all(row.verdict is Verdict.FAIL for row in without.rows)
+
+
+def test_repeats_of_a_seed_are_one_value_of_it(tmp_path):
+    for side, values in (("a", (1.0, 3.0, 4.0)), ("b", (2.0, 4.0, 5.0))):
+        for number, one in enumerate(values):
+            spec = {"backend": {"base_url": "http://127.0.0.1:1"}, "scheduler": "as served"}
+            flags = {**spec, "seed": number // 2}
+            edited = {"simulated": False, "served": "a server", "victim_p99_s": one}
+            store(tmp_path / side / str(number), spec=flags, **edited)
+    outcome = judge(read_pairs(tmp_path / "a", tmp_path / "b"), ["victim_p99_s:+0"], alpha=0.05)
+    (row,) = outcome.rows
+    assert (row.verdict, row.reason) == (
+        Verdict.FAIL,
+        "+1 [+1, +1] from the limit, paired over 2 seeds",
+    )

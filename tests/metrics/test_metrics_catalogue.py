@@ -11,7 +11,6 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.figures import fig1, fig7, fig11
 from fairbench.gate.clause import parse_clause
-from fairbench.gate.metrics import values_of
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
 from fairbench.metrics.unknown import forget_needing
@@ -21,6 +20,7 @@ from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare
 from fairbench.results.intervals import combine
 from fairbench.results.summary_schema import check_summary
+from fairbench.results.values import values_of
 from fairbench.sim.run import simulate
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,10 +8,18 @@ from hypothesis import strategies as st
 
 from fairbench.metrics.metric import Better
 from fairbench.report.marks import BEST, NEITHER, WORST, marks_of
+from fairbench.results.values import Value
+
+SIGNS = {"lower_bound": ">", "upper_bound": "<"}
 
 
-def metric(mean, *bounds):
-    return {"mean": mean, **dict.fromkeys(bounds, True)}
+def metric(value, *bounds):
+    """A value of one seed."""
+    return {0: Value(value, *(SIGNS[bound] for bound in bounds))}
+
+
+def over_seeds(*raw):
+    return {seed: Value(one) for seed, one in enumerate(raw)}
 
 
 @pytest.mark.parametrize(
@@ -21,7 +29,8 @@ def metric(mean, *bounds):
         ([metric(1.001), metric(1.002), metric(3.0)], "**!"),
         ([metric(1.001), metric(1.002)], "  "),
         ([metric(1.0)], " "),
-        ([None, metric(1.0), metric(3.0)], " *!"),
+        ([metric(None), metric(1.0), metric(3.0)], " *!"),
+        ([{}, metric(1.0), metric(3.0)], " *!"),
         # The first may be worse than all: neither the best nor the worst is known.
         ([metric(1.0, "lower_bound"), metric(2.0), metric(3.0)], "   "),
         ([metric(1.0), metric(8.0, "lower_bound"), metric(9.0, "lower_bound")], "*!!"),
@@ -64,4 +73,36 @@ def test_marks_are_only_what_is_certain(values):
 
 
 def test_of_what_is_neither_better_nor_worse_nothing_is_marked():
-    assert marks_of([metric(1.0), None, metric(2.0)], Better.NEITHER) == [NEITHER] * 3
+    assert marks_of([metric(1.0), metric(None), metric(2.0)], Better.NEITHER) == [NEITHER] * 3
+
+
+LOADS = (10.0, 20.0, 30.0)  # of three seeds, far apart
+
+
+def shifted(by, noise=(0.0, 0.1, -0.1)):
+    return over_seeds(*(load + by + one for load, one in zip(LOADS, noise, strict=True)))
+
+
+def test_over_seeds_a_mark_is_what_paired_differences_are_certain_of():
+    # Each interval is 50 wide, so only pairs can tell them apart.
+    assert marks_of([shifted(0), shifted(2), shifted(5)], Better.LESS) == [BEST, NEITHER, WORST]
+    noisy = shifted(1, (2.0, -3.0, 1.0))
+    assert marks_of([shifted(0), noisy, shifted(5)], Better.LESS) == [NEITHER] * 3
+    assert marks_of([shifted(0), noisy, shifted(50)], Better.LESS)[2] == WORST
+
+
+def test_over_seeds_what_prints_the_same_is_marked_the_same():
+    assert marks_of([shifted(0), shifted(1e-6), shifted(5)], Better.LESS) == [BEST, BEST, WORST]
+    assert marks_of([shifted(0), shifted(1e-6)], Better.LESS) == [NEITHER] * 2
+
+
+def test_a_seed_without_a_value_leaves_no_mark():
+    lacking = shifted(0) | {1: Value(None)}
+    assert marks_of([lacking, shifted(50)], Better.LESS) == [NEITHER] * 2
+    fewer = {0: Value(1.0)}  # one seed in common
+    assert marks_of([fewer, shifted(50)], Better.LESS) == [NEITHER] * 2
+
+
+def test_what_is_only_known_to_be_above_all_others_is_worst_together():
+    censored = {seed: Value(load + 50.0, ">") for seed, load in enumerate(LOADS)}
+    assert marks_of([shifted(0), censored, censored], Better.LESS) == [BEST, WORST, WORST]

@@ -1,4 +1,4 @@
-"""Bootstrap intervals and the summary of several runs."""
+"""Intervals of means, and the summary of several runs."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.report.interval_lines import repeat_lines, show
-from fairbench.results.intervals import bootstrap, combine
+from fairbench.results.intervals import METHOD, combine, t_interval
 
 
 def summary(seed, **values):
@@ -41,29 +41,56 @@ def summary(seed, **values):
     return {**fixed, **place, **shown, **rest, **values}
 
 
-def test_the_interval_of_two_values_is_known():
-    # Resampled means of {0, 1} are 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
-    assert bootstrap([0.0, 1.0]) == (0.0, 1.0)
+def coverage(draw, size, samples=3000, truth=0.0):
+    """How often the interval of ``size`` values has the mean of their law."""
+    random = np.random.default_rng(size)
+    rows = (t_interval(draw(random, size).tolist()) for _ in range(samples))
+    return sum(low <= truth <= high for _, low, high in rows) / samples
 
 
-def test_the_interval_of_many_values_is_that_of_the_normal_law():
-    values = np.random.default_rng(1).normal(10, 2, size=400)
-    low, high = bootstrap(list(values))
-    half = 1.96 * values.std() / 20
-    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.03)
+@pytest.mark.parametrize("size", [2, 3, 5, 10])
+def test_an_interval_covers_the_mean_of_a_normal_law_in_95_of_100_cases(size):
+    assert coverage(lambda random, n: random.normal(size=n), size) == pytest.approx(0.95, abs=0.015)
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8))
-def test_the_interval_lies_within_the_values_and_is_the_same_again(values):
-    low, high = bootstrap(values)
-    slack = 1e-9 * max(map(abs, values))
-    assert min(values) - slack <= low <= high <= max(values) + slack
-    assert bootstrap(values) == (low, high)
+def exponential(random, n):
+    return random.exponential(size=n)
 
 
-def test_no_value_has_no_interval():
+def test_of_skewed_values_it_covers_less_as_the_documents_say():
+    found = [coverage(exponential, n, truth=1.0) for n in (3, 5, 10)]
+    assert found == pytest.approx([0.885, 0.883, 0.901], abs=0.015)
+
+
+def test_differences_of_skewed_values_are_covered_again():
+    def pairs(random, n):
+        return exponential(random, n) - exponential(random, n)
+
+    assert min(coverage(pairs, n) for n in (3, 5, 10)) >= 0.94
+
+
+def test_intervals_known_by_hand():
+    # Mean 4, deviation 2, so 2 / sqrt(3) on either side times t(0.975, 2) = 4.30265.
+    half = 4.30265 * 2 / 3**0.5
+    assert t_interval([2, 4, 6]) == pytest.approx((4, 4 - half, 4 + half), abs=1e-4)
+    assert t_interval([0.0, 1.0])[1:] == pytest.approx((-5.8531, 6.8531), abs=1e-4)
+    assert t_interval([7.0] * 5) == (7, 7, 7)
+    assert t_interval([0.0, 1.0], least=0.0, most=1.0) == (0.5, 0.0, 1.0)
+
+
+def test_one_value_has_no_interval_and_none_no_mean():
+    assert t_interval([3.0]) == (3.0, None, None)
     with pytest.raises(ValueError, match="no values"):
-        bootstrap([])
+        t_interval([])
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8), st.floats(0.1, 10))
+def test_the_mean_is_in_the_interval_which_scales_with_the_values(values, factor):
+    average, low, high = t_interval(values)
+    assert low <= average <= high
+    scaled = t_interval([factor * value for value in values])
+    expected = [factor * end for end in (average, low, high)]
+    assert scaled == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_runs_are_combined_key_by_key():
@@ -74,7 +101,8 @@ def test_runs_are_combined_key_by_key():
     combined = combine(runs)
     assert combined["seeds"] == [1, 2]
     assert combined["jain_index"]["mean"] == pytest.approx(0.6)
-    assert combined["max_service_gap"] == {"mean": 8.0, "low": 8.0, "high": 8.0, "runs": 1}
+    assert combined["max_service_gap"] == {"mean": 8.0, "low": None, "high": None, "runs": 1}
+    assert combined["jain_index"]["high"] == 1.0  # an index is no more, whatever the interval
     assert combined["victim_p99_s"]["lower_bound"] is True
     assert "lower_bound" not in combined["victim_p50_s"]
     assert combined["scheduler"] == "vtc"
@@ -83,7 +111,9 @@ def test_runs_are_combined_key_by_key():
     assert combined["clients"][0]["misbehaving"] is True
     lines = list(repeat_lines(combined))
     assert max(map(len, lines)) <= 100
-    assert any("8 [8, 8] (1 of 2 runs)" in line for line in lines)
+    assert METHOD in lines[1]
+    assert any(line.endswith(" 8 (1 of 2 runs)") for line in lines)
+    assert any(line.endswith(" 0.600 [0.000, 1.000]") for line in lines)
 
 
 def test_a_metric_no_run_defines_is_null_and_a_dash():

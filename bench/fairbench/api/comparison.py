@@ -1,32 +1,191 @@
-"""Results side by side."""
+"""Results side by side, and experiments against the first, paired by seed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Unpack
 
 import pyarrow as pa
 
+from fairbench.api.flags import CompareFlags
 from fairbench.api.result import Result
+from fairbench.cli.progress import shown_progress
 from fairbench.errors import UsageError
-from fairbench.results.grid import labels
+from fairbench.execute.comparison import carry_out, go_on, read_alone
+from fairbench.execute.comparison_plan import check_usage, plan_comparison
+from fairbench.execute.context import run_context
+from fairbench.execute.interruption import Interrupted
+from fairbench.report.contrast_table import contrast_text, shown_metrics
+from fairbench.results.comparison import ComparedRun
+from fairbench.results.contrast import (
+    Contrast,
+    Side,
+    check_metrics,
+    contrast,
+    contrast_json,
+    known_metrics,
+    sides_of,
+)
+from fairbench.results.grid import Label, labels
+
+One = Result | str | PathLike[str]
 
 
-def compare(*results: Result) -> pa.Table:
-    """The metrics of some runs as an Arrow table, one row a run.
+class Comparison:
+    """What ``compare`` found.
 
-    A row begins with ``place``, what the run is of, and ``run``, its scheduler there: only rows of
-    one place and seed had the same load. Raises UsageError without a result.
+    ``runs`` is an Arrow table of the metrics of every run, one row each, that begins with
+    ``place``, ``run`` (its scheduler there) and ``seed``. ``differences`` has one row per metric
+    and pair of experiments: both means, the difference paired by seed, its 95% interval, and
+    whether the other is ``better`` or ``worse`` than the baseline, the ``same``, or nobody can
+    tell, and then about how many more seeds would. Printed, it is what ``fairbench compare``
+    prints.
     """
-    if not results:
-        raise UsageError("nothing to compare: give some results")
-    named = labels([result.experiment for result in results])
+
+    def __init__(self, groups: Sequence[Sequence[Side]], metrics: Sequence[str] | None) -> None:
+        sides = [side for group in groups for side in group]
+        if metrics:
+            check_metrics(metrics, sides)
+        known = known_metrics(sides)
+        self._contrasts = list(_contrasts(groups, metrics or known))
+        shown = metrics or [key for key in shown_metrics() if key in known]
+        self._shown = list(_contrasts(groups, shown))
+        self.runs = _runs([run for side in sides for run in side.runs.values()])
+        self.differences = _differences(self._contrasts)
+
+    def __str__(self) -> str:
+        return contrast_text(self._shown).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<fairbench.Comparison {self.runs.num_rows} runs, {len(self._shown)} pairs>"
+
+
+def compare(
+    *sides: One | Sequence[Result],
+    settings: Mapping[str, Any] | None = None,
+    num_runs: int | None = None,
+    metrics: Sequence[str] | None = None,
+    baseline: str | None = None,
+    result_dir: str | PathLike[str] | None = None,
+    resume: str | PathLike[str] | None = None,
+    show_progress: bool = False,
+    **flags: Unpack[CompareFlags],
+) -> Comparison:
+    """Compare experiments with the first of their place, run by run and paired by seed.
+
+    Either results, those of one experiment in a sequence or one by one; or what ``fairbench
+    compare`` takes: schedulers and experiment files, which are run (with its ``flags``, and
+    ``settings`` as in ``run``), and directories of stored runs. What is run is saved as one fresh
+    directory in ``result_dir`` if there is one; else nothing stays on disk. One directory alone is
+    compared place by place, with its scheduler ``baseline``. ``resume`` goes on with the comparison
+    in that directory, or over more seeds, ``num_runs``.
+
+    Raises UsageError in one line for what cannot be compared, and as ``sweep`` does.
+    """
+    wanted = {key: value for key, value in flags.items() if value is not None}
+    words = [str(one) for one in sides if isinstance(one, str | PathLike)]
+    check_usage(words or [""] * len(sides), resume, baseline, given=[*wanted, *(settings or {})])
+    if resume is None and not words:
+        if num_runs:
+            raise UsageError("num_runs: results are compared as they are")
+        return Comparison(_by_place(list(_sides(sides))), metrics)
+    if len(words) < len(sides):
+        raise UsageError("give results, or names and directories, not both")
+    if resume is None and len(words) == 1:
+        return Comparison(read_alone(Path(words[0]), baseline).groups, metrics)
+    plan = None if resume else plan_comparison(words, wanted, settings or {}, num_runs)
+    kept = result_dir is not None or plan is None
+    with nullcontext("") if kept else TemporaryDirectory(prefix="fairbench-") as temporary:
+        try:
+            with run_context(shown_progress(show_progress)) as context:
+                if plan is None:
+                    compared = go_on(Path(resume or ""), num_runs, context)
+                else:
+                    compared = carry_out(plan, Path(result_dir or temporary), context)
+        except Interrupted as end:
+            if kept:
+                raise
+            raise Interrupted("interrupted", end.exit_code) from None  # nothing to go on with
+    if compared.outcome is not None:
+        compared.outcome.require_whole()
+    return Comparison(compared.groups, metrics)
+
+
+def _sides(given: Sequence[One | Sequence[Result]]) -> list[Side]:
+    """Results as sides: those of one experiment together, a seed that comes again as another."""
+    rounds: list[list[ComparedRun]] = [[]]
+    for one in given:
+        if isinstance(one, Result):
+            _put(rounds, _compared(one))
+        elif isinstance(one, Sequence) and all(isinstance(each, Result) for each in one):
+            rounds.append([_compared(each) for each in one if isinstance(each, Result)])
+        else:
+            raise UsageError(f"{one!r}: must be a result, several, a name or a directory")
+    sides = [side for runs in rounds for side in sides_of(runs)]
+    found: dict[Label, int] = {}
+    named = []
+    for side, label in zip(sides, labels([one.first.experiment for one in sides]), strict=True):
+        found[label] = found.get(label, 0) + 1
+        name = label.scheduler if found[label] == 1 else f"{label.scheduler} ({found[label]})"
+        named.append(replace(side, place=label.place, name=name))
+    return named
+
+
+def _put(rounds: list[list[ComparedRun]], run: ComparedRun) -> None:
+    for runs in rounds:
+        if all(run.experiment != other.experiment for other in runs):
+            runs.append(run)
+            return
+    rounds.append([run])
+
+
+def _compared(result: Result) -> ComparedRun:
+    return ComparedRun(result.stored_run, result.experiment, result.summary)
+
+
+def _by_place(sides: Sequence[Side]) -> list[list[Side]]:
+    places: dict[str, list[Side]] = {}
+    for side in sides:
+        places.setdefault(side.place, []).append(side)
+    return list(places.values())
+
+
+def _contrasts(groups: Sequence[Sequence[Side]], metrics: Sequence[str]) -> Iterator[Contrast]:
+    """Every side against the first of its group, where they have a seed in common."""
+    for group in groups:
+        for other in group[1:]:
+            if group[0].runs.keys() & other.runs.keys():
+                yield contrast(group[0], other, metrics)
+
+
+def _runs(found: Sequence[ComparedRun]) -> pa.Table:
+    named = labels([run.experiment for run in found])
     rows = [
-        {"place": place, "run": scheduler, **_plain(result.summary)}
-        for (place, scheduler), result in zip(named, results, strict=True)
+        {"place": place, "run": scheduler, **_plain(run.summary)}
+        for (place, scheduler), run in zip(named, found, strict=True)
     ]
     keys = dict.fromkeys(key for row in rows for key in row)
     return pa.Table.from_pylist([{key: row.get(key) for key in keys} for row in rows])
+
+
+def _differences(contrasts: Sequence[Contrast]) -> pa.Table:
+    rows = [
+        {
+            "place": one["place"],
+            "baseline": one["baseline"],
+            "other": one["other"],
+            "metric": metric,
+            **{f"{key}_mean" if key in ("baseline", "other") else key: v for key, v in row.items()},
+        }
+        for one in contrast_json(contrasts)["comparisons"]
+        for metric, row in one["metrics"].items()
+    ]
+    return pa.Table.from_pylist(rows)
 
 
 def _plain(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The keywords of ``run`` and ``sweep``: the flags of the commands of these names, one by one."""
+"""The keywords of ``run``, ``compare`` and ``sweep``: the flags of the commands of these names."""
 
 from __future__ import annotations
 
@@ -44,6 +44,21 @@ class RunFlags(TypedDict, total=False):
     server_args: Sequence[str] | None
     time_scale: float | None
     tag: str | None
+
+
+class CompareFlags(TypedDict, total=False):
+    """Flags of ``fairbench compare``: what they mean is in its ``--help``."""
+
+    workload: str | None
+    scenario: str | None
+    dp: int | None
+    gpu: str | None
+    model: str | None
+    backend: str | None
+    num_programs: int | None
+    request_rate: float | None
+    duration: float | None
+    seed: int | None
 
 
 class SweepFlags(TypedDict, total=False):

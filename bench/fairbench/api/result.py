@@ -56,6 +56,11 @@ class Result:
         return cls(_InMemory(Path(), result.summary, {}, tables), experiment_tables(spec), None)
 
     @property
+    def stored_run(self) -> StoredRun:
+        """The run as stores have it; its path is empty if it was not saved."""
+        return self._run
+
+    @property
     def summary(self) -> dict[str, Any]:
         """Every metric of the run; undefined is None."""
         return self._run.summary

@@ -65,7 +65,7 @@ def check(
     ] = None,
     output: FormatOption = Format.TABLE,
     alpha: Annotated[
-        float, Option(min=1e-6, max=0.5, help="Level of the test on repeated runs on servers.")
+        float, Option(min=1e-6, max=0.5, help="Level of the tests over several seeds or repeats.")
     ] = 0.05,
     cannot_tell: Annotated[
         CannotTell, Option(help="What becomes of a check that cannot be decided.")
@@ -73,9 +73,8 @@ def check(
 ) -> None:
     """Compare runs with a baseline; exit 1 if one got worse.
 
-    Both are of the same experiments. Simulated runs are compared number by number. Measured and
-    emulated runs, several of each experiment, are compared by a rank test, where there are enough
-    of them for it.
+    Both are of the same experiments. One simulated run is compared number by number. Over several
+    seeds runs are paired, as `compare` does, and a check passes or fails if that is certain.
     """
     strict = cannot_tell is CannotTell.FAIL
     outcome = judged(baseline, current, fail_if or [], alpha=alpha)

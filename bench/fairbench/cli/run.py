@@ -103,7 +103,7 @@ def run(
         Option(help="Perturb the timing profile by up to so many percent, one draw a run."),
     ] = None,
     num_runs: Annotated[
-        int, Option(min=1, help="Repeat over so many seeds; metrics get 95% bootstrap intervals.")
+        int, Option(min=1, help="Repeat over so many seeds; metrics get 95% intervals.")
     ] = 1,
     dataset_path: Annotated[
         str | None, Option(help="Real input: a local file, or hf:NAME from the hub.")

@@ -66,7 +66,7 @@ def sweep(
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     seed: Annotated[int | None, Option(help="The first seed.")] = None,
     num_runs: Annotated[
-        int | None, Option(help="Seeds of each point; metrics get 95% bootstrap intervals.")
+        int | None, Option(help="Seeds of each point; metrics get 95% intervals.")
     ] = None,
     quick: Annotated[
         bool,

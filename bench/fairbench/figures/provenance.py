@@ -7,10 +7,11 @@ from typing import Any
 
 from fairbench.report.table import basis
 from fairbench.results.comparison import SchedulerResults
+from fairbench.results.intervals import METHOD
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """One line: ``simulated on PROFILE; seeds 0 to 2, mean and 95% bootstrap interval``."""
+    """One line: ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval (Student's t)``."""
     return _origin([run.summary for cell in cells for run in cell.runs])
 
 
@@ -26,4 +27,4 @@ def _origin(summaries: Sequence[Any]) -> str:
         return f"{bases}; seed {seeds[0]}"
     together = seeds[-1] - seeds[0] == len(seeds) - 1
     listed = f"{seeds[0]} to {seeds[-1]}" if together else ", ".join(map(str, seeds))
-    return f"{bases}; seeds {listed}, mean and 95% bootstrap interval"
+    return f"{bases}; seeds {listed}, {METHOD}"

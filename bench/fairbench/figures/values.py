@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """The mean of a metric over seeds and its interval; ``at_least`` if some seed's is a bound."""
+    """The mean of a metric over seeds and its interval; ``at_least`` if some seed's is a bound.
+
+    Of one seed, which has no interval, both ends are the value.
+    """
 
     mean: float
     low: float
@@ -26,7 +29,9 @@ def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
     found = cell.combined[metric]
     if found is None:
         return None
-    return Estimate(found["mean"], found["low"], found["high"], bool(found.get("lower_bound")))
+    mean = found["mean"]
+    low, high = (mean if found[end] is None else found[end] for end in ("low", "high"))
+    return Estimate(mean, low, high, bool(found.get("lower_bound")))
 
 
 def mean_of(cell: SchedulerResults, metric: str) -> float | None:

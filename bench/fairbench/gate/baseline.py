@@ -16,11 +16,10 @@ from fairbench.config.resolve import read_spec
 from fairbench.errors import DataError, UsageError
 from fairbench.errors.validation import read_toml
 from fairbench.gate.changes import changes
-from fairbench.gate.points import differences
 from fairbench.gate.table import changes_table
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import experiment_of
-from fairbench.results.grid import experiment_tables
+from fairbench.results.grid import differences, experiment_tables
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
 
 # What tells runs apart, but not what they show: a rerun elsewhere is to leave no trace.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from fairbench.gate.metrics import ABSENT, Value, values_of
+from fairbench.results.values import ABSENT, Value, values_of
 
 # Processors add up floating point numbers in different orders; no decision changes so little.
 ROUNDING = Fraction(1, 10**12)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.gate.metrics import more_is_better
+from fairbench.results.values import more_is_better
 
 SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
 

@@ -9,8 +9,10 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from fairbench.gate.clause import Clause
-from fairbench.gate.metrics import Value
 from fairbench.gate.rank_sum import can_reject, p_larger
+from fairbench.metrics.metric import Better
+from fairbench.results.paired import Decision, Difference, difference
+from fairbench.results.values import Value
 
 
 class Verdict(StrEnum):
@@ -48,14 +50,36 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     return Judgement(Verdict.CANNOT_TELL, "only a bound is known")
 
 
+def judge_paired(
+    clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
+) -> Judgement:
+    """Runs over common seeds, in the order of those, by what ``fairbench compare`` uses.
+
+    The mean over seeds of the change beyond what is allowed, in the clause's unit, is tested on
+    either side at level ``alpha``: it fails if that is certainly worse than nothing, passes if it
+    is certainly not, and cannot be told otherwise.
+    """
+    if any(value.raw is None for value in [*before, *after]):
+        return _judge_undefined(before, after)
+    found = difference(*_scaled(clause, before, after), level=1 - 2 * alpha)
+    decision = found.decision(Better.MORE if clause.more_is_better else Better.LESS)
+    if decision is Decision.CANNOT_TELL:
+        more = found.more_seeds(1 - 2 * alpha)
+        advice = f"; about {more:,} more seeds would tell" if more else ""
+        return Judgement(Verdict.CANNOT_TELL, (found.obstacle or _beyond(found, clause)) + advice)
+    verdict = Verdict.FAIL if decision is Decision.WORSE else Verdict.PASS
+    return Judgement(verdict, "" if decision is Decision.SAME else _beyond(found, clause))
+
+
 def judge_repeated(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Several measured runs against several: the baseline's, each made worse by as much as is
-    allowed, are ranked with the current ones, and the clause fails if those rank worse.
+    """Several measured runs of one seed against several: the baseline's, each made worse by as much
+    as is allowed, are ranked with the current ones; the clause fails if those rank worse, and
+    passes if they rank better, or if none is worse than any.
 
-    The test is one-sided at level ``alpha``; with too few runs it could never fail anything, and
-    is not applied.
+    The tests are one-sided at level ``alpha``; with too few runs they could never tell anything,
+    and are not applied.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -67,8 +91,48 @@ def judge_repeated(
         return Judgement(Verdict.CANNOT_TELL, f"{runs} are too few for a test at {alpha:g}")
     sign = -1 if clause.more_is_better else 1
     limits = [sign * clause.limit(value.exact) for value in before]
-    p = p_larger(limits, [sign * value.exact for value in after])
-    return Judgement(Verdict.FAIL if p <= alpha else Verdict.PASS, f"p = {p:.3g}")
+    current = [sign * value.exact for value in after]
+    p = p_larger(limits, current)
+    if p <= alpha:
+        return Judgement(Verdict.FAIL, f"p = {p:.3g}")
+    within = p_larger(current, limits)
+    if within <= alpha or max(current) <= min(limits):
+        return Judgement(Verdict.PASS, f"p = {p:.3g}")
+    return Judgement(Verdict.CANNOT_TELL, f"p = {p:.3g} of worse, {within:.3g} of no worse")
+
+
+def _scaled(
+    clause: Clause, before: Sequence[Value], after: Sequence[Value]
+) -> tuple[list[Value], list[Value]]:
+    """Limits and current values; of a clause in percent as parts of each seed's baseline.
+
+    So a change by as many percent in every seed is one without spread, however loads differ.
+    """
+    units = [abs(float(value.exact)) for value in before]
+    if not clause.relative or 0.0 in units:
+        units = [1.0] * len(before)
+    limits = [
+        Value(float(clause.limit(value.exact)) / unit, value.bound)
+        for value, unit in zip(before, units, strict=True)
+    ]
+    current = [
+        Value(float(value.exact) / unit, value.bound)
+        for value, unit in zip(after, units, strict=True)
+    ]
+    return limits, current
+
+
+def _beyond(found: Difference, clause: Clause) -> str:
+    """How far the current runs are beyond the limit, and in how many seeds."""
+    seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
+    if found.mean is None or found.runs < 2:
+        return f"{seeds}: too few"
+    ends = ("?" if end is None else _amount(end, clause) for end in (found.low, found.high))
+    return f"{_amount(found.mean, clause)} [{', '.join(ends)}] from the limit, {seeds}"
+
+
+def _amount(value: float, clause: Clause) -> str:
+    return f"{100 * value:+.3g}%" if clause.relative else f"{value:+.4g}"
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:

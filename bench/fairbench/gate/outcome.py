@@ -10,10 +10,12 @@ from statistics import mean
 from fairbench.errors import UsageError
 from fairbench.gate.changes import Change, changes, relative_difference
 from fairbench.gate.clause import Clause, parse_clause
-from fairbench.gate.judge import Verdict, judge_exact, judge_repeated
-from fairbench.gate.metrics import ABSENT, Value, values_of
-from fairbench.gate.points import PairedPoint
+from fairbench.gate.judge import Verdict, judge_exact, judge_paired, judge_repeated
+from fairbench.gate.points import PairedPoint, over_seeds
 from fairbench.report.table import basis
+from fairbench.results.paired import mean_value
+from fairbench.results.store import Summary
+from fairbench.results.values import ABSENT, Value, values_of
 
 NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no clauses
 
@@ -64,8 +66,9 @@ def counted(number: int, noun: str) -> str:
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
     """Judge clauses at every point, those of repeated runs at level ``alpha``.
 
-    Without clauses, simulated points must not differ at all. Raises UsageError for a wrong clause,
-    and for none over other runs, which always differ.
+    A clause is judged over all seeds of an experiment together. Without clauses, simulated points
+    must not differ at all. Raises UsageError for a wrong clause, and for none over other runs,
+    which always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
@@ -79,11 +82,11 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     unnamed: dict[str, tuple[Change, ...]] = {}
     for pair in pairs:
         found = changes(pair.before[0], pair.after[0]) if pair.simulated else ()
-        rows += [_row(clause, pair, alpha) for clause in clauses]
         if not clauses:
             rows.append(_unchanged(pair.name, found))
         if rest := tuple(one for one in found if one.metric not in named):
             unnamed[pair.name] = rest
+    rows += [_row(clause, pair, alpha) for pair in over_seeds(pairs) for clause in clauses]
     bases = dict.fromkeys(map(basis, summaries))
     return Outcome("; ".join(bases), len(pairs), tuple(rows), unnamed)
 
@@ -95,9 +98,28 @@ def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
         verdict, reason = judge_exact(clause, before[0], after[0])
         texts = before[0].text, after[0].text
     else:
-        verdict, reason = judge_repeated(clause, before, after, alpha)
+        seeds = _seeds(pair.before), _seeds(pair.after)
+        if len(set(seeds[0]) & set(seeds[1])) > 1:
+            paired = _by_seed(before, seeds[0]), _by_seed(after, seeds[1])
+            verdict, reason = judge_paired(clause, *paired, alpha)
+        else:
+            verdict, reason = judge_repeated(clause, before, after, alpha)
         texts = _mean_text(before), _mean_text(after)
     return Row(pair.name, clause.text, verdict, *texts, _difference(before, after), reason)
+
+
+def _seeds(summaries: Sequence[Summary]) -> list[int]:
+    return [int(summary["seed"]) for summary in summaries]
+
+
+def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
+    """One value a seed, ascending: the mean of its repeats, undefined if one of them is."""
+    found: list[Value] = []
+    for seed in sorted(set(seeds)):
+        own = [value for value, at in zip(values, seeds, strict=True) if at == seed]
+        undefined = [value for value in own if value.raw is None]
+        found.append(undefined[0] if undefined else own[0] if len(own) == 1 else mean_value(own))
+    return found
 
 
 def _mean(values: Sequence[Value]) -> Fraction | None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairbench.config.toml import toml_value
 from fairbench.errors import DataError
-from fairbench.results.comparison import ComparedRun, compare_sweep, experiment_of
-from fairbench.results.grid import DEFAULT, Experiment, Label, flat, key_of, labels
-from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, Summary, read_run
-from fairbench.results.summary_schema import check_summary
-from fairbench.results.sweep_store import SWEEP_FILE
+from fairbench.results.comparison import ComparedRun
+from fairbench.results.grid import Experiment, Label, differences, key_of, labels
+from fairbench.results.reading import runs_below
+from fairbench.results.store import Summary
 
 MAX_SHOWN = 4  # keys in which unlike experiments differ
 
@@ -37,12 +35,16 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class PairedPoint:
-    """The same point in the baseline and now: the summaries of its runs, and what to call it."""
+    """The same point in the baseline and now: the summaries of its runs, and what to call it.
+
+    ``experiment`` is what to call it without its seed; simulated points that share it are repeats.
+    """
 
     name: str
     simulated: bool
     before: tuple[Summary, ...]
     after: tuple[Summary, ...]
+    experiment: str = ""
 
 
 def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
@@ -62,15 +64,35 @@ def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
             point.simulated,
             tuple(run.summary for run in point.runs),
             tuple(run.summary for run in after[key].runs),
+            f"{names[index].place}, {names[index].scheduler}",
         )
         for index, (key, point) in enumerate(before.items())
+    ]
+
+
+def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
+    """The points with simulated ones that differ only in the seed joined to one of all seeds."""
+    joined: dict[str, list[PairedPoint]] = {}
+    for pair in pairs:
+        repeated = pair.simulated and pair.experiment
+        joined.setdefault(pair.experiment if repeated else pair.name, []).append(pair)
+    return [
+        group[0]
+        if len(group) == 1
+        else PairedPoint(
+            f"{group[0].experiment}, {len(group)} seeds",
+            False,
+            tuple(summary for pair in group for summary in pair.before),
+            tuple(summary for pair in group for summary in pair.after),
+        )
+        for group in joined.values()
     ]
 
 
 def _points(path: Path) -> dict[str, Point]:
     """The points of a directory, by what two of them share exactly if they may be compared."""
     groups: dict[str, list[ComparedRun]] = {}
-    for run in _runs(path):
+    for run in runs_below(path):
         groups.setdefault(key_of(_shared(run)), []).append(run)
     points = [
         Point(
@@ -95,37 +117,6 @@ def _is_simulated(run: ComparedRun) -> bool:
     return run.summary["simulated"] is True
 
 
-def _runs(path: Path) -> Iterator[ComparedRun]:
-    if (path / SWEEP_FILE).exists():
-        found = [run for cell in compare_sweep(path) for run in cell.runs]
-    else:
-        folders = sorted(file.parent for file in path.rglob(MANIFEST) if not _hidden(file, path))
-        stored = [read_run(folder) for folder in folders]
-        found = [ComparedRun(run, experiment_of(run), run.summary) for run in stored]
-    if not found:
-        raise DataError(f"{path}: " + ("holds no run" if path.is_dir() else "no such directory"))
-    for run in found:
-        check_summary(run.summary, run.run.path / SUMMARY)
-        _check_experiment(run)
-        if run.run.manifest.get("complete") is not True:
-            raise DataError(f"{run.run.path}: incomplete, so it cannot be compared")
-        yield run
-
-
-def _check_experiment(run: ComparedRun) -> None:
-    """Raise DataError if its file, which someone may have edited, lacks what names are made of."""
-    workload = run.experiment.get("workload")
-    present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
-    for key in ("name", "scenario", "dp", "scheduler", "seed"):
-        if key not in present:
-            raise DataError(f"{run.run.path / EXPERIMENT}: {key}: missing")
-
-
-def _hidden(file: Path, below: Path) -> bool:
-    """Whether it is still being written."""
-    return any(part.startswith(".") for part in file.relative_to(below).parts)
-
-
 def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], where: Path) -> None:
     lonely = [point for key, point in points.items() if key not in others]
     if not lonely:
@@ -147,17 +138,6 @@ def _nearest(point: Point, others: Sequence[Point]) -> str:
         f"the nearest, {others[nearest].runs[0].run.path.name}, differs in "
         f"{', '.join(found[:MAX_SHOWN])}{more}"
     )
-
-
-def differences(one: Experiment, other: Experiment) -> list[str]:
-    """``KEY = VALUE (not VALUE)`` for each key in which two experiments differ."""
-    ours = {key: toml_value(value) for key, value in flat(one)}
-    theirs = {key: toml_value(value) for key, value in flat(other)}
-    return [
-        f"{key} = {ours.get(key, DEFAULT)} (not {theirs.get(key, DEFAULT)})"
-        for key in sorted(ours | theirs)
-        if ours.get(key) != theirs.get(key)
-    ]
 
 
 def _name(label: Label, point: Point) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -118,10 +119,11 @@ class Metric:
 
     ``heading`` says in words what it is, ``column`` the same for the head of a narrow column (by
     default heading and unit). ``digits`` are those after the point in lines of means with
-    intervals. ``undefined`` is why it may have no value; without it a value is always there.
-    ``compute`` gives the value of a run from its tables and facts, ``compute_client`` that of the
-    client with an index; those without are computed together, by ``metrics.summary``, by what runs
-    on real servers add, or (``of_comparison``) from several runs. NaN is undefined.
+    intervals. No value is negative, and none is above ``most``. ``undefined`` is why it may have no
+    value; without it a value is always there. ``compute`` gives the value of a run from its tables
+    and facts, ``compute_client`` that of the client with an index; those without are computed
+    together, by ``metrics.summary``, by what runs on real servers add, or (``of_comparison``) from
+    several runs. NaN is undefined.
     """
 
     key: str
@@ -133,6 +135,7 @@ class Metric:
     kind: Kind = Kind.NUMBER
     form: Form = Form.AMOUNT
     digits: int = 0
+    most: float = inf
     undefined: str = ""
     needs: frozenset[Needs] = frozenset()
     presence: Presence = Presence.OPTIONAL

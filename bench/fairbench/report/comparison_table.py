@@ -11,10 +11,11 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import columns_of, fitting
 from fairbench.metrics.metric import Column, Display
-from fairbench.report.marks import BEST, WORST, Interval, marks_of
+from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.table import MAX_WIDTH, basis, printed
 from fairbench.results.comparison import SchedulerResults
+from fairbench.results.intervals import METHOD
 
 LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others
 LIMITED = "~"
@@ -24,9 +25,10 @@ SHARING = (
     "cluster; at most 1: no reason to leave. "
 )
 LEGEND = (
-    f"{BEST} best and {WORST} worst of a place. {{sharing}}Worst share: the least that a client "
-    "got of its fair share of the best total delivered there."
+    f"{BEST} best and {WORST} worst of a place{{certain}}. {{sharing}}Worst share: the least that "
+    "a client got of its fair share of the best total delivered there."
 )
+CERTAIN = ", where the paired differences of its seeds leave no doubt (95% each)"
 DEMAND_LIMITED = (
     f"{LIMITED} demand-limited: queues were empty for part of the window under some scheduler, so "
     "service rates compare loads."
@@ -54,7 +56,8 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
         table = _table(cells, columns)
         if ruler.measure(table).maximum <= width:
             break
-    legend = [Text(LEGEND.format(sharing=SHARING if sharing else ""))]
+    certain = CERTAIN if of_several_seeds(cells) else ""
+    legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", certain=certain))]
     legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
 
@@ -62,6 +65,11 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
 def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
     """Whether any run was simulated: clients alone always are."""
     return any(cell.combined["simulated"] for cell in cells)
+
+
+def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
+    """Whether any cell is, so that there are intervals."""
+    return any(len(cell.combined["seeds"]) > 1 for cell in cells)
 
 
 def _any_limited(cells: Iterable[SchedulerResults]) -> bool:
@@ -74,7 +82,7 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
         return f"{where}, seed {seeds[0]}"
-    return f"{where}, {len(seeds)} seeds: mean and 95% bootstrap interval"
+    return f"{where}, {len(seeds)} seeds: {METHOD}"
 
 
 def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:
@@ -86,26 +94,30 @@ def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Tabl
         rows = list(group)
         mark = f" {LIMITED}" if _any_limited(rows) else ""
         table.add_row(Text(place + mark, style="bold"))
-        marks = [
-            marks_of([cell.combined.get(one.key) for cell in rows], one.better) for one in columns
-        ]
-        for cell, marked in zip(rows, zip(*marks, strict=True), strict=True):
+        for cell, marked in zip(rows, cell_marks(rows, columns), strict=True):
             texts = [
-                _cell(cell.combined.get(column.key), column, mark)
+                _cell(cell.combined.get(column.key), column, mark, len(cell.combined["seeds"]))
                 for column, mark in zip(columns, marked, strict=True)
             ]
             table.add_row(Text(f"  {cell.scheduler}"), *texts)
     return table
 
 
-def _cell(interval: Interval | None, column: Column, mark: str) -> Text:
+def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Text:
     if interval is None:
         return Text(UNDEFINED + " ")
     text = Text().append(bounded(interval, column) + mark, style=STYLES.get(mark, ""))
-    if interval["runs"] > 1:
-        low, high = (WRITERS[column.form](interval[key]) for key in ("low", "high"))
-        text.append(f"\n{low}-{high} ", style="dim")
+    if ends := ends_of(interval, column, runs):
+        text.append(f"\n{ends} ", style="dim")
     return text
+
+
+def ends_of(interval: Interval, column: Column, runs: int) -> str:
+    """``low-high``, and of how many runs if others have no value; "" where there is neither."""
+    ends = ""
+    if interval["low"] is not None:
+        ends = "-".join(WRITERS[column.form](interval[key]) for key in ("low", "high"))
+    return f"{ends} ({interval['runs']}/{runs})".strip() if interval["runs"] < runs else ends
 
 
 def bounded(interval: Interval, column: Column) -> str:

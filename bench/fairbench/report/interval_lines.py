@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
 from fairbench.report.table import basis
+from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
 
 
@@ -15,7 +16,7 @@ def repeat_lines(combined: Summary) -> Iterator[str]:
     seeds = combined["seeds"]
     yield f"{basis(combined)}, dp {combined['dp']}, scheduler {combined['scheduler']}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
-        f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: mean [95% bootstrap interval]"
+        f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: {METHOD}"
     )
     for label, text in results_of(combined):
         yield f"  {label:36}{text}"
@@ -35,9 +36,14 @@ def results_of(combined: Summary) -> Iterator[tuple[str, str]]:
 
 
 def show(interval: Summary | None, digits: int) -> str:
-    """``mean [low, high]``, with > or < for a lower or upper bound, or - if no run defines it."""
+    """``mean [low, high]``, with > or < for a lower or upper bound, or - if no run defines it.
+
+    A single run has no interval.
+    """
     if interval is None:
         return "-"
-    mean, low, high = (f"{interval[key]:,.{digits}f}" for key in ("mean", "low", "high"))
     sign = "> " if interval.get("lower_bound") else "< " if interval.get("upper_bound") else ""
-    return f"{sign}{mean} [{low}, {high}]"
+    mean = f"{sign}{interval['mean']:,.{digits}f}"
+    if interval["low"] is None:
+        return mean
+    return f"{mean} [{interval['low']:,.{digits}f}, {interval['high']:,.{digits}f}]"

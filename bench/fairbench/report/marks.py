@@ -6,38 +6,84 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from fairbench.metrics.metric import Better
+from fairbench.metrics.metric import Better, Column
+from fairbench.results.comparison import SchedulerResults
+from fairbench.results.paired import Decision, difference, mean_value
+from fairbench.results.values import Value, value_of
 
 BEST, WORST, NEITHER = "*", "!", " "
 
 Interval = Mapping[str, Any]
 """A metric as ``intervals.combine`` makes it."""
 
+Sample = Mapping[int, Value]
+"""A metric seed by seed."""
 
-def marks_of(intervals: Sequence[Interval | None], better: Better) -> list[str]:
+
+def cell_marks(
+    cells: Sequence[SchedulerResults], columns: Sequence[Column]
+) -> list[tuple[str, ...]]:
+    """For each cell of one place, the marks of its columns."""
+    by_column = [
+        marks_of([_sample(cell, column.key) for cell in cells], column.better) for column in columns
+    ]
+    return list(zip(*by_column, strict=True))
+
+
+def _sample(cell: SchedulerResults, key: str) -> Sample:
+    return {one.summary["seed"]: value_of(one.summary, key) for one in cell.runs}
+
+
+def marks_of(samples: Sequence[Sample], better: Better) -> list[str]:
     """For each value whether it is certainly the best or the worst.
 
-    What agrees in three digits is equal; where all is, nothing is marked. Values that are only
-    known to be above all others are the worst together.
+    Over several seeds that is certain where the paired interval of every difference to another
+    value says so; of one seed, by its numbers. What agrees in three digits is equal; where all is,
+    nothing is marked. Values that are only known to be above all others are the worst together.
     """
     if better is Better.NEITHER:
-        return [NEITHER] * len(intervals)
-    ranges = [_badness(one, better) for one in intervals if one is not None]
-    marks = iter([_mark(ranges, row) for row in range(len(ranges))])
-    return [NEITHER if interval is None else next(marks) for interval in intervals]
+        return [NEITHER] * len(samples)
+    known = [any(value.raw is not None for value in sample.values()) for sample in samples]
+    defined = [sample for sample, there in zip(samples, known, strict=True) if there]
+    marks = iter([_mark(defined, row, better) for row in range(len(defined))])
+    return [next(marks) if there else NEITHER for there in known]
 
 
-def _badness(interval: Interval, better: Better) -> tuple[float, float]:
-    """Between what a value lies, turned so that more is worse. Only what is bad has bounds."""
-    value = float(f"{interval['mean']:.3g}") * (-1 if better is Better.MORE else 1)
-    least = -inf if interval.get("upper_bound") else value
-    most = inf if interval.get("lower_bound") else value
-    return least, most
-
-
-def _mark(ranges: Sequence[tuple[float, float]], row: int) -> str:
-    least, most = ranges[row]
-    others = [one for number, one in enumerate(ranges) if number != row]
-    best = all(most <= other_least for other_least, _ in others)
-    worst = all(other_most <= least or most == other_most == inf for _, other_most in others)
+def _mark(samples: Sequence[Sample], row: int, better: Better) -> str:
+    own = samples[row]
+    others = [one for number, one in enumerate(samples) if number != row]
+    best = all(_not_worse(own, other, better) for other in others)
+    worst = all(
+        _not_worse(other, own, better) or (_unlimited(own) and _unlimited(other))
+        for other in others
+    )
     return NEITHER if best == worst else BEST if best else WORST
+
+
+def _not_worse(one: Sample, other: Sample, better: Better) -> bool:
+    """Whether it is certain that the first is at least as good."""
+    seeds = sorted(one.keys() & other.keys())
+    if len(one.keys() | other.keys()) == 1:
+        return _badness(one, better)[1] <= _badness(other, better)[0]
+    mine, theirs = ([side[seed] for seed in seeds] for side in (one, other))
+    found = difference(theirs, mine)
+    exact = found.runs > 1 and not (found.bounded or found.undefined)
+    if exact and _digits(mine) == _digits(theirs):
+        return True
+    return found.decision(better) in (Decision.BETTER, Decision.SAME)
+
+
+def _digits(values: Sequence[Value]) -> str:
+    return f"{mean_value(values).raw:.3g}"
+
+
+def _badness(sample: Sample, better: Better) -> tuple[float, float]:
+    """Between what the one value lies, turned so that more is worse. Only the bad has bounds."""
+    (value,) = sample.values()
+    turned = float(f"{value.raw:.3g}") * (-1 if better is Better.MORE else 1)
+    return -inf if value.bound == "<" else turned, inf if value.bound == ">" else turned
+
+
+def _unlimited(sample: Sample) -> bool:
+    """Whether it may be worse than anything."""
+    return any(value.bound == ">" for value in sample.values())

@@ -107,3 +107,14 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
         elif value is not None:
             yield prefix + key, value
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """``KEY = VALUE (not VALUE)`` for each key in which two experiments differ."""
+    ours = {key: toml_value(value) for key, value in flat(one)}
+    theirs = {key: toml_value(value) for key, value in flat(other)}
+    return [
+        f"{key} = {ours.get(key, DEFAULT)} (not {theirs.get(key, DEFAULT)})"
+        for key in sorted(ours | theirs)
+        if ours.get(key) != theirs.get(key)
+    ]

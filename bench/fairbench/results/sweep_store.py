@@ -44,14 +44,18 @@ class SweepStore:
     def create(cls, parent: Path, sweep: Sweep, points: Sequence[ExperimentSpec]) -> SweepStore:
         """A fresh directory for a sweep in ``parent``. Raises UsageError if it cannot be made."""
         check_writable(parent)
-        named = zip(points, point_names(points), strict=True)
-        index = [{"identity": identity(spec), "name": name} for spec, name in named]
         store = cls(fresh_directory(parent, sweep.name))
         for folder in (store.runs, store.path / "alone", store.path / "failed"):
             folder.mkdir()
-        store.file.write_text(to_toml(sweep), encoding="utf-8")
-        write_json(store.path / "index.json", {"points": index})
+        store.extend(sweep, points)
         return store
+
+    def extend(self, sweep: Sweep, points: Sequence[ExperimentSpec]) -> None:
+        """Write down what is swept. What was finished of an earlier and smaller sweep stays."""
+        named = zip(points, point_names(points), strict=True)
+        index = [{"identity": identity(spec), "name": name} for spec, name in named]
+        self.file.write_text(to_toml(sweep), encoding="utf-8")
+        write_json(self.path / "index.json", {"points": index})
 
     @property
     def runs(self) -> Path:

@@ -8,15 +8,15 @@ from pathlib import Path
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
-from fairbench.report.comparison_table import bounded
+from fairbench.report.comparison_table import bounded, ends_of
 from fairbench.report.interval_lines import results_of
-from fairbench.report.numbers import UNDEFINED, WRITERS
+from fairbench.report.numbers import UNDEFINED
 from fairbench.report.pages.page import Code, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
 from fairbench.report.pages.sweep_grids import plain_row
 from fairbench.report.pages.sweep_warnings import counted_warnings
 from fairbench.report.table import basis, details_line
-from fairbench.results.intervals import combine
+from fairbench.results.intervals import METHOD, combine
 from fairbench.results.store import EXPERIMENT, SUMMARY, Summary, runs_in
 from fairbench.results.summary_schema import check_whole
 
@@ -35,14 +35,14 @@ def repeat_page(path: Path) -> Page:
     of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
     return Page(
         title=f"{title(combined)}, {len(runs)} seeds",
-        provenance=f"{basis(combined)}, seeds {seeds[0]} to {seeds[-1]}: mean and 95% bootstrap "
-        f"interval. {details_line(combined)}.",
+        provenance=f"{basis(combined)}, seeds {seeds[0]} to {seeds[-1]}: {METHOD}. "
+        f"{details_line(combined)}.",
         headlines=list(_headlines(combined)),
         warnings=list(_warnings(summaries)),
         sections=[
-            Section("Clients", [_grid("client", _clients(combined), of_clients)]),
+            Section("Clients", [_grid("client", _clients(combined), of_clients, len(runs))]),
             Section("Results", [Definitions(list(results_of(combined)))]),
-            Section("Seed by seed", [_grid("", of_seeds, of_runs)]),
+            Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
             Section(
                 "Run it again",
                 rerun(f"fairbench run {EXPERIMENT} --num-runs {len(runs)}", EXPERIMENT),
@@ -65,8 +65,8 @@ def _headlines(combined: Summary) -> Iterator[Headline]:
         if interval is None:
             yield Headline(column.title, UNDEFINED)
         else:
-            low, high = (WRITERS[column.form](interval[end]) for end in ("low", "high"))
-            yield Headline(column.title, bounded(interval, column), f"{low} to {high}")
+            ends = ends_of(interval, column, combined["num_runs"])
+            yield Headline(column.title, bounded(interval, column), ends)
 
 
 def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
@@ -74,6 +74,8 @@ def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
         yield f"{client['client']}{' (misbehaves)' if client['misbehaving'] else ''}", client
 
 
-def _grid(first: str, rows: Iterator[tuple[str, Summary]], columns: Sequence[Column]) -> Grid:
+def _grid(
+    first: str, rows: Iterator[tuple[str, Summary]], columns: Sequence[Column], runs: int
+) -> Grid:
     headings = [first, *(column.title for column in columns)]
-    return Grid(headings, [plain_row(name, values, columns) for name, values in rows])
+    return Grid(headings, [plain_row(name, values, columns, runs) for name, values in rows])

@@ -7,9 +7,9 @@ from itertools import groupby
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
-from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns
-from fairbench.report.marks import BEST, WORST, Interval, marks_of
-from fairbench.report.numbers import UNDEFINED, WRITERS
+from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns, ends_of
+from fairbench.report.marks import BEST, WORST, Interval, cell_marks
+from fairbench.report.numbers import UNDEFINED
 from fairbench.report.pages.page import Cell, Grid, Section
 from fairbench.results.comparison import SchedulerResults
 
@@ -25,37 +25,33 @@ def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
         here = list(group)
         limited = f" {LIMITED}" if any(cell.demand_limited for cell in here) else ""
         rows.append([Cell(place + limited)])
-        rows += _rows([(f"{INDENT}{cell.scheduler}", cell.combined) for cell in here], columns)
+        rows += _rows(here, columns)
     return Grid(["", *(column.title for column in columns)], rows)
 
 
-def _rows(named: Sequence[tuple[str, Interval]], columns: Sequence[Column]) -> list[list[Cell]]:
+def _rows(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> list[list[Cell]]:
     """One row each, the best and the worst of a column marked."""
-    marks = [marks_of([values.get(one.key) for _, values in named], one.better) for one in columns]
     return [
         [
-            Cell(name),
+            Cell(f"{INDENT}{cell.scheduler}"),
             *(
-                _cell(values.get(one.key), one, mark)
+                _cell(cell.combined.get(one.key), one, mark, len(cell.combined["seeds"]))
                 for one, mark in zip(columns, marked, strict=True)
             ),
         ]
-        for (name, values), marked in zip(named, zip(*marks, strict=True), strict=True)
+        for cell, marked in zip(cells, cell_marks(cells, columns), strict=True)
     ]
 
 
-def _cell(interval: Interval | None, column: Column, mark: str) -> Cell:
+def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Cell:
     if interval is None:
         return Cell(UNDEFINED)
-    detail = ""
-    if interval["runs"] > 1:
-        detail = "-".join(WRITERS[column.form](interval[key]) for key in ("low", "high"))
-    return Cell(bounded(interval, column), MARKS.get(mark, ""), detail)
+    return Cell(bounded(interval, column), MARKS.get(mark, ""), ends_of(interval, column, runs))
 
 
-def plain_row(name: str, values: Interval, columns: Sequence[Column]) -> list[Cell]:
-    """A row in which nothing is marked."""
-    return [Cell(name), *(_cell(values.get(one.key), one, "") for one in columns)]
+def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
+    """A row in which nothing is marked, of values combined from so many runs."""
+    return [Cell(name), *(_cell(values.get(one.key), one, "", runs) for one in columns)]
 
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
@@ -65,8 +61,10 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
         rows: list[list[Cell]] = []
         for cell in group:
             rows.append([Cell(cell.scheduler)])
+            runs = len(cell.combined["seeds"])
             for client in cell.combined["clients"]:
                 behaviour = " (misbehaves)" if client["misbehaving"] else ""
-                rows.append(plain_row(f"{INDENT}{client['client']}{behaviour}", client, columns))
+                name = f"{INDENT}{client['client']}{behaviour}"
+                rows.append(plain_row(name, client, columns, runs))
         headings = ["", *(column.title for column in columns)]
         yield Section(place, [Grid(headings, rows)], folded=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
-from fairbench.report.comparison_table import LIMITED, provenance
+from fairbench.report.comparison_table import CERTAIN, LIMITED, of_several_seeds, provenance
 from fairbench.report.marks import Interval
 from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
 from fairbench.report.pages.chart_dots import Dot, DotRow, dot_chart
@@ -35,9 +35,9 @@ MEANING = (
     "cluster. At most 1: no reason to leave the shared cluster."
 )
 LEGEND = (
-    "▲ best and ▼ worst of a place. Worst share: the least that a client got of its fair share of "
-    f"the best total delivered there. {LIMITED} demand-limited: queues were empty for part of the "
-    "window under some scheduler, so service rates compare loads."
+    "▲ best and ▼ worst of a place{certain}. Worst share: the least that a client got of its fair "
+    f"share of the best total delivered there. {LIMITED} demand-limited: queues were empty for "
+    "part of the window under some scheduler, so service rates compare loads."
 )
 
 
@@ -55,7 +55,7 @@ def sweep_page(path: Path) -> Page:
         warnings=list(sweep_warnings(store, cells)),
         sections=[
             Section("Sharing incentive", [Paragraph(MEANING), *_figure(cells)]),
-            Section("Comparison", [comparison_grid(cells), Paragraph(LEGEND)]),
+            Section("Comparison", [comparison_grid(cells), Paragraph(_legend(cells))]),
             Section("Clients, place by place", []),
             *place_sections(cells),
             Section("Run it again", rerun(f"fairbench sweep {SWEEP_FILE}", SWEEP_FILE)),
@@ -63,6 +63,10 @@ def sweep_page(path: Path) -> Page:
             Section(SWEEP_FILE, [Code(to_toml(swept))], folded=True),
         ],
     )
+
+
+def _legend(cells: Sequence[SchedulerResults]) -> str:
+    return LEGEND.format(certain=CERTAIN if of_several_seeds(cells) else "")
 
 
 def _by_scheduler(cells: Sequence[SchedulerResults]) -> dict[str, list[SchedulerResults]]:

@@ -1,4 +1,4 @@
-"""The numbers of a summary that a gate compares, and which way each of them is worse."""
+"""The numbers of a summary that are compared, and which way each of them is worse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.metrics.catalogue import CLIENTS, metric_of
+from fairbench.metrics.catalogue import CLIENTS, metric_of, name_of
 from fairbench.metrics.metric import Better
 
 
@@ -58,6 +58,23 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
         key: Value(value, bounds.get(key, ""), reasons.get(key, "") if value is None else "")
         for key, value in flat.items()
     }
+
+
+def value_of(summary: Mapping[str, Any], key: str) -> Value:
+    """One value of a summary, by the key that ``values_of`` gives it; ``ABSENT`` if there is none.
+
+    Of what a comparison adds there may be none, nor of a client that is not in the run.
+    """
+    row: Mapping[str, Any] | None = summary
+    if key.startswith(CLIENTS):
+        client = key.removeprefix(CLIENTS).rpartition(".")[0]
+        row = next((one for one in summary["clients"] if one["client"] == client), None)
+    raw = None if row is None else row.get(name_of(key), ABSENT)
+    if raw is ABSENT or row is None:
+        return ABSENT
+    upper = key in summary.get("upper_bounds", ())
+    bound = ">" if key in summary["censored"] else "<" if upper else ""
+    return Value(raw, bound, summary.get("notes", {}).get(key, "") if raw is None else "")
 
 
 def more_is_better(metric: str, known: Collection[str]) -> bool:

@@ -1,0 +1,165 @@
+"""``fairbench compare``: experiments against the first, paired by seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
+from fairbench.cli.output import look, print_json
+from fairbench.cli.progress import shown_progress
+from fairbench.config.backend import SIM, STARTED
+from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
+from fairbench.execute.comparison_plan import check_usage, plan_comparison
+from fairbench.execute.context import run_context
+from fairbench.report.contrast_table import contrast_text, shown_metrics
+from fairbench.results.contrast import (
+    Contrast,
+    check_metrics,
+    contrast,
+    contrast_json,
+    known_metrics,
+)
+
+
+def compare(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="A B [C ...]",
+            help="Each a scheduler, an experiment FILE.toml, or the directory of stored runs; the "
+            "first is the baseline. One directory alone: its schedulers, place by place.",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None, Option(metavar="NAME|FILE.toml", help="What the clients run. [default: tot]")
+    ] = None,
+    scenario: Annotated[
+        str | None, Option(metavar="none|s1|s2", help="Who misbehaves. [default: s1]")
+    ] = None,
+    dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
+    gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
+    model: Annotated[str | None, Option(help="Model served.")] = None,
+    backend: Annotated[
+        str | None,
+        Option(metavar="|".join((SIM, *STARTED)), help="Simulate, or start servers, as in `run`."),
+    ] = None,
+    num_programs: Annotated[
+        int | None, Option(help="Programs each well-behaved client sends.")
+    ] = None,
+    request_rate: Annotated[
+        float | None, Option(help="Programs/s of each well-behaved client over the cluster.")
+    ] = None,
+    duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME.PARAM=VALUE",
+            help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, Option(help="The first seed. [default: 0]")] = None,
+    num_runs: Annotated[
+        int | None, Option(min=1, help="Seeds of each. [default: 5, or those that are stored]")
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            help="Compare these metrics only, such as victim_p99_s or clients.NAME.p99_s; may be "
+            "repeated.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, Option(metavar="SCHEDULER", help="Of one directory alone. [default: the first]")
+    ] = None,
+    result_dir: Annotated[
+        Path, Option(help="What is run makes one fresh directory in here, that of a sweep.")
+    ] = DEFAULT_RESULT_DIR,
+    resume: Annotated[
+        Path | None,
+        Option(
+            metavar="DIR",
+            help="Go on with the comparison in this directory, or over more "
+            "seeds, with --num-runs.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the comparison as one JSON object, and nothing else.")
+    ] = False,
+    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+) -> None:
+    """Compare experiments over common seeds: which is better, or whether nobody can tell.
+
+    Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
+    """
+    flags = given(
+        {
+            "workload": workload,
+            "scenario": scenario,
+            "dp": dp,
+            "gpu": gpu,
+            "model": model,
+            "backend": backend,
+            "num_programs": num_programs,
+            "request_rate": request_rate,
+            "duration": duration,
+            "seed": seed,
+        }
+    )
+    arguments, assignments = sides or [], assigned(settings)
+    runs = ["num_runs"] if num_runs and resume is None and len(arguments) == 1 else []
+    check_usage(arguments, resume, baseline, given=[*flags, *assignments, *runs])
+    if resume is None and len(arguments) == 1:
+        compared = read_alone(Path(arguments[0]), baseline)
+    else:
+        plan = None if resume else plan_comparison(arguments, flags, assignments, num_runs)
+        with run_context(shown_progress(not disable_tqdm)) as context:
+            if plan is None:
+                compared = go_on(Path(resume or ""), num_runs, context)
+            else:
+                compared = carry_out(plan, result_dir, context)
+    _print(compared, metric, as_json=as_json)
+    if compared.outcome is not None:
+        compared.outcome.require_whole()
+
+
+def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:
+    """The comparison, and on stderr what failed and what makes runs hard to compare."""
+    sides = [side for group in compared.groups for side in group]
+    if metrics:
+        check_metrics(metrics, sides)
+    known = known_metrics(sides)
+    chosen = metrics or (known if as_json else [key for key in shown_metrics() if key in known])
+    contrasts = [
+        contrast(group[0], other, chosen) for group in compared.groups for other in group[1:]
+    ]
+    path = compared.outcome.store.path if compared.outcome else None
+    if as_json:
+        print_json(contrast_json(contrasts))
+    else:
+        colour, width = look()
+        typer.echo(contrast_text(contrasts, colour=colour, width=width), nl=False)
+        _advise(contrasts, path)
+    if compared.outcome is not None:
+        if as_json:
+            typer.echo(f"fairbench: saved to {path}", err=True)
+        for failure in compared.outcome.failures:
+            typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+        for remark in compared.outcome.remarks():
+            typer.echo(f"fairbench: {remark}", err=True)
+
+
+def _advise(contrasts: list[Contrast], path: Path | None) -> None:
+    """Where it is, and how more seeds are run if some metric might be told by them."""
+    if path is None:
+        return
+    typer.echo(f"files  {path}")
+    more = [row.more_seeds for one in contrasts for row in one.metrics if row.more_seeds]
+    if more:
+        seeds = len(contrasts[0].seeds)
+        typer.echo(f"more seeds  fairbench compare --resume {path} --num-runs {seeds + min(more)}")

@@ -1,0 +1,104 @@
+"""Comparisons: what is stored is read, what is not is run, each against the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairbench.config.sweep import overridden
+from fairbench.config.sweep_points import points
+from fairbench.errors import DataError, unknown_name
+from fairbench.execute.comparison_plan import Plan, ToRun, called
+from fairbench.execute.context import RunContext
+from fairbench.execute.live_check import check_live_points
+from fairbench.execute.sweeps import SweepOutcome, run_sweep
+from fairbench.live.backends.base import LiveOptions
+from fairbench.results.contrast import Side, sides_of
+from fairbench.results.reading import runs_below
+from fairbench.results.sweep_store import SweepStore
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The sides, the baseline first, in groups that are compared; and what was run for them."""
+
+    groups: Sequence[Sequence[Side]]
+    outcome: SweepOutcome | None = None
+
+
+def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
+    """Run what a plan lacks, as a sweep in a fresh directory in ``parent``, and read all sides.
+
+    Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
+    end, Interrupted once it has come to a halt.
+    """
+    outcome, ran = None, {}
+    if plan.to_run:
+        sweep = plan.sweep()
+        specs = points(sweep)
+        check_live_points(specs, LiveOptions())
+        store = SweepStore.create(parent, sweep, specs)
+        outcome = run_sweep(store, specs, LiveOptions(), context)
+        ran = _by_key(outcome)
+    sides = [_side(one, ran, outcome) for one in plan.members]
+    return Compared([called(sides)], outcome)
+
+
+def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
+    """Run what the comparison in a directory lacks, over ``num_runs`` seeds if that is given.
+
+    Raises DataError if it holds no sweep, and as ``carry_out`` does.
+    """
+    store = SweepStore(folder)
+    sweep = store.sweep()
+    if num_runs is not None and num_runs > sweep.num_runs:
+        sweep = overridden(sweep, {}, num_runs=num_runs)
+        store.extend(sweep, points(sweep))
+    specs = points(sweep, file=str(store.file))
+    check_live_points(specs, LiveOptions())
+    outcome = run_sweep(store, specs, LiveOptions(), context)
+    outcome_sides = list(_by_key(outcome).values())
+    if not outcome_sides:
+        outcome.require_whole()
+    return Compared(grouped(folder, outcome_sides), outcome)
+
+
+def read_alone(folder: Path, baseline: str | None = None) -> Compared:
+    """What is in one directory: at each place the schedulers there, the first is the baseline.
+
+    Another one is with ``baseline``. Raises DataError where there is nothing to compare.
+    """
+    return Compared(grouped(folder, sides_of(runs_below(folder)), baseline))
+
+
+def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) -> list[list[Side]]:
+    """The sides place by place, the baseline first; places with one side only are left out."""
+    names = list(dict.fromkeys(side.name for side in sides))
+    if baseline is not None and baseline not in names:
+        raise unknown_name("baseline", baseline, names)
+    places: dict[str, list[Side]] = {}
+    for side in sides:
+        places.setdefault(side.place, []).append(side)
+    groups = [
+        sorted(group, key=lambda side: side.name != baseline)
+        for group in places.values()
+        if len(group) > 1 and (baseline is None or baseline in (side.name for side in group))
+    ]
+    if not groups:
+        raise DataError(f"{folder}: holds no place with two schedulers: nothing to compare")
+    return groups
+
+
+def _by_key(outcome: SweepOutcome) -> Mapping[str, Side]:
+    if not outcome.cells:
+        return {}
+    return {side.key: side for side in sides_of(runs_below(outcome.store.path))}
+
+
+def _side(one: Side | ToRun, ran: Mapping[str, Side], outcome: SweepOutcome | None) -> Side:
+    if isinstance(one, Side):
+        return one
+    if one.key not in ran and outcome is not None:
+        outcome.require_whole()
+    return replace(ran[one.key], name=one.name)

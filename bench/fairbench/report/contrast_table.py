@@ -1,0 +1,153 @@
+"""Contrasts for people: per metric both means, the paired difference, and what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, name_of
+from fairbench.metrics.metric import Better, Display, Form
+from fairbench.report.differences import signed, signed_interval
+from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
+from fairbench.report.table import MAX_WIDTH, basis, printed
+from fairbench.results.contrast import Contrast, MetricContrast, seed_text
+from fairbench.results.paired import MOST_SEEDS, POWER, Decision
+from fairbench.results.values import Value
+
+STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.CANNOT_TELL: "yellow"}
+NAME_WIDTH = 12  # of a side at the head of its column
+LEGEND = (
+    "Differences are paired by seed; their 95% intervals are Student's t. Each holds by itself: of "
+    "20 metrics that do not differ about one is called better or worse. More seeds: how many would "
+    f"probably ({POWER:.0%}) tell, if mean and spread stay as they are."
+)
+
+
+class Layout(NamedTuple):
+    """How a table fits: the width of its labels, and the columns that it goes without."""
+
+    label: int
+    without: frozenset[str] = frozenset()
+
+
+LAYOUTS = (
+    Layout(28),
+    Layout(28, frozenset({"of"})),
+    Layout(20, frozenset({"of"})),
+    Layout(20, frozenset({"of", "more"})),
+    Layout(16, frozenset({"of", "more", "means"})),
+)
+
+
+def shown_metrics() -> list[str]:
+    """What is shown unless metrics are named: those of comparisons, then those of repeats."""
+    columns = [*columns_of(Display.COMPARISON), *columns_of(Display.REPEATS)]
+    return list(dict.fromkeys(one.key for one in columns if one.better is not Better.NEITHER))
+
+
+def contrast_text(
+    contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
+) -> str:
+    """The contrasts in lines of at most ``width`` columns; numbers are never cut."""
+    return printed(render(contrasts, width), colour=colour, width=width)
+
+
+def render(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableType:
+    """The contrasts as rich renderables, place by place."""
+    blocks: list[RenderableType] = []
+    for _, group in groupby(contrasts, lambda one: id(one.baseline)):
+        here = list(group)
+        blocks += [Text(_heading(here), style="bold"), Text()]
+        for one in here:
+            blocks += [*map(Text, _remarks(one)), _fitting(one, width), Text()]
+    return Group(*blocks, Text(LEGEND))
+
+
+def _heading(contrasts: Sequence[Contrast]) -> str:
+    baseline = contrasts[0].baseline
+    sides = [baseline, *(one.other for one in contrasts)]
+    bases = dict.fromkeys(basis(side.first.summary) for side in sides)
+    return f"{'; '.join(bases)}; {baseline.place}"
+
+
+def _remarks(one: Contrast) -> Iterator[str]:
+    sides = (one.baseline, one.other)
+    yield f"{one.other.name} against {one.baseline.name}, {seed_text(one.seeds)}"
+    if one.unlike:
+        yield f"  not of the same load or cluster: {', '.join(one.unlike)}"
+    if any(run.summary["demand_limited"] for side in sides for run in side.runs.values()):
+        yield "  demand-limited: queues were empty for part of some window, so rates compare loads"
+    if one.left_out:
+        yield f"  only one of them has {seed_text(one.left_out)}: left out"
+
+
+def _fitting(one: Contrast, width: int) -> Table:
+    """The table in the first layout that fits, or else in the last."""
+    ruler = Console(width=10 * width)
+    for layout in LAYOUTS:
+        table = _table(one, layout)
+        if ruler.measure(table).maximum <= width:
+            break
+    return table
+
+
+def _table(one: Contrast, layout: Layout) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("", max_width=layout.label, overflow="fold")
+    names = [one.baseline.name, one.other.name]
+    for name in [] if "means" in layout.without else names:
+        table.add_column(name, justify="right", max_width=NAME_WIDTH, overflow="fold")
+    table.add_column("difference", justify="right", no_wrap=True)
+    table.add_column("95% interval", justify="right", no_wrap=True)
+    if "of" not in layout.without:
+        heading = f"in % of\n{names[0]}"
+        table.add_column(heading, justify="right", max_width=NAME_WIDTH, overflow="fold")
+    table.add_column("", no_wrap=True)
+    if "more" not in layout.without:
+        table.add_column("more\nseeds", justify="right", no_wrap=True)
+    for row in one.metrics:
+        table.add_row(*_row(row, layout))
+        if row.difference.obstacle:
+            table.add_row(Text(f"  {row.difference.obstacle}", style="dim"))
+    return table
+
+
+def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
+    found, form = row.difference, CATALOGUE[name_of(row.metric)].form
+    yield Text(_label(row.metric))
+    if "means" not in layout.without:
+        yield from (Text(_written(value, form)) for value in (row.baseline, row.other))
+    yield Text(signed(found, form))
+    yield Text(signed_interval(found, form))
+    if "of" not in layout.without:
+        yield Text(UNDEFINED if row.ratio is None else f"{row.ratio - 1:+.1%}")
+    yield Text(row.decision, style=STYLES.get(row.decision, ""))
+    if "more" not in layout.without:
+        yield Text(_more(row))
+
+
+def _label(metric: str) -> str:
+    """What it is, the client first if it is one's."""
+    client = metric.removeprefix(CLIENTS).rpartition(".")[0] if metric.startswith(CLIENTS) else ""
+    label = CATALOGUE[name_of(metric)].label
+    return f"{client}: {label}" if client else label
+
+
+def _written(value: Value, form: Form) -> str:
+    if value.raw is None or not value.bound:
+        return WRITERS[form](value.raw)
+    return more_than(value.raw) if value.bound == ">" else less_than(value.raw)
+
+
+def _more(row: MetricContrast) -> str:
+    """How many more seeds: nothing where they are not needed or would not help."""
+    if row.decision is not Decision.CANNOT_TELL or row.difference.obstacle:
+        return ""
+    if row.difference.deviation is None:
+        return UNDEFINED
+    return f"> {MOST_SEEDS:,}" if row.more_seeds is None else f"{row.more_seeds:,}"

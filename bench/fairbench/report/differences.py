@@ -1,0 +1,49 @@
+"""Differences as text: with a sign, in the unit of their metric, of shares in points."""
+
+from __future__ import annotations
+
+from fairbench.metrics.metric import Form
+from fairbench.report.numbers import UNDEFINED
+from fairbench.results.paired import Difference
+
+SHARES = (Form.PERCENT, Form.WHOLE_PERCENT)
+
+
+def signed(found: Difference, form: Form) -> str:
+    """The mean difference; ``>`` or ``<`` where it is only a bound."""
+    if found.mean is None:
+        return UNDEFINED
+    if found.decisive == 0:
+        return "0"
+    text = _number(found.mean, found, form) + (" pts" if form in SHARES else "")
+    if not found.bounded:
+        return text
+    if found.low is None and found.high is None:
+        return UNDEFINED
+    return f"> {text}" if found.high is None else f"< {text}"
+
+
+def signed_interval(found: Difference, form: Form) -> str:
+    """``[low, high]``, or what is known of it."""
+    if found.decisive == 0:
+        return ""
+    low, high = (
+        None if end is None else _number(end, found, form) for end in (found.low, found.high)
+    )
+    if low is not None and high is not None:
+        return f"[{low}, {high}]"
+    if low is None and high is None:
+        return UNDEFINED
+    return f"> {low}" if high is None else f"< {high}"
+
+
+def _number(value: float, found: Difference, form: Form) -> str:
+    """With as many digits as the largest of the three numbers has, and none that say nothing."""
+    if form in SHARES:
+        return f"{100 * value:+.1f}"
+    if form is Form.INDEX:
+        return f"{value:+.3f}"
+    ends = (found.mean, found.low, found.high)
+    largest = max(abs(end) for end in ends if end is not None)
+    decimals = 0 if largest >= 100 or form is Form.WHOLE else 1 if largest >= 10 else 2
+    return f"{value:+,.{decimals}f}"

@@ -1,0 +1,206 @@
+"""Contrasts: one experiment against another over the seeds that both have, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+from fairbench.metrics.catalogue import CLIENTS, metric_of
+from fairbench.metrics.metric import Better
+from fairbench.results.comparison import ComparedRun
+from fairbench.results.grid import differences, key_of, labels, place_of
+from fairbench.results.intervals import LEVEL
+from fairbench.results.paired import Decision, Difference, difference, mean_value
+from fairbench.results.values import Value, more_is_better, value_of, values_of
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One experiment over its seeds, ascending: what to call it, and its runs."""
+
+    name: str
+    place: str
+    runs: Mapping[int, ComparedRun]
+
+    @property
+    def first(self) -> ComparedRun:
+        """The run of the first seed."""
+        return next(iter(self.runs.values()))
+
+    @property
+    def key(self) -> str:
+        """What sides of the same experiment share."""
+        return experiment_key(self.first.experiment)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricContrast:
+    """A metric of two sides: their means over the seeds in which both have a value, and the rest.
+
+    ``more_seeds`` is how many more would probably tell; None where none are needed, or too many
+    are, or where more would not help.
+    """
+
+    metric: str
+    baseline: Value
+    other: Value
+    difference: Difference
+    decision: Decision
+    more_seeds: int | None
+
+    @property
+    def ratio(self) -> float | None:
+        """The other's mean over the baseline's; None where one is only a bound, or that is 0."""
+        if self.difference.bounded or not self.baseline.raw:
+            return None
+        return float(self.other.raw / self.baseline.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """A side against the baseline.
+
+    ``left_out`` are seeds that only one of them has, ``unlike`` the keys apart from the scheduler
+    in which their experiments differ.
+    """
+
+    baseline: Side
+    other: Side
+    seeds: tuple[int, ...]
+    left_out: tuple[int, ...]
+    unlike: tuple[str, ...]
+    metrics: tuple[MetricContrast, ...]
+
+
+def experiment_key(experiment: Mapping[str, Any]) -> str:
+    """What experiments share that differ at most in seed and tag."""
+    kept = {k: v for k, v in experiment.items() if k not in ("seed", "tag")}
+    return key_of(kept)
+
+
+def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
+    """The experiments among some runs, in the order in which each first comes.
+
+    They are called by their scheduler, and the parameters that tell it from others at its place.
+    Raises DataError for two runs of one experiment and seed.
+    """
+    found = list(runs)
+    named = labels([run.experiment for run in found])
+    groups: dict[str, dict[int, ComparedRun]] = {}
+    names = {}
+    for run, label in zip(found, named, strict=True):
+        key, seed = experiment_key(run.experiment), int(run.summary["seed"])
+        names[key] = label
+        group = groups.setdefault(key, {})
+        if seed in group:
+            raise DataError(
+                f"{group[seed].run.path} and {run.run.path}: the same experiment and seed twice; "
+                "keep one, or compare their directories"
+            )
+        group[seed] = run
+    return [
+        Side(names[key].scheduler, names[key].place, dict(sorted(group.items())))
+        for key, group in groups.items()
+    ]
+
+
+def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
+    """One side against another. Raises UsageError if they have no seed in common."""
+    seeds = sorted(baseline.runs.keys() & other.runs.keys())
+    if not seeds:
+        raise UsageError(
+            f"{baseline.name} has {seed_text(baseline.runs)}, {other.name} "
+            f"{seed_text(other.runs)}: none in common, so that nothing can be paired"
+        )
+    left_out = sorted(baseline.runs.keys() ^ other.runs.keys())
+    places = [place_of(side.first.experiment) | {"seed": None} for side in (other, baseline)]
+    return Contrast(
+        baseline,
+        other,
+        tuple(seeds),
+        tuple(left_out),
+        tuple(differences(*places)),
+        tuple(_metric(baseline, other, seeds, metric) for metric in metrics),
+    )
+
+
+def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> MetricContrast:
+    first, second = (
+        [value_of(side.runs[seed].summary, metric) for seed in seeds] for side in (baseline, other)
+    )
+    pairs = [one for one in zip(first, second, strict=True) if None not in (one[0].raw, one[1].raw)]
+    found = difference(first, second)
+    entry = metric_of(metric)
+    decision = found.decision(entry.better if entry else Better.NEITHER)
+    return MetricContrast(
+        metric,
+        mean_value([one for one, _ in pairs]),
+        mean_value([one for _, one in pairs]),
+        found,
+        decision,
+        found.more_seeds() if decision is Decision.CANNOT_TELL else None,
+    )
+
+
+def known_metrics(sides: Iterable[Side]) -> list[str]:
+    """The metrics of some sides of which more or less is better, of the whole run."""
+    keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
+    entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
+    return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]
+
+
+def check_metrics(metrics: Iterable[str], sides: Iterable[Side]) -> None:
+    """Raise UsageError for a metric that no side has, or of which neither more nor less is better.
+
+    That of a client is ``clients.NAME.KEY``.
+    """
+    known = {key for side in sides for key in values_of(side.first.summary)}
+    for metric in metrics:
+        more_is_better(metric, known)
+
+
+def seed_text(seeds: Iterable[int]) -> str:
+    """``seed 3``, ``seeds 0 to 4`` or ``seeds 0, 2, 7``."""
+    listed = sorted(seeds)
+    if len(listed) == 1:
+        return f"seed {listed[0]}"
+    together = listed[-1] - listed[0] == len(listed) - 1
+    return "seeds " + (f"{listed[0]} to {listed[-1]}" if together else ", ".join(map(str, listed)))
+
+
+def contrast_json(contrasts: Sequence[Contrast]) -> dict[str, Any]:
+    """Contrasts for programs: undefined and unknown are None."""
+    return {"level": LEVEL, "comparisons": [_as_json(one) for one in contrasts]}
+
+
+def _as_json(one: Contrast) -> dict[str, Any]:
+    return {
+        "place": one.baseline.place,
+        "baseline": one.baseline.name,
+        "other": one.other.name,
+        "seeds": list(one.seeds),
+        "seeds_left_out": list(one.left_out),
+        "unlike": list(one.unlike),
+        "metrics": {row.metric: _metric_json(row) for row in one.metrics},
+    }
+
+
+def _metric_json(row: MetricContrast) -> dict[str, Any]:
+    found, entry = row.difference, metric_of(row.metric)
+    return {
+        "better": entry.better.value if entry else "",
+        "baseline": row.baseline.raw,
+        "other": row.other.raw,
+        "ratio_to_baseline": row.ratio,
+        "difference": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "p": found.p,
+        "runs": found.runs,
+        "undefined": found.undefined,
+        "bounded": found.bounded,
+        "decision": row.decision.value,
+        "more_seeds": row.more_seeds,
+    }

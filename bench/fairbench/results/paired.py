@@ -1,0 +1,176 @@
+"""Two sides over common seeds: by how much they differ, and which of them is better.
+
+A seed draws the load, so the two runs of a seed had the same one and their difference tells more
+than two means do. The interval is Student's for the mean of the differences. Where a value is only
+a bound, so is its difference, and with it one end of the interval: the true mean of differences
+that are at least what they say is at least the mean of those. The other end is not known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import fsum, sqrt
+
+from fairbench.metrics.metric import Better
+from fairbench.results.intervals import LEVEL, deviation, t_interval
+from fairbench.results.student_t import quantile, two_sided_p
+from fairbench.results.values import Value
+
+ROUNDING = 1e-12  # processors add up in different orders; no decision changes so little
+POWER = 0.8  # the chance of an answer for which more seeds are counted
+MOST_SEEDS = 1000  # beyond, a difference is too small to be worth them
+
+
+class Decision(StrEnum):
+    """What the differences say of the second side."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The second side less the first, over the seeds that both have.
+
+    ``runs`` is in how many seeds both have a value, ``undefined`` in how many one has none. ``low``
+    and ``high`` are the ends of the interval of ``mean``, None where they are not known.
+    ``deviation`` is that of single differences, ``p`` the two-sided p-value of no difference; both
+    are None for fewer than two, ``p`` also where differences are only bounds.
+    """
+
+    runs: int
+    undefined: int
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    deviation: float | None = None
+    p: float | None = None
+    bounded: bool = False
+
+    @property
+    def decisive(self) -> int | None:
+        """1 if the second side certainly has more, -1 if less, 0 if they are equal, else None.
+
+        A value that is missing anywhere leaves it open: what is missing is rarely so by chance.
+        """
+        if self.undefined or self.runs < 2:
+            return None
+        if self.mean == 0 and self.deviation == 0 and not self.bounded:
+            return 0
+        if self.low is not None and self.low > 0:
+            return 1
+        return -1 if self.high is not None and self.high < 0 else None
+
+    def decision(self, better: Better) -> Decision:
+        """What that means for a metric that is better this way."""
+        sign = self.decisive
+        if sign is None:
+            return Decision.CANNOT_TELL
+        if sign == 0:
+            return Decision.SAME
+        return Decision.BETTER if (sign > 0) is (better is Better.MORE) else Decision.WORSE
+
+    @property
+    def obstacle(self) -> str:
+        """Why more seeds like these would not tell either; "" if they might."""
+        if self.undefined:
+            return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
+        known = self.high if self.mean is not None and self.mean < 0 else self.low
+        return "only bounds are known" if self.bounded and known is None and self.runs else ""
+
+    def more_seeds(self, level: float = LEVEL) -> int | None:
+        """How many more would probably tell, at this mean and spread; None if too many to say.
+
+        The two are themselves known from few seeds, so this is a guide and no promise.
+        """
+        if self.deviation is None or self.mean is None or self.obstacle:
+            return None
+        needed = seeds_needed(self.mean, self.deviation, level)
+        return None if needed is None else max(1, needed - self.runs)
+
+
+def difference(
+    first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL
+) -> Difference:
+    """The difference of two sides whose values are in the order of their common seeds.
+
+    Raises DataError for a value that is no number, ValueError for sides of different lengths.
+    """
+    pairs = list(zip(first, second, strict=True))
+    defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
+    undefined = len(pairs) - len(defined)
+    if not defined:
+        return Difference(0, undefined, None)
+    deltas = [_delta(*pair) for pair in defined]
+    low_known, high_known = _known(defined)
+    bounded = not (low_known and high_known)
+    average, low, high = t_interval(deltas, level=level)
+    if len(deltas) < 2:
+        return Difference(1, undefined, average, bounded=bounded)
+    spread = deviation(deltas)
+    return Difference(
+        len(deltas),
+        undefined,
+        average,
+        low if low_known else None,
+        high if high_known else None,
+        spread,
+        None if bounded else _p(average, spread, len(deltas)),
+        bounded,
+    )
+
+
+def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
+    """How many seeds tell a mean difference from none with a chance of ``POWER``.
+
+    ``spread`` is the deviation of single differences. The usual formula with quantiles of t. None
+    for more than ``MOST_SEEDS``.
+    """
+
+    def enough(seeds: int) -> bool:
+        reach = quantile((1 + level) / 2, seeds - 1) + quantile(POWER, seeds - 1)
+        return reach * spread <= abs(effect) * sqrt(seeds)
+
+    if effect == 0 or not enough(MOST_SEEDS):
+        return None
+    low, high = 1, MOST_SEEDS  # not enough, and enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _delta(first: Value, second: Value) -> float:
+    before, after = _number(first), _number(second)
+    change = after - before
+    return 0.0 if abs(change) <= ROUNDING * max(abs(before), abs(after)) else change
+
+
+def _number(value: Value) -> float:
+    return float(value.raw if value.is_number else value.exact)
+
+
+def _known(pairs: Sequence[tuple[Value, Value]]) -> tuple[bool, bool]:
+    """Whether no true difference is below what it says, and whether none is above."""
+    low = all(first.bound != ">" and second.bound != "<" for first, second in pairs)
+    high = all(first.bound != "<" and second.bound != ">" for first, second in pairs)
+    return low, high
+
+
+def _p(average: float, spread: float, runs: int) -> float:
+    if spread == 0:
+        return 1.0 if average == 0 else 0.0
+    return two_sided_p(average / spread * sqrt(runs), runs - 1)
+
+
+def mean_value(values: Sequence[Value]) -> Value:
+    """The mean of values that are all numbers; a bound if one of them is. Undefined of none."""
+    if not values:
+        return Value(None)
+    bounds = {value.bound for value in values if value.bound}
+    average = fsum(map(_number, values)) / len(values)
+    return Value(average, bounds.pop() if len(bounds) == 1 else "")
