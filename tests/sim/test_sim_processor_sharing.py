@@ -1,10 +1,10 @@
 """Requests that decode together, against recursions and formulas that know nothing of the engine.
 
 With memory enough for all, and every prompt one prefill, the engine is a server that its requests
-share: a step gives each one token and takes the time that the profile's formula says. So the ends of
-requests follow by hand from the lengths, and, where a step costs so much a request and nothing else,
-from the theory of processor sharing (Kleinrock): all are slowed down by 1 / (1 - rho) on average,
-whatever the distribution of the lengths. Times are picoseconds.
+share: a step gives each one token and takes the time that the profile's formula says. So the ends
+of requests follow by hand from the lengths, and, where a step costs so much a request and nothing
+else, from the theory of processor sharing (Kleinrock): all are slowed down by 1 / (1 - rho) on
+average, whatever the distribution of the lengths. Times are picoseconds.
 """
 
 import random
@@ -80,7 +80,7 @@ def token_ps(profile):
 
 
 def decode_ps(profile, contexts, steps):
-    """``steps`` steps of sequences whose contexts are so long in the first: an arithmetic series."""
+    """``steps`` steps of sequences with so long contexts in the first: an arithmetic series."""
     size = len(contexts)
     tokens = steps * sum(contexts) + size * steps * (steps - 1) // 2
     return steps * step_ps(profile, size) + token_ps(profile) * tokens
@@ -222,9 +222,10 @@ def test_no_work_is_lost_and_none_is_made(lengths):
 def test_the_slowdown_is_that_of_processor_sharing_whatever_the_lengths(lengths):
     """E[T | x] = x / (1 - rho): short and long requests are slowed down alike.
 
-    In order of arrival it would depend: of the two kinds the short one would take 3.25 times as long
-    as alone, the long one 1.32 times. Within four standard errors over independent regeneration
-    cycles, and 1.5% since steps are not infinitely short: who arrives in one waits for its end.
+    In order of arrival it would depend: of the two kinds the short one would take 3.25 times as
+    long as alone, the long one 1.32 times. Within four standard errors over independent
+    regeneration cycles, and 1.5% since steps are not infinitely short: who arrives in one waits
+    for its end.
     """
     rho = 0.5
     done = serve(PURE, poisson_jobs(2000, rho, LENGTHS[lengths], 200, seed=3))

@@ -1,15 +1,15 @@
 """M/D/1: constant requests that have the engine to themselves, against queueing theory.
 
 Poisson arrivals of four clients, equal prompts and outputs that nobody shares, one running request:
-a server with constant service time s. At load rho = lambda * s the theory says (Pollaczek, Khinchine,
-Takacs; W is the wait for admission)
+a server with constant service time s. At load rho = lambda * s the theory says (Pollaczek and
+Khinchine, Takacs; W is the wait for admission)
 
     E[W] = rho s / (2 (1 - rho))        E[W^2] = 2 E[W]^2 + rho s^2 / (3 (1 - rho))
     P(W > 0) = rho                      P(queue empty) = (1 - rho) e^rho
 
 E[W^2] holds for the order of arrival only. Tolerances are four standard errors, computed from the
-variance between regeneration cycles (from one request that finds the engine idle to the next), which
-are independent: what else could be wrong would have to hide in 1 of 16,000 seeds.
+variance between regeneration cycles (from one request that finds the engine idle to the next),
+which are independent: by chance one seed in 16,000 would miss them.
 """
 
 from functools import lru_cache

@@ -1,6 +1,6 @@
 """Seed every fault in turn and see whether the fast suite notices.
 
-    python tests/mutation/run.py [FAULT ...] [--output FILE] [--rooms-only]
+    python tests/mutation/run_mutation.py [FAULT ...] [--output FILE] [--rooms-only]
 
 Works on a copy of the repository. Prints a line a fault and writes JSON; of some faults only, it
 brings their entries up to date. Exit code 1 if less than 95% of all were caught, 2 if the tests
