@@ -9,15 +9,14 @@ LPM are SGLang's too; any other scheduler comes in through the plugin, as into a
 from __future__ import annotations
 
 import types
-from array import array
-from bisect import bisect_right
 from contextlib import contextmanager
 from itertools import count
 from unittest import mock
 
 from sglang_seam import VERSION, RealEngine, configured, path, sglang
+from token_ids import TokenIds
 
-from fairbench.core import PS_PER_S, Segment
+from fairbench.core import PS_PER_S
 from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.live.plugins.sglang.config import plugin_config
 from fairbench.sim.clock import DECIDE, END
@@ -27,61 +26,6 @@ from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
 
 STOCK = ("fcfs", "lpm")  # policies that SGLang has itself
 NO_LIMIT = 10**9  # LPM sorts a queue of any length, as by default in the simulator
-
-
-class TokenIds:
-    """Token ids of segments, each its own, given out in the order in which they are asked for."""
-
-    def __init__(self):
-        self._ids = {}  # of a segment key, as many as were ever asked for
-        self._runs = [], []  # where each run of ids begins; whose it is and what it begins with
-        self._next = 1
-
-    def of(self, prompt):
-        """The token ids of a prompt."""
-        ids = array("q")
-        for key, length in prompt:
-            known = self._ids.setdefault(key, array("q"))
-            if len(known) < length:
-                self._grow(key, known, length - len(known))
-            ids += known[:length]
-        return ids
-
-    def _grow(self, key, known, missing):
-        first, self._next = self._next, self._next + missing
-        starts, runs = self._runs
-        starts.append(first)
-        runs.append((key, len(known)))
-        known.extend(range(first, self._next))
-
-    def prompt(self, ids):
-        """The segments of token ids: the inverse of ``of``."""
-        starts, runs = self._runs
-        segments, at = [], 0
-        while at < len(ids):
-            number = bisect_right(starts, ids[at]) - 1
-            key, offset = runs[number]
-            offset += ids[at] - starts[number]
-            end = starts[number + 1] if number + 1 < len(starts) else self._next
-            length = _consecutive(ids, at, min(end - ids[at], len(ids) - at))
-            if offset:
-                assert segments[-1] == (key, offset), "a segment is cut into runs in order"
-                segments.pop()
-            segments.append(Segment(key, offset + length))
-            at += length
-        return tuple(segments)
-
-
-def _consecutive(ids, at, most):
-    """How many of the ``most`` ids from ``at`` on follow one another."""
-    low, high = 1, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ids[at + middle - 1] == ids[at] + middle - 1:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 class SwitchedHooks:
@@ -110,10 +54,10 @@ class SwitchedHooks:
 
 
 @contextmanager
-def sglang_workers(spec, *, longest=None, when_heard="at once"):
+def sglang_workers(spec, longest, *, when_heard="at once"):
     """A ``worker_of`` for the simulation of ``spec``, which ends with the context.
 
-    No request with its output may be longer than ``longest`` tokens (the pool, if not given).
+    No request with its output may be longer than ``longest`` tokens.
     ``when_heard`` is when SGLang hears of an arrival: "at once", as in the simulator, or
     "between iterations", as SGLang's event loop does.
     """
