@@ -11,7 +11,8 @@ import numpy as np
 
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags
-from fairbench.validate.compare import TTFT, WEIGHTS, Pair
+from fairbench.validate.compare import TTFT, WEIGHTS
+from fairbench.validate.pair import Pair
 from fairbench.validate.serving.measured import ServingRun
 from fairbench.validate.serving.prompts import refused_by_length, requests_of
 
