@@ -28,7 +28,7 @@ def run_facts(
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
-        ((plan.client, plan.misbehaving) for plan in plans),
+        (Client(plan.client, plan.misbehaving, plan.weight) for plan in plans),
         window=run_window(spec, last_arrival_s, end_s),
         end_s=end_s,
         workers=workers,
@@ -45,7 +45,10 @@ def stored_facts(
     """The facts of a stored run, over any window."""
     summary = run.summary
     return _facts(
-        ((row["client"], row["misbehaving"]) for row in summary["clients"]),
+        (
+            Client(row["client"], row["misbehaving"], row.get("weight", 1.0))
+            for row in summary["clients"]
+        ),
         window=window,
         end_s=summary["duration"],
         workers=summary["dp"],
@@ -57,7 +60,7 @@ def stored_facts(
 
 
 def _facts(
-    clients: Iterable[tuple[str, bool]],
+    clients: Iterable[Client],
     *,
     window: Window,
     end_s: float,
@@ -68,7 +71,7 @@ def _facts(
     bound_unavailable: str,
 ) -> Facts:
     return Facts(
-        clients=tuple(Client(*one) for one in clients),
+        clients=tuple(clients),
         window=window,
         horizon_s=end_s,
         workers=workers,

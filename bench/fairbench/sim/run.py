@@ -36,7 +36,7 @@ from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.summary import facts_of, summary_of
 from fairbench.streams import stream
 from fairbench.workloads.datasets import Source, load_source
-from fairbench.workloads.plan import ClientPlan, program_stream
+from fairbench.workloads.plan import ClientPlan, program_stream, weights_of
 
 PROGRESS_EVERY_PS = PS_PER_S
 
@@ -91,7 +91,7 @@ class Simulation:
         plans: tuple[ClientPlan, ...],
         source: Source | None,
         *,
-        slowdown: int = 1,
+        slowdown: float = 1,
     ) -> None:
         self.spec = spec
         self.plans = plans
@@ -112,6 +112,7 @@ class Simulation:
         self.router = build_router(spec.router, spec.settings, spec.dp)
         self.setup = Setup(
             tuple(clients),
+            weights_of(plans),
             pool_tokens=self.limits.pool_tokens,
             costs=ProfileCosts(self.profile),
         )

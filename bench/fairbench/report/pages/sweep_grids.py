@@ -7,6 +7,7 @@ from itertools import groupby
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
+from fairbench.report.client_table import described
 from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns
 from fairbench.report.marks import BEST, WORST, Interval, marks_of
 from fairbench.report.numbers import UNDEFINED, WRITERS
@@ -66,7 +67,7 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
         for cell in group:
             rows.append([Cell(cell.scheduler)])
             for client in cell.combined["clients"]:
-                behaviour = " (misbehaves)" if client["misbehaving"] else ""
-                rows.append(plain_row(f"{INDENT}{client['client']}{behaviour}", client, columns))
+                name = described(f"{INDENT}{client['client']}", client)
+                rows.append(plain_row(name, client, columns))
         headings = ["", *(column.title for column in columns)]
         yield Section(place, [Grid(headings, rows)], folded=True)
