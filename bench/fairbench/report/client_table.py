@@ -19,8 +19,13 @@ NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the 
 
 def client_columns(summary: Summary) -> list[Column]:
     """The metrics of clients that a summary shows; weights only where some differ from 1."""
-    weighted = any("weight" in row for row in summary["clients"])
-    return [one for one in columns_of(Display.CLIENTS) if weighted or one.key != "weight"]
+    columns = columns_of(Display.CLIENTS)
+    return [one for one in columns if is_weighted(summary) or one.key != "weight"]
+
+
+def is_weighted(summary: Summary) -> bool:
+    """Whether some client's weight differs from 1."""
+    return any("weight" in client for client in summary["clients"])
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
