@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from fairbench.cli.output import print_json
+from fairbench.cli.validate_serving import predict_serving, print_serving_fit, validate_serving
+from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.results.directories import check_writable
 from fairbench.results.store import read_run, write_json
@@ -27,6 +29,7 @@ from fairbench.validate.replay import (
     PREFILL_OVERHEAD_MS,
     replay_run,
 )
+from fairbench.validate.serving.files import holds_serving_runs
 from fairbench.validate.table import validation_text
 
 
@@ -61,6 +64,18 @@ def validate(
     fit: Annotated[
         bool, typer.Option("--fit", help="Only redo the calibration and print it (30 s).")
     ] = False,
+    predict: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of SGLang or vLLM runs: only write what the simulator expects, with intervals, "
+            "to FILE (JSON); measured results are not read.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The timing profile to replay with: fairbench list."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
     ] = False,
@@ -75,6 +90,16 @@ def validate(
     if file.is_dir():
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
         return
+    if holds_serving_runs(file):
+        if predict is not None:
+            predict_serving(file, profile, predict)
+        elif fit:
+            print_serving_fit(file, as_json=as_json)
+        else:
+            validate_serving(file, profile, output_dir, as_json=as_json)
+        return
+    if predict is not None:
+        raise UsageError("predict: only runs of SGLang and vLLM can be predicted (docs/validation)")
     runs = load_measured(file)
     if fit:
         _print_fit(runs, as_json=as_json)

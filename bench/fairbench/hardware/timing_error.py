@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import Frontend, TimingProfile
 
 
 @dataclass(frozen=True)
@@ -34,4 +34,8 @@ def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProf
         for name, value in sorted(profile.coefficients_ms.items())
     }
     host_ms = profile.host_ms * bias * factor()
-    return replace(profile, coefficients_ms=coefficients, host_ms=host_ms)
+    frontend = profile.frontend
+    if frontend != Frontend():
+        off = {name: value * factor() for name, value in asdict(frontend).items()}
+        frontend = Frontend(**off)
+    return replace(profile, coefficients_ms=coefficients, host_ms=host_ms, frontend=frontend)

@@ -87,7 +87,7 @@ class Shares:
     """Per client over one window: service in both views, and what fairness would have given.
 
     Weighted tokens; ``entitlement`` is the max-min allocation of all the service delivered over
-    ``demand``, by the clients' weights. To judge against another total, call ``max_min`` with it.
+    ``demand``. To judge against another total, call ``max_min`` with that total.
     """
 
     window: Window

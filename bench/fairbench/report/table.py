@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE, columns_of
+from fairbench.metrics.fit_domain import WARN_ABOVE
 from fairbench.metrics.metric import Display
 from fairbench.report.client_table import client_table, is_weighted
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
@@ -137,10 +138,19 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{number(summary['completed'])} completed, {number(summary['failed'])} unfinished, "
         f"{number(summary['refused'])} refused",
     )
+    if is_extrapolated(summary):
+        outside = written(summary, "outside_fit_ratio")
+        yield "timing", f"{outside} of the busy time is outside what the profile was fitted to"
     for column in columns_of(Display.SUMMARY):
         value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
         known = summary.get(column.key) is not None
         yield column.title, f"{value} {unit}" if known and unit else value
+
+
+def is_extrapolated(summary: Summary) -> bool:
+    """Whether much of the simulated time lies outside the timing profile's fit."""
+    outside = summary.get("outside_fit_ratio")
+    return outside is not None and bool(outside > WARN_ABOVE)
 
 
 def _throughput(summary: Summary) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
-from fairbench.metrics.records import Client, Facts, Window
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.metrics.records import Client, Facts, FitLimits, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
@@ -25,6 +26,7 @@ def run_facts(
     pool_tokens: int,
     bound: ServiceBound | None,
     bound_unavailable: str,
+    fit: FitLimits | None = None,
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
@@ -36,6 +38,7 @@ def run_facts(
         latency=spec.workload.latency,
         bound=bound,
         bound_unavailable=bound_unavailable,
+        fit=fit,
     )
 
 
@@ -56,6 +59,20 @@ def stored_facts(
         latency=summary["latency"],
         bound=bound,
         bound_unavailable=bound_unavailable,
+        fit=fit_limits(summary["timing_profile"]),
+    )
+
+
+def fit_limits(profile_id: str | None) -> FitLimits | None:
+    """What a bundled timing profile was fitted to; None for none, or one that is not bundled."""
+    if profile_id is None or profile_id not in profile_ids():
+        return None
+    profile = load_profile(profile_id)
+    domain, pool = profile.fit_domain, profile.pool
+    if domain is None:
+        return None
+    return FitLimits(
+        domain.decode_batch, domain.context_tokens or pool.tokens(pool.mem_fraction_static)
     )
 
 
@@ -69,6 +86,7 @@ def _facts(
     latency: Literal["program", "ttft"],
     bound: ServiceBound | None,
     bound_unavailable: str,
+    fit: FitLimits | None,
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -79,6 +97,7 @@ def _facts(
         latency=latency,
         bound=bound,
         bound_unavailable=bound_unavailable,
+        fit=fit,
     )
 
 

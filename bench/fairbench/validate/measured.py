@@ -80,7 +80,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     refused). Raises DataError naming file, line and field, also for an unknown scheduler.
     """
     runs = []
-    for number, text in _lines(path):
+    for number, text in lines(path):
         where = f"{path}, line {number}"
         try:
             record = json.loads(text)
@@ -96,7 +96,8 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     return runs
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a text file, packed (``.gz``) or not. Raises DataError if unreadable."""
     try:
         packed = path.suffix == ".gz"
         with gzip.open(path, "rt") if packed else path.open(encoding="utf-8") as lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.report.numbers import latency, number, percent, whole
-from fairbench.report.table import ENOUGH_FOR_P99
+from fairbench.report.table import ENOUGH_FOR_P99, is_extrapolated
 from fairbench.results.store import Summary
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself
@@ -30,6 +30,11 @@ def run_warnings(summary: Summary) -> Iterator[str]:
         yield (
             f"{number(summary['failed'])} of {number(summary['num_requests'])} requests were "
             "unfinished at the end; a percentile that falls among them is a lower bound (> x)."
+        )
+    if is_extrapolated(summary):
+        yield (
+            f"{percent(summary['outside_fit_ratio'])} of the busy time lies outside what the timing "
+            "profile was fitted to (larger batches, or more context): extrapolated."
         )
     yield from _of_the_window(summary)
     if is_above_bound(summary):

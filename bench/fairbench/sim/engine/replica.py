@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
@@ -19,6 +20,7 @@ class Replica(Protocol):
     """
 
     scheduler: LocalScheduler
+    frontend: FrontendQueue
     cache: KVCache
     batch: RunningBatch
     waiting: WaitingQueue
