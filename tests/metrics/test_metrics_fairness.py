@@ -1,4 +1,7 @@
+import itertools
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from fairbench.metrics.fairness import (
     open_demand,
     shares,
 )
-from fairbench.metrics.records import REFUSED, UNFINISHED, Window
+from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 
 amounts = st.floats(min_value=0, max_value=1e150, allow_subnormal=True)
 tokens = st.lists(st.integers(0, 10**6), min_size=1, max_size=8)
@@ -160,3 +163,67 @@ def test_unfinished_work_keeps_a_client_active_to_the_end():
 )
 def test_there_may_be_no_time_when_all_are_active(other):
     assert all_active_window(programs(*ACTIVE[:2], other), facts()) is None
+
+
+@pytest.mark.parametrize(
+    ("capacity", "demands", "weights", "expected"),
+    [
+        (12, [99, 99, 99], [1, 2, 3], [2, 4, 6]),
+        (12, [99, 99, 2], [2, 1, 1], [20 / 3, 10 / 3, 2]),  # level 3: c has its 2, 10 as 2 to 1
+        (12, [3, 99, 99], [2, 1, 1], [3, 4.5, 4.5]),  # level 3: a wants 3 of its 6, 9 remain
+        (12, [6, 99, 99], [2, 1, 1], [6, 3, 3]),  # just what it is entitled to
+        (50, [9, 5, 3], [2, 1, 1], [9, 5, 3]),  # capacity left over
+    ],
+)
+def test_max_min_by_weight_by_hand(capacity, demands, weights, expected):
+    assert max_min(capacity, demands, weights).tolist() == pytest.approx(expected)
+
+
+weighted = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=5)
+
+
+def every_way(capacity, clients):
+    """All allocations of ``capacity`` that meet some demands, and give the others one level by
+    weight, with no demand below the level met and none above; by exact arithmetic."""
+    found = set()
+    for rest in itertools.product([0, 1], repeat=len(clients)):
+        pairs = list(zip(clients, rest, strict=True))
+        left = capacity - sum(demand for (demand, _), is_rest in pairs if not is_rest)
+        claims = sum(weight * is_rest for (_, weight), is_rest in pairs)
+        if left < 0 or (left > 0 and not claims):
+            continue
+        level = Fraction(left, claims) if claims else Fraction(capacity)
+        if all((level * w <= d) if is_rest else (d <= level * w) for (d, w), is_rest in pairs):
+            found.add(tuple(level * w if is_rest else d for (d, w), is_rest in pairs))
+    return found
+
+
+@given(st.integers(0, 200), weighted)
+def test_max_min_by_weight_is_the_only_one_there_can_be(capacity, clients):
+    demands, weights = zip(*clients, strict=True)
+    (expected,) = every_way(min(capacity, sum(demands)), clients)
+    assert max_min(capacity, demands, weights).tolist() == pytest.approx(list(map(float, expected)))
+
+
+@given(st.floats(0, 1e9), tokens)
+def test_equal_weights_change_no_bit(capacity, demands):
+    plain = max_min(capacity, demands).tolist()
+    assert max_min(capacity, demands, np.ones(len(demands))).tolist() == plain
+    twice = max_min(capacity, demands, np.full(len(demands), 2.0)).tolist()
+    assert twice == pytest.approx(plain)
+
+
+def test_shares_by_weight():
+    table = programs(
+        {"client": 0, "demand_input_tokens": 1000},
+        {"client": 1, "demand_input_tokens": 1000},
+    )
+    served = log(
+        {"client": 0, "start_s": 1, "input_tokens": 120},
+        {"client": 1, "start_s": 2, "input_tokens": 30},
+    )
+    known = facts(clients=2)
+    known = replace(known, clients=(Client("a", False, 2.0), Client("b", False, 0.5)))
+    got = shares(table, served, known, Window(0, 9))
+    assert got.entitlement.tolist() == pytest.approx([120, 30])  # 150 as 4 to 1
+    assert got.ratio.tolist() == pytest.approx([1, 1])

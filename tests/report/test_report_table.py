@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from fairbench.report.client_table import described
 from fairbench.report.numbers import index, more_than, number, percent
+from fairbench.report.pages.run_page import client_grid
 from fairbench.report.table import MAX_WIDTH, summary_text
+from fairbench.results.intervals import combine
 
 CLIENT = {
     "client": "client-0",
@@ -83,6 +86,37 @@ def test_what_a_run_shows():
     assert text(SUMMARY) == (Path(__file__).parent / "summary.txt").read_text()
 
 
+def weighted():
+    """The same run with a client of weight 2.5."""
+    clients = [CLIENT | {"weight": 2.5}, SUMMARY["clients"][1] | {"weight": 1.0}]
+    return SUMMARY | {"clients": clients}
+
+
+def test_weights_have_a_column_where_some_differ_from_1():
+    plain, shown = text(SUMMARY).splitlines(), text(weighted()).splitlines()
+    (heading,) = (line for line in shown if line.startswith("client "))
+    assert heading.split()[2:4] == ["weight", "programs"]
+    rows = [line.split() for line in shown if line.startswith("client-")]
+    assert [row[2] for row in rows] == ["2.50", "1.00"]
+    assert not any("weight" in line for line in plain)
+    (jain,) = (line for line in shown if line.startswith("Jain"))
+    assert "of service over weight (max-min fair" in jain
+    assert any("largest over weight 82,545 tokens" in line for line in shown)
+    grid = client_grid(weighted())
+    at = grid.headings.index("weight")
+    assert [row[at].text for row in grid.rows] == ["2.50", "1.00"]
+    assert "weight" not in client_grid(SUMMARY).headings
+
+
+def test_over_seeds_a_weight_stands_beside_the_name():
+    runs = [weighted() | {"seed": seed} for seed in (0, 1)]
+    rows = combine(runs)["clients"]
+    named = [described(row["client"], row) for row in rows]
+    assert named == ["client-0 (misbehaves, weight 2.50)", "client-1 (weight 1.00)"]
+    plain = combine([SUMMARY])["clients"]
+    assert [described("x", row) for row in plain] == ["x (misbehaves)", "x"]
+
+
 def with_nulls(summary):
     """The summary of a run in which nothing happened."""
     empty = copy.deepcopy(summary)
@@ -100,12 +134,14 @@ PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
     names=st.lists(st.text(PRINTABLE, min_size=1, max_size=60), min_size=1, max_size=5),
     large=st.integers(1, 10**6),
     nulls=st.booleans(),
+    weights=st.booleans(),
     width=st.integers(60, MAX_WIDTH),
 )
-def test_no_line_is_ever_too_wide(names, large, nulls, width):
+def test_no_line_is_ever_too_wide(names, large, nulls, weights, width):
     summary = copy.deepcopy(SUMMARY)
     summary["clients"] = [
         CLIENT
+        | ({"weight": 1e-6 * large} if weights else {})
         | {"client": name, "programs": large, "service_rate_tok_s": float(large), "p99_s": 9_999.0}
         for name in names
     ]

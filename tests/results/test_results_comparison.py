@@ -29,6 +29,13 @@ def test_entitlement_is_to_a_fair_share_of_the_best_total():
     assert sum(max_min(90.0, [70.0, 10.0, 90.0])) == 90.0
 
 
+def test_by_weight_the_best_total_is_shared_out_by_weight():
+    clients = [client(0, weight=2.0, service_rate_tok_s=30.0), client(1, weight=1.0)]
+    compared = compared_summary(summary(clients=clients), 90.0, ())
+    assert [one["entitlement_best_tok_s"] for one in compared["clients"]] == [60.0, 30.0]
+    assert compared["min_entitlement_best_ratio"] == 10 / 30
+
+
 def test_a_client_without_demand_is_entitled_to_nothing():
     compared = compared_summary(summary(clients=[client(1, demand_tok_s=0.0)]), 90.0, ())
     assert compared["clients"][0]["entitlement_best_ratio"] is None

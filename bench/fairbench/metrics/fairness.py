@@ -33,20 +33,25 @@ def jain(allocations: ArrayLike) -> float:
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
-def max_min(capacity: float, demands: ArrayLike) -> Floats:
+def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """The max-min fair allocation: nobody gets more than its demand, and no one could get more
     except at the cost of someone who has no more. Sums to min(capacity, total demand).
+
+    With ``weights`` (positive; None is all equal), "more" is of the allocation over the weight.
     """
     wanted = np.asarray(demands, dtype=np.float64)
+    weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
     assert capacity >= 0
     assert np.all(wanted >= 0)
+    assert np.all(weight > 0)
     allocation = np.zeros(len(wanted))
     left = float(capacity)
-    order = np.argsort(wanted, kind="stable")
+    order = np.argsort(wanted / weight, kind="stable")
+    claims = np.cumsum(weight[order][::-1])[::-1]  # of all from a rank on
     for rank, client in enumerate(order):
-        share = left / (len(order) - rank)
-        if wanted[client] >= share:
-            allocation[order[rank:]] = share
+        share = left / claims[rank]
+        if wanted[client] >= share * weight[client]:
+            allocation[order[rank:]] = share * weight[order[rank:]]
             break
         allocation[client] = wanted[client]
         left -= wanted[client]
@@ -107,7 +112,7 @@ def shares(programs: Programs, log: Service, facts: Facts, window: Window) -> Sh
     service = window_service(log, View.CLIENT, window, clients, weights)
     actual = window_service(log, View.ACTUAL, window, clients, weights)
     demand = open_demand(programs, before, window, weights)
-    entitlement = max_min(float(service.sum()), demand)
+    entitlement = max_min(float(service.sum()), demand, facts.client_weights)
     ratio = entitlement_ratios(service, entitlement)
     return Shares(window, service, actual, demand, entitlement, ratio)
 

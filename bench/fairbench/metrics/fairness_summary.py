@@ -29,7 +29,8 @@ class Fairness:
     ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers.
     ``jain_index_maxmin`` is what a perfect scheduler would have scored. The gap and its bound are
     in weighted tokens, ``service_gap_bound_s`` in seconds of cluster service; they are not
-    confined to the window. The paper's window is that of [DLPM] §6.1.
+    confined to the window. The paper's window is that of [DLPM] §6.1. Jain's index, gap and bound
+    are of service over the client's weight.
     """
 
     service_rate_tok_s: float
@@ -55,12 +56,13 @@ def fairness(
     requests: Requests, programs: Programs, log: Service, facts: Facts, got: Shares, notes: Notes
 ) -> Fairness:
     """Everything about fairness, given the shares over the window."""
+    weight = facts.client_weights
     gap = max_service_gap(requests, log, facts)
     empty = unqueued_share(requests, facts.horizon_s, got.window)
     bound, bound_s = _bound(requests, log, facts, got, notes)
     entitled = got.entitled_ratios
     window = all_active_window(programs, facts)
-    paper = _service(View.CLIENT, log, facts, window) if window else ()
+    paper = _service(View.CLIENT, log, facts, window) / weight if window else ()
     start, end = window or (float("nan"), float("nan"))
     value = notes.value
     return Fairness(
@@ -70,9 +72,9 @@ def fairness(
         extend_rate_tok_s=_log_rate("extend_rate_tok_s", View.EXTEND, log, facts, got, notes),
         queue_empty_share=value("queue_empty_share", empty),
         demand_limited=not empty <= DEMAND_LIMITED_ABOVE,
-        jain_index=value("jain_index", jain(got.service)),
-        jain_index_actual=value("jain_index_actual", jain(got.actual)),
-        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement)),
+        jain_index=value("jain_index", jain(got.service / weight)),
+        jain_index_actual=value("jain_index_actual", jain(got.actual / weight)),
+        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement / weight)),
         jain_index_entitlement=value("jain_index_entitlement", jain(entitled)),
         min_entitlement_ratio=value(
             "min_entitlement_ratio", float(entitled.min()) if len(entitled) else float("nan")
@@ -112,8 +114,8 @@ def _bound(
         return undefined, notes.value("service_gap_bound_s", undefined, why)
     tokens = max(facts.pool_tokens, largest_remaining_output(requests, log, facts))
     longest = largest_input(requests)
-    bound = theorem_bound(facts.bound, longest, tokens)
+    bound = theorem_bound(facts.bound, longest, tokens, facts.client_weights)
     view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
     service = _service(view, log, facts, got.window)
     seconds = ratio(bound * got.window.length_s, float(service.sum()))
-    return float(bound), notes.value("service_gap_bound_s", seconds, NO_SERVICE)
+    return bound, notes.value("service_gap_bound_s", seconds, NO_SERVICE)

@@ -134,10 +134,14 @@ class Service(Table):
 
 
 class Client(NamedTuple):
-    """A registered client, whether or not it ever sent anything."""
+    """A registered client, whether or not it ever sent anything.
+
+    ``weight`` is what it is entitled to, relative to the others.
+    """
 
     name: str
     misbehaving: bool
+    weight: float = 1.0
 
 
 class Window(NamedTuple):
@@ -179,3 +183,13 @@ class Facts:
     bound: ServiceBound | None = None
     bound_unavailable: str = "this scheduler has no bound"
     fit: FitLimits | None = None
+
+    @property
+    def client_weights(self) -> Floats:
+        """What each client is entitled to; service divided by it is *normalised*."""
+        return np.array([client.weight for client in self.clients], dtype=np.float64)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some client's weight differs from 1."""
+        return any(client.weight != 1 for client in self.clients)

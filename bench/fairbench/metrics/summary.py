@@ -87,7 +87,8 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
         ),
         computed=_computed(tables, cut, notes),
         computed_clients=tuple(
-            _computed_of_client(tables, cut, index, notes) for index in range(len(facts.clients))
+            _weight_of(facts, index) | _computed_of_client(tables, cut, index, notes)
+            for index in range(len(facts.clients))
         ),
         notes=notes.reasons,
         censored=tuple(notes.censored),
@@ -137,6 +138,11 @@ def _computed_of_client(tables: Tables, facts: Facts, index: int, notes: Notes) 
         for key, metric in CATALOGUE.items()
         if metric.compute_client
     }
+
+
+def _weight_of(facts: Facts, index: int) -> dict[str, float]:
+    """A client's weight, where some client's differs from 1."""
+    return {"weight": facts.clients[index].weight} if facts.weighted else {}
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from fairbench.metrics.catalogue import CATALOGUE, columns_of
 from fairbench.metrics.fit_domain import WARN_ABOVE
 from fairbench.metrics.metric import Display
-from fairbench.report.client_table import client_table
+from fairbench.report.client_table import client_table, is_weighted
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.results.store import Summary
 
@@ -113,12 +113,13 @@ def details_line(summary: Summary) -> str:
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """The numbers over all clients: what each line is about, and what it says."""
+    by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (
         "Jain index",
-        f"{written(summary, 'jain_index')} of service "
+        f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair: {written(summary, 'jain_index_maxmin')}), "
-        f"{written(summary, 'jain_index_actual')} of actual service, "
+        f"{written(summary, 'jain_index_actual')} of actual service{by_weight}, "
         f"{written(summary, 'jain_index_entitlement')} per entitlement",
     )
     if summary.get("jain_index_paper_window") is not None:
@@ -189,7 +190,8 @@ def _victims(summary: Summary) -> str:
 def _gap(summary: Summary) -> str:
     gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
     bound_s = summary.get("service_gap_bound_s")
-    return f"largest {_work(gap, gap * bound_s / bound if gap and bound and bound_s else None)}"
+    work = _work(gap, gap * bound_s / bound if gap and bound and bound_s else None)
+    return f"largest{' over weight' if is_weighted(summary) else ''} {work}"
 
 
 def _bound(summary: Summary) -> str:

@@ -52,7 +52,11 @@ def compared_summary(summary: Summary, best: float, alone: AloneRows) -> dict[st
 
 def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[str, Any]]:
     """The clients' rows with their max-min fair shares of the best total, tokens per second."""
-    entitlement = max_min(best, [client["demand_tok_s"] or 0.0 for client in clients])
+    entitlement = max_min(
+        best,
+        [client["demand_tok_s"] or 0.0 for client in clients],
+        [client.get("weight", 1.0) for client in clients],
+    )
     return [
         {
             **client,

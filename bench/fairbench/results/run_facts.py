@@ -30,7 +30,7 @@ def run_facts(
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
-        ((plan.client, plan.misbehaving) for plan in plans),
+        (Client(plan.client, plan.misbehaving, plan.weight) for plan in plans),
         window=run_window(spec, last_arrival_s, end_s),
         end_s=end_s,
         workers=workers,
@@ -48,7 +48,10 @@ def stored_facts(
     """The facts of a stored run, over any window."""
     summary = run.summary
     return _facts(
-        ((row["client"], row["misbehaving"]) for row in summary["clients"]),
+        (
+            Client(row["client"], row["misbehaving"], row.get("weight", 1.0))
+            for row in summary["clients"]
+        ),
         window=window,
         end_s=summary["duration"],
         workers=summary["dp"],
@@ -74,7 +77,7 @@ def fit_limits(profile_id: str | None) -> FitLimits | None:
 
 
 def _facts(
-    clients: Iterable[tuple[str, bool]],
+    clients: Iterable[Client],
     *,
     window: Window,
     end_s: float,
@@ -86,7 +89,7 @@ def _facts(
     fit: FitLimits | None,
 ) -> Facts:
     return Facts(
-        clients=tuple(Client(*one) for one in clients),
+        clients=tuple(clients),
         window=window,
         horizon_s=end_s,
         workers=workers,

@@ -36,7 +36,7 @@ from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.summary import facts_of, summary_of
 from fairbench.streams import stream
 from fairbench.workloads.datasets import Source, load_source
-from fairbench.workloads.plan import ClientPlan, program_stream
+from fairbench.workloads.plan import ClientPlan, program_stream, weights_of
 
 PROGRESS_EVERY_PS = PS_PER_S
 
@@ -99,7 +99,7 @@ class Simulation:
         plans: tuple[ClientPlan, ...],
         source: Source | None,
         *,
-        slowdown: int = 1,
+        slowdown: float = 1,
         worker_of: WorkerOf = sglang_worker,
     ) -> None:
         self.spec = spec
@@ -123,6 +123,7 @@ class Simulation:
         self.router = build_router(spec.router, spec.settings, spec.dp)
         self.setup = Setup(
             tuple(clients),
+            weights_of(plans),
             pool_tokens=self.limits.pool_tokens,
             costs=ProfileCosts(self.profile),
         )

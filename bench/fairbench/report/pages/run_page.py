@@ -81,7 +81,7 @@ def _headline(summary: Summary, column: Column) -> str:
 
 def client_grid(summary: Summary) -> Grid:
     """One row per client, as in the printed table."""
-    censored, columns = set(summary["censored"]), client_columns()
+    censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
             Cell(f"{row['client']}{' (misbehaves)' if row['misbehaving'] else ''}"),

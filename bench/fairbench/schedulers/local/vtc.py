@@ -29,8 +29,8 @@ class VTC(LocalScheduler):
 
         ``charge``: ``extend`` books uncached input tokens ([DLPM] §7.1 needs it), ``input`` the
         whole input ([VTC]). ``lift``: ``none`` is the naive form without lines 6-13, for comparison
-        only. ``weights``: in place of the experiment's own: a client of weight 2 is entitled to
-        twice the service ([VTC] §4.3).
+        only. ``weights``: another spelling of the experiment's own, over which they are laid: a
+        client of weight 2 is entitled to twice the service ([VTC] §4.3).
         ``form``: ``artifact`` does what the code behind [VTC]'s figures does: no lift when nobody
         waits, the first output token free, and one token more for every running request in each
         step that ends one ([VTC-artifact]); ``artifact-2023`` is that code before June 2024,
@@ -134,8 +134,8 @@ class VTC(LocalScheduler):
         params = self.params
         if params.lift == "none" or self._artifact:
             return NoBound(f"{self.name} bounds no service difference in this form")
-        if any(weight != 1 for weight in self._weights.values()):
-            return NoBound(f"{self.name} bounds no service difference of clients by weight")
+        if self._weights != self.setup.weights:
+            return NoBound(f"{self.name} counts by other weights than the clients are entitled to")
         view = "actual" if params.charge == "extend" else "client"
         weights = ServiceWeights(params.input_weight, params.output_weight)
         return ServiceBound(view, 0, "VTC Theorem 4.4", weights)
