@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import floor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,9 +142,11 @@ def bounded(row: Row, name: str) -> str:
     """Seconds, ``> `` before a lower bound."""
     if not row[name]:
         return "-"
-    value = float(row[name])
-    text = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-    return f"> {text}" if name in row["at_least"].split() else text
+    value, at_least = float(row[name]), name in row["at_least"].split()
+    digits = 0 if value >= 100 else 1
+    if at_least:  # rounded down, so that it stays true
+        value = floor(value * 10**digits) / 10**digits
+    return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 
 
 def whole(row: Row, name: str) -> str:
@@ -263,9 +266,11 @@ def gaps() -> str:
 
 def incentive(row: Row) -> str:
     """The sharing incentive to three digits, ``> `` before a lower bound."""
-    value = float(row["sharing_incentive_p99"])
-    text = f"{value:.2f}" if value < 10 else f"{value:.1f}"
-    return f"> {text}" if "sharing_incentive_p99" in row["at_least"].split() else text
+    value, name = float(row["sharing_incentive_p99"]), "sharing_incentive_p99"
+    at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
+    if at_least:
+        value = floor(value * 10**digits) / 10**digits
+    return f"{'> ' if at_least else ''}{value:.{digits}f}"
 
 
 def fig7() -> str:

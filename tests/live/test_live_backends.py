@@ -34,6 +34,9 @@ def test_tables_call_a_run_by_what_served_it():
     assert (served.pool_tokens, served.mem_fraction_static) == (7, 0.5)
     assert live_backend(spec_of("sglang")).served(info).name == "sglang 0.5.23, m"
     assert live_backend(spec_of("endpoint")).served({}).name == "http://h:8000"
+    told = live_backend(spec_of("endpoint")).served({"emulated": True, "timing_profile": "a100"})
+    assert (told.emulated, told.timing_profile) == (True, "a100")
+    assert not live_backend(spec_of("endpoint")).served(info).emulated
     emulated = live_backend(spec_of("emulator")).served(info)
     assert (emulated.name, emulated.emulated) == ("emulator 0.5.23, llama-3.1-8b", True)
 

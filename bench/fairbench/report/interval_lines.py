@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
+from fairbench.report.numbers import less_than, more_than
 from fairbench.report.table import basis
 from fairbench.results.store import Summary
 
@@ -38,6 +39,13 @@ def show(interval: Summary | None, digits: int) -> str:
     """``mean [low, high]``, with > or < for a lower or upper bound, or - if no run defines it."""
     if interval is None:
         return "-"
-    mean, low, high = (f"{interval[key]:,.{digits}f}" for key in ("mean", "low", "high"))
-    sign = "> " if interval.get("lower_bound") else "< " if interval.get("upper_bound") else ""
-    return f"{sign}{mean} [{low}, {high}]"
+    low, high = (f"{interval[key]:,.{digits}f}" for key in ("low", "high"))
+    return f"{_mean(interval, digits)} [{low}, {high}]"
+
+
+def _mean(interval: Summary, digits: int) -> str:
+    if interval.get("lower_bound"):
+        return more_than(interval["mean"], digits)
+    if interval.get("upper_bound"):
+        return less_than(interval["mean"], digits)
+    return f"{interval['mean']:,.{digits}f}"
