@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_helpers import facts, log, programs
+from metrics_helpers import facts, log, programs, requests
 
-from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import (
     all_active_window,
     entitlement_ratios,
     jain,
     max_min,
-    open_demand,
     shares,
 )
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
@@ -93,24 +91,26 @@ def test_a_client_entitled_to_nothing_has_no_ratio():
     assert ratios[1] == 0.75
 
 
-def test_demand_is_that_of_programs_that_had_arrived_less_what_was_served_before():
-    table = programs(
-        {"client": 0, "arrival_s": 1, "demand_input_tokens": 100, "demand_output_tokens": 10},
-        {"client": 0, "arrival_s": 9, "demand_input_tokens": 50, "status": REFUSED},
-        {"client": 0, "arrival_s": 10, "demand_input_tokens": 999},  # at the end: too late
-        {"client": 1, "arrival_s": 2, "demand_output_tokens": 5},
-    )
-    before = np.array([30.0, 40.0, 0.0])
-    demand = open_demand(table, before, Window(5, 10), ServiceWeights())
-    # 100 + 2*10 + 50 - 30 = 140; 2*5 - 40 < 0; client 2 sent nothing
-    assert demand.tolist() == [140, 0, 0]
-
-
 def test_shares_of_a_small_run():
+    """What is due is what was served and what was lacking at the end; the window is [10, 20)."""
+    never = {"status": UNFINISHED, "arrival_s": 9.0}
+    asked = requests(
+        {"program_id": 0, "client": 0, "input_tokens": 870, **never},
+        {"program_id": 1, "client": 1, "input_tokens": 40, "max_new_tokens": 5, **never},
+        {"program_id": 2, "client": 2, "input_tokens": 20, **never},
+        {"program_id": 3, "client": 2, "input_tokens": 999, **never, "arrival_s": 20.0},
+    )
     table = programs(
-        {"client": 0, "arrival_s": 0, "demand_input_tokens": 1000},
-        {"client": 1, "arrival_s": 0, "demand_input_tokens": 70, "demand_output_tokens": 5},
-        {"client": 2, "arrival_s": 0, "demand_input_tokens": 60},
+        {"client": 0, "demand_input_tokens": 870, "status": UNFINISHED},
+        {
+            "program_id": 1,
+            "client": 1,
+            "demand_input_tokens": 40,
+            "demand_output_tokens": 5,
+            "status": UNFINISHED,
+        },
+        {"program_id": 2, "client": 2, "demand_input_tokens": 20, "status": UNFINISHED},
+        {"program_id": 3, "client": 2, "demand_input_tokens": 999, "status": UNFINISHED},
     )
     served = log(
         {"client": 1, "start_s": 0, "end_s": 1, "input_tokens": 20},  # before the window
@@ -118,20 +118,21 @@ def test_shares_of_a_small_run():
         {"client": 1, "start_s": 11, "end_s": 12, "input_tokens": 10, "output_tokens": 5},
         {"client": 2, "start_s": 12, "end_s": 13, "input_tokens": 40, "extend_tokens": 40},
     )
-    got = shares(table, served, facts(clients=3), Window(10, 20))
+    got = shares(asked, table, served, facts(clients=3), Window(10, 20))
     assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 in all
     assert got.actual.tolist() == [13, 10, 40]
-    assert got.demand.tolist() == [1000, 70 + 2 * 5 - 20, 60]
-    # 190 over (1000, 60, 60): 63.3 > 60 twice, so 60, 60 and 190 - 120 = 70
-    assert got.entitlement.tolist() == [70, 60, 60]
-    assert got.ratio.tolist() == pytest.approx([130 / 70, 20 / 60, 40 / 60])
+    assert got.demand.tolist() == [130 + 870, 20 + 40 + 2 * 5, 40 + 20]
+    # 190 over (1000, 70, 60): 63.3 > 60, then 130 / 2 = 65 < 70 for both of the others
+    assert got.entitlement.tolist() == [65, 65, 60]
+    assert got.ratio.tolist() == pytest.approx([2, 20 / 65, 40 / 60])
     assert len(got.entitled_ratios) == 3
 
 
 def test_a_client_without_demand_drops_out_of_the_entitled():
-    table = programs({"client": 0, "demand_input_tokens": 10})
-    served = log({"client": 0, "start_s": 1, "input_tokens": 10})
-    got = shares(table, served, facts(clients=2), Window(0, 5))
+    asked = requests({"input_tokens": 10, "admitted_s": 4.0, "status": UNFINISHED})
+    table = programs({"client": 0, "demand_input_tokens": 10, "status": UNFINISHED})
+    served = log({"client": 0, "start_s": 4, "end_s": 6, "input_tokens": 10})
+    got = shares(asked, table, served, facts(clients=2), Window(0, 5))
     assert got.entitled_ratios.tolist() == [1]
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.client_table import described
 from fairbench.report.numbers import index, more_than, number, percent
 from fairbench.report.pages.run_page import client_grid
@@ -70,7 +71,8 @@ SUMMARY = {
     "num_requests": 27_000,
     "num_programs": 900,
     "completed": 26_990,
-    "failed": 7,
+    "failed": 0,
+    "unfinished": 7,
     "refused": 3,
     "clients": [CLIENT, CLIENT | {"client": "client-1", "misbehaving": False}],
     "censored": [],
@@ -245,11 +247,22 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
             "(limited by demand: queues empty 25.0% of the time)",
         ),
         ({"latency": "ttft"}, "to the first token"),
+        ({"latency": "program", "think_time": True}, "for a program, think time included"),
+        ({"latency": "program", "think_time": False}, "for a program, without think time"),
+        (
+            {"min_entitlement_ratio": None, "notes": {"min_entitlement_ratio": NOT_CONTENDED}},
+            "worst client not contended: no client was short of service",
+        ),
+        ({"failed": 2}, "3 refused, 2 failed"),
         ({"token_count_method": "4.6 characters a token"}, "input: 4.6 characters a token"),
         ({"mem_fraction_static": 0.88}, "(mem_fraction_static 0.88)"),
         ({"mem_fraction_static": None}, "(set by --max-total-tokens)"),
         ({"simulated": False, "served": "SGLang with m"}, "measured on SGLang with m, dp 4"),
         ({"simulated": False, "emulated": True}, "emulated on a100"),
+        (
+            {"simulated": False, "emulated": True, "timing_profile": None, "served": "http://h"},
+            "emulated on http://h",
+        ),
     ],
 )
 def test_what_is_out_of_the_ordinary_is_said(change, expected):
@@ -287,5 +300,6 @@ def test_shares_and_indices():
 
 @given(st.floats(0, 1e9))
 def test_a_lower_bound_is_never_rounded_up(value):
-    shown = float(more_than(value).removeprefix("> ").replace(",", ""))
-    assert value - 1 < shown <= value
+    for digits in (None, 0, 1):
+        shown = float(more_than(value, digits).removeprefix("> ").replace(",", ""))
+        assert value - 1 < shown <= value

@@ -82,7 +82,7 @@ def test_what_is_held_at_the_end_is_recorded_without_a_worker():
     requests = result.requests
     assert len(requests["worker"])
     assert (requests["worker"] == -1).all()
-    assert result.summary["failed"] == result.summary["num_requests"]
+    assert result.summary["unfinished"] == result.summary["num_requests"]
 
 
 @pytest.mark.parametrize("make", [lambda: VTC(VTC.Params()), lambda: DLPM(DLPM.Params())])

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbench.core import ServiceWeights
+from fairbench.metrics.contention import contended
+from fairbench.metrics.due import shortfall
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.records import (
     FINISHED,
     UNFINISHED,
     Facts,
     Floats,
     Programs,
+    Requests,
     Service,
     Window,
 )
-from fairbench.metrics.service import View, cumulative, window_service
+from fairbench.metrics.service import View, window_service
 
 
 def jain(allocations: ArrayLike) -> float:
@@ -58,23 +61,6 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     return allocation
 
 
-def open_demand(
-    programs: Programs, served_before: Floats, window: Window, weights: ServiceWeights
-) -> Floats:
-    """What each client could have received in the window: client-view tokens, weighted.
-
-    The whole demand of its programs that arrived before the window's end, less what it had
-    received when the window began. A refused program counts too: its demand was not met.
-    """
-    known = programs.take(programs.arrival_s < window.end_s)
-    demand = (
-        weights.extend * known.demand_input_tokens + weights.output * known.demand_output_tokens
-    )
-    total = np.bincount(known.client, weights=demand, minlength=len(served_before))
-    unserved: Floats = np.maximum(0.0, total - served_before)
-    return unserved
-
-
 def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
     """Service over entitlement; NaN for a client entitled to nothing."""
     ratios = np.full(len(service), np.nan)
@@ -86,8 +72,10 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 class Shares:
     """Per client over one window: service in both views, and what fairness would have given.
 
-    Weighted tokens; ``entitlement`` is the max-min allocation of all the service delivered over
-    ``demand``. To judge against another total, call ``max_min`` with that total.
+    Weighted tokens; ``demand`` is what was due to it in the window: what it received, and what it
+    was short of at the end (``due.shortfall``). ``entitlement`` is the max-min allocation of all
+    the service delivered over ``demand``. To judge against another total, call ``max_min`` with
+    that total. Unless ``contended``, nobody was short of service and ratios say nothing.
     """
 
     window: Window
@@ -96,25 +84,33 @@ class Shares:
     demand: Floats
     entitlement: Floats
     ratio: Floats
+    contended: bool
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The ratios of the clients that were entitled to something."""
-        kept: Floats = self.ratio[self.entitlement > 0]
+        """The ratios of the clients that were entitled to something; none unless ``contended``."""
+        kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 
+    @property
+    def not_judged(self) -> str:
+        """Why no ratio is given, if there would be some."""
+        return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
 
-def shares(programs: Programs, log: Service, facts: Facts, window: Window) -> Shares:
+
+def shares(
+    requests: Requests, programs: Programs, log: Service, facts: Facts, window: Window
+) -> Shares:
     """Who got what in the window, beside its entitlement."""
     clients, weights = len(facts.clients), facts.weights
-    start = np.array([window.start_s])
-    before = cumulative(log, View.CLIENT, start, clients, weights)[:, 0]
     service = window_service(log, View.CLIENT, window, clients, weights)
     actual = window_service(log, View.ACTUAL, window, clients, weights)
-    demand = open_demand(programs, before, window, weights)
+    short = shortfall(requests, programs, facts, window.end_s) if window.length_s else 0 * service
+    demand = service + short
     entitlement = max_min(float(service.sum()), demand, facts.client_weights)
     ratio = entitlement_ratios(service, entitlement)
-    return Shares(window, service, actual, demand, entitlement, ratio)
+    competed = contended(requests, facts, window, short, demand)
+    return Shares(window, service, actual, demand, entitlement, ratio, competed)
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:

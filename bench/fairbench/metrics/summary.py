@@ -15,6 +15,7 @@ from fairbench.metrics.client_summary import (
     samples,
     victims,
 )
+from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
 from fairbench.metrics.notes import Notes
@@ -70,7 +71,7 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
     # What ends with the run is in it: its last tokens come at the horizon itself.
     horizon_s = nextafter(facts.horizon_s, inf)
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
-    got = shares(programs, log, facts, window)
+    got = shares(with_admissions(requests), programs, log, facts, window)
     cohorts = samples(requests, programs, facts)
     tables = Tables([client.name for client in facts.clients], requests, programs, log)
     cut = replace(facts, window=window)

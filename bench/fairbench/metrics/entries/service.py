@@ -98,14 +98,13 @@ METRICS = (
         form=Form.PERCENT,
         most=1.0,
         undefined="the window is empty",
-        needs=frozenset({Needs.ADMISSION}),
         presence=Presence.IN_REPORTS,
     ),
     Metric(
         key="demand_limited",
         heading="limited by demand",
         kind=Kind.FLAG,
-        needs=frozenset({Needs.ADMISSION}),
+        undefined="in older runs where the server did not report admissions",
         presence=Presence.IN_REPORTS,
     ),
     Metric(

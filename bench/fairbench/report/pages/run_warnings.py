@@ -21,14 +21,14 @@ def run_warnings(summary: Summary) -> Iterator[str]:
     for key, what in JAIN.items():
         if summary[key] is None:
             yield f"The Jain index of {what} is undefined: {notes.get(key, 'no reason is stored')}."
-    if summary["refused"]:
+    if lost := summary["failed"] + summary["refused"]:
         yield (
-            f"{number(summary['refused'])} of {number(summary['num_requests'])} requests failed or "
+            f"{number(lost)} of {number(summary['num_requests'])} requests failed or "
             "were refused; their latency counts as infinite."
         )
-    if summary["failed"]:
+    if summary["unfinished"]:
         yield (
-            f"{number(summary['failed'])} of {number(summary['num_requests'])} requests were "
+            f"{number(summary['unfinished'])} of {number(summary['num_requests'])} requests were "
             "unfinished at the end; a percentile that falls among them is a lower bound (> x)."
         )
     if is_extrapolated(summary):

@@ -141,9 +141,15 @@ class Worker:
             self._book_decode(run, steps)
 
     def settle(self) -> None:
-        """``sync``, and write the stretch under way, which is the last: the simulation is over."""
+        """``sync``, and write the stretch under way, which is the last: the simulation is over.
+
+        An iteration that did not end has not happened: whom it admitted was not.
+        """
         self.sync()
         self._end_stretch()
+        for prefill in self._prefills:
+            if prefill.first:
+                prefill.sequence.not_admitted(prefill.cached)
 
     def _stop_run(self, run: DecodeRun) -> None:
         """End the run at the first boundary from now on, which may be now."""
