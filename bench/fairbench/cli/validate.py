@@ -63,7 +63,7 @@ def validate(
 
     Same arrivals, lengths and scheduler; S-LoRA's engine, on an A10G with Llama-2-7b unless told
     otherwise. What the host adds is fitted to the overload and proportional runs; all other runs
-    are the test. docs/validation.md says where FILE comes from, and its format.
+    are the test. docs/measured-runs.md says where FILE comes from, and its format.
 
     A live run of ours is simulated with its own seed, load, schedulers and KV pool.
     """
