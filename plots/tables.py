@@ -161,7 +161,9 @@ def percent(row: Row, name: str) -> str:
 
 def worst_share(row: Row) -> str:
     """The worst client's part of its fair share, if anyone was short of service."""
-    return percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
+    return (
+        percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
+    )
 
 
 def limited(row: Row) -> str:
