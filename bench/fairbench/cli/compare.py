@@ -27,7 +27,7 @@ from fairbench.results.contrast import (
 
 def compare(
     sides: Annotated[
-        list[str] | None,
+        list[Path] | None,
         typer.Argument(
             metavar="A B [C ...]",
             help="Each a scheduler, an experiment FILE.toml, or the directory of stored runs; the "
@@ -93,7 +93,7 @@ def compare(
     ] = False,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
-    """Compare experiments over common seeds: which is better, or whether nobody can tell.
+    """Compare experiments over common seeds: better, worse or cannot tell.
 
     Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
     """
@@ -111,7 +111,7 @@ def compare(
             "seed": seed,
         }
     )
-    arguments, assignments = sides or [], assigned(settings)
+    arguments, assignments = [str(side) for side in sides or []], assigned(settings)
     runs = ["num_runs"] if num_runs and resume is None and len(arguments) == 1 else []
     check_usage(arguments, resume, baseline, given=[*flags, *assignments, *runs])
     if resume is None and len(arguments) == 1:
