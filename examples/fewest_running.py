@@ -26,7 +26,7 @@ class FewestRunning(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``weights``: a client of weight 2 is entitled to twice the places."""
+        """``weights``: in place of the experiment's; of weight 2 is twice the places."""
 
         weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
 
@@ -47,7 +47,8 @@ class FewestRunning(LocalScheduler):
                 return
 
     def _places(self, client: str) -> float:
-        return len(self.running[client]) / self.params.weights.get(client, 1)
+        weight = self.params.weights.get(client, self.setup.weight(client))
+        return len(self.running[client]) / weight
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.running[request.client].add(request.request_id)

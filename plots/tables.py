@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import floor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +40,8 @@ NUMBERS = (
     "num_requests",
     "max_service_gap",
     "service_gap_bound",
+    "queue_empty_share",
+    "demand_limited",
 )
 SWEEP_NUMBERS = ("sharing_incentive_p99", "service_rate_tok_s", "jain_index_actual")
 
@@ -141,9 +144,11 @@ def bounded(row: Row, name: str) -> str:
     """Seconds, ``> `` before a lower bound."""
     if not row[name]:
         return "-"
-    value = float(row[name])
-    text = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-    return f"> {text}" if name in row["at_least"].split() else text
+    value, at_least = float(row[name]), name in row["at_least"].split()
+    digits = 0 if value >= 100 else 1
+    if at_least:  # rounded down, so that it stays true
+        value = floor(value * 10**digits) / 10**digits
+    return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 
 
 def whole(row: Row, name: str) -> str:
@@ -154,22 +159,41 @@ def percent(row: Row, name: str) -> str:
     return f"{float(row[name]):.0%}"
 
 
+def worst_share(row: Row) -> str:
+    """The worst client's part of its fair share, if anyone was short of service."""
+    return (
+        percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
+    )
+
+
+def limited(row: Row) -> str:
+    """How much of the window queues were empty, if so much that rates compare loads."""
+    return percent(row, "queue_empty_share") if row["demand_limited"] == "True" else "no"
+
+
 def index(row: Row, name: str) -> str:
     return f"{float(row[name]):.3f}"
 
 
 def runs_table(rows: Iterable[Row]) -> str:
-    """Every number of some runs, one scheduler a row."""
+    """Every number of some runs, one scheduler a row.
+
+    Runs collected before it was kept do not say whether they were limited by demand.
+    """
+    rows = list(rows)
+    kept_limits = all("demand_limited" in row for row in rows)
+    think = " with think time" if rows[0]["workload"] == "chat" else ""
     header = (
         "scheduler",
         "service tok/s",
         "output tok/s",
         "Jain service / actual (max-min)",
         "worst share",
-        "P50 s",
-        "P99 s",
+        f"P50 s{think}",
+        f"P99 s{think}",
         "hit",
         "requests",
+        *(["queues empty"] if kept_limits else ()),
     )
     return as_markdown(
         header,
@@ -180,11 +204,12 @@ def runs_table(rows: Iterable[Row]) -> str:
                 whole(row, "output_rate_tok_s"),
                 f"{index(row, 'jain_index')} / {float(row['jain_index_actual']):.4f} "
                 f"({index(row, 'jain_index_maxmin')})",
-                percent(row, "min_entitlement_ratio"),
+                worst_share(row),
                 bounded(row, "victim_p50_s"),
                 bounded(row, "victim_p99_s"),
                 percent(row, "cache_hit_rate"),
                 whole(row, "num_requests"),
+                *([limited(row)] if kept_limits else ()),
             )
             for row in rows
         ),
@@ -205,7 +230,7 @@ def headline() -> str:
                 f"`{row['scheduler']}`",
                 whole(row, "service_rate_tok_s"),
                 index(row, "jain_index_actual"),
-                percent(row, "min_entitlement_ratio"),
+                worst_share(row),
                 bounded(row, "victim_p99_s"),
             )
         )
@@ -238,7 +263,7 @@ def quantum() -> str:
                 label,
                 whole(row, "service_rate_tok_s"),
                 index(row, "jain_index"),
-                percent(row, "min_entitlement_ratio"),
+                worst_share(row),
                 bounded(row, "victim_p99_s"),
             )
             for label, row in labelled
@@ -263,9 +288,11 @@ def gaps() -> str:
 
 def incentive(row: Row) -> str:
     """The sharing incentive to three digits, ``> `` before a lower bound."""
-    value = float(row["sharing_incentive_p99"])
-    text = f"{value:.2f}" if value < 10 else f"{value:.1f}"
-    return f"> {text}" if "sharing_incentive_p99" in row["at_least"].split() else text
+    value, name = float(row["sharing_incentive_p99"]), "sharing_incentive_p99"
+    at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
+    if at_least:
+        value = floor(value * 10**digits) / 10**digits
+    return f"{'> ' if at_least else ''}{value:.{digits}f}"
 
 
 def fig7() -> str:
@@ -349,6 +376,40 @@ def measured() -> str:
         "largest client rate error",
         "refused, simulated / measured",
     )
+    return as_markdown(header, body)
+
+
+def serving() -> str:
+    """Runs of real serving engines that nothing was fitted to: errors under two profiles."""
+    return _serving("false")
+
+
+def serving_fitted() -> str:
+    """The runs that the measured profile was fitted to."""
+    return _serving("true")
+
+
+def _serving(fitted: str) -> str:
+    """Errors with the measured profile, and on an A100 with the operator profile beside them."""
+    columns = {}
+    for name in ("validation", "operator-profile"):
+        path = ROOT / "results" / "serving" / f"{name}.csv"
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                columns[name, row["run"], row["number"].split("/")[0]] = row
+    body = []
+    runs = {row["run"]: row["fitted"] for row in columns.values()}
+    for run in (run for run in runs if runs[run] == fitted):
+        cells = []
+        for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
+            new, old = (columns[name, run, number] for name in ("validation", "operator-profile"))
+            before = f" ({float(old['error_pct']):+.0f})" if "-a100-" in run else ""
+            measured = float(new["measured"])
+            text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
+            cells += [text, f"{float(new['error_pct']):+.0f}%{before}"]
+        body.append((run, *cells))
+    header = ("run", "tok/s", "error", "TPOT P50, ms", "error", "TTFT P50, s", "error",
+              "TTFT P99, s", "error")  # fmt: skip
     return as_markdown(header, body)
 
 
@@ -471,6 +532,8 @@ MADE: dict[str, Callable[[], str]] = {
     "fig7": fig7,
     "fig4": fig4,
     "measured": measured,
+    "serving": serving,
+    "serving-fitted": serving_fitted,
     "claims": claims,
     "claims-on-cells": claims_on_cells,
 }

@@ -161,14 +161,14 @@ _TIMES = ("arrival_s", "finish_s")
 
 
 def check_service_totals(records: Records) -> None:
-    """INV-7: client by client the service log adds up to the requests' tokens. Work of a prefill
-    that was under way when the run was cut off may be missing from the log."""
+    """INV-7: client by client the service log adds up to the requests' tokens. Of a prompt in
+    chunks, or of a recomputation, some may be missing where the run was cut off."""
     r, s = records.requests, records.service
     begun, prefilled = ~np.isnan(r["admitted_s"]), ~np.isnan(r["first_token_s"])
     finished = r["status"] == FINISHED
     sums = {
-        "input_tokens": ("input_tokens", prefilled, begun),
-        "extend_charged_tokens": ("extend_tokens", prefilled, begun),
+        "input_tokens": ("input_tokens", begun, begun),
+        "extend_charged_tokens": ("extend_tokens", begun, begun),
         "extend_tokens": ("extend_tokens", prefilled, begun),
         "recompute_tokens": ("recompute_tokens", finished, begun),
         "output_tokens": ("output_tokens", begun, begun),

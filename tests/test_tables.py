@@ -111,7 +111,7 @@ def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
     tables.write("fig7", tables.collect_sweep(tmp_path))
     assert tables.fig7().splitlines()[2:] == [
         "| `tot` `s1` | `lpm` | 1.00 / 28.2 / 0.13 | |",
-        "| | `vtc` | > 5.13 / 28.2 / 0.13 | 12.3 / 28.2 / 0.13 |",
+        "| | `vtc` | > 5.12 / 28.2 / 0.13 | 12.3 / 28.2 / 0.13 |",
     ]
 
 
@@ -123,3 +123,11 @@ def test_a_stored_sweep_has_what_its_table_needs(tmp_path):
     (row,) = tables.collect_sweep(next(tmp_path.iterdir()))
     assert (row["workload"], row["scheduler"], row["dp"]) == ("chat", "fcfs", "1")
     assert float(row["service_rate_tok_s"]) > 0
+
+
+def test_a_lower_bound_in_a_table_is_rounded_down():
+    row = {"p": "1656.7", "q": "12.38", "at_least": "p q", "sharing_incentive_p99": "2.349"}
+    assert tables.bounded(row, "p") == "> 1,656"
+    assert tables.bounded(row, "q") == "> 12.3"
+    assert tables.bounded(row | {"at_least": ""}, "p") == "1,657"
+    assert tables.incentive(row | {"at_least": "sharing_incentive_p99"}) == "> 2.34"

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
+LIGHTEST, HEAVIEST = 1e-6, 1e6  # a client's weight, its entitlement relative to the others
+
 
 class Segment(NamedTuple):
     """A run of ``length`` tokens with one identity.

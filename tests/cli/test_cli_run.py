@@ -37,6 +37,7 @@ PROMISED = {
     "num_requests",
     "num_programs",
     "failed",
+    "unfinished",
     "refused",
     "simulated",
     "timing_profile",

@@ -40,7 +40,7 @@ def stored_run(folder, service, requests, **summary):
     _write(folder / "service.parquet", service, SERVICE)
     _write(folder / "requests.parquet", requests, ("arrival_s", "finish_s"))
     names = sorted({row["client"] for row in [*service, *requests]})
-    basis = {"simulated": True, "timing_profile": PROFILE, "seed": 0, "failed": 0}
+    basis = {"simulated": True, "timing_profile": PROFILE, "seed": 0, "unfinished": 0}
     rows = [{"client": name} for name in names]
     return StoredRun(folder, basis | {"clients": rows} | summary, {})
 

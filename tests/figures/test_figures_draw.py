@@ -194,7 +194,7 @@ def test_over_time_there_is_a_column_a_scheduler(tmp_path, module, panels_a_colu
         for name, failed in (("lpm", 0), ("vtc", 7))
     ]  # fmt: skip
     for one, failed in zip(cells, (0, 7), strict=True):
-        one.runs[0].summary.update({"duration": 40.0, "failed": failed})
+        one.runs[0].summary.update({"duration": 40.0, "unfinished": failed})
     figure = module.draw(cells)
     assert len(figure.axes) == 2 * panels_a_column
     assert [axes.get_title() for axes in figure.axes[:2]] == [

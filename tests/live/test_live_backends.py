@@ -1,10 +1,16 @@
 """Every kind of backend that an experiment can name has a file that serves it."""
 
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
 from fairbench.config.backend import KINDS
 from fairbench.config.resolve import resolve
 from fairbench.live.backends.base import LiveBackend, LiveOptions
+from fairbench.live.backends.endpoint import told_by
 from fairbench.live.backends.registry import live_backend, same_workers
 
 NAMED = {"sglang": {"model": "m"}, "endpoint": {"backend": {"base_url": "http://h:8000"}}}
@@ -34,6 +40,9 @@ def test_tables_call_a_run_by_what_served_it():
     assert (served.pool_tokens, served.mem_fraction_static) == (7, 0.5)
     assert live_backend(spec_of("sglang")).served(info).name == "sglang 0.5.23, m"
     assert live_backend(spec_of("endpoint")).served({}).name == "http://h:8000"
+    told = live_backend(spec_of("endpoint")).served({"emulated": True, "timing_profile": "a100"})
+    assert (told.emulated, told.timing_profile) == (True, "a100")
+    assert not live_backend(spec_of("endpoint")).served(info).emulated
     emulated = live_backend(spec_of("emulator")).served(info)
     assert (emulated.name, emulated.emulated) == ("emulator 0.5.23, llama-3.1-8b", True)
 
@@ -44,3 +53,49 @@ def test_only_an_answer_of_the_emulator_is_as_long_as_a_header_says():
         for kind in ("sglang", "emulator", "endpoint")
     }
     assert lengths == {"sglang": "exact", "emulator": "header", "endpoint": "exact"}
+
+
+@contextmanager
+def answering(**answers):
+    """A server with these JSON answers by path; it wants to see a key."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            content = answers.get(self.path.strip("/").replace("/", "_"))
+            known = content is not None and self.headers["Authorization"] == "Bearer k"
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode() if known else b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("answers", "emulated"),
+    [
+        ({"server_info": {"emulated": True, "timing_profile": "a100"}}, True),
+        ({"server_info": {"version": "0.5.23"}}, False),
+        ({"v1_models": {"data": [{"id": "m", "owned_by": "fairbench"}]}}, True),  # by our router
+        ({"v1_models": {"data": [{"id": "m", "owned_by": "vllm"}]}}, False),
+        ({"v1_models": {"data": None}}, False),
+        ({"v1_models": ["no object"]}, False),
+        ({}, False),
+    ],
+)
+def test_an_endpoint_that_is_our_emulator_says_so(answers, emulated):
+    with answering(**answers) as url:
+        told = told_by(f"{url}/", {"Authorization": "Bearer k"})
+    served = live_backend(spec_of("endpoint")).served(told)
+    assert served.emulated is emulated
+    assert served.timing_profile == answers.get("server_info", {}).get("timing_profile")

@@ -24,6 +24,7 @@ from fairbench.live.records import (
 )
 from fairbench.live.service_rows import DECODE_STEPS
 from fairbench.live.summary import NO_ADMISSION, NO_CACHED, summary_of
+from fairbench.metrics.reasons import QUEUE_ESTIMATED
 from fairbench.sim.run import simulate
 
 CLIENTS = ("client-0", "client-1")
@@ -252,8 +253,11 @@ def test_the_summary_has_every_key_of_a_simulated_one():
 
 def test_the_summary_counts_what_the_client_saw():
     live = summary(DONE, UNDER_WAY, FAILED)
-    assert (live["completed"], live["failed"], live["refused"]) == (1, 1, 1)
+    assert (live["completed"], live["unfinished"]) == (1, 1)
+    assert (live["failed"], live["refused"]) == (1, 0)
     assert live["errors"] == {"no": 1}
+    turned_away = summary(DONE, changed(FAILED, error="HTTP 429: slow down"))
+    assert (turned_away["failed"], turned_away["refused"]) == (0, 1)
     assert live["notes"]["errors"] == "1 x no"
     assert live["mean_itl_ms"] == live["p99_itl_ms"] == 500.0
     assert "p99_itl_ms" not in live["notes"]
@@ -266,8 +270,10 @@ def test_the_summary_counts_what_the_client_saw():
 
 def test_what_the_server_keeps_back_is_null_and_says_why():
     live = summary(changed(admitted_s=None), UNDER_WAY)
-    assert live["queue_empty_share"] is live["demand_limited"] is live["max_service_gap"] is None
+    assert live["max_service_gap"] is None
     assert live["notes"]["max_service_gap"] == NO_ADMISSION
+    assert live["queue_empty_share"] is not None  # but estimated
+    assert live["notes"]["queue_empty_share"] == QUEUE_ESTIMATED
     assert live["cache_hit_rate"] is not None
     live = summary(DONE, changed(UNDER_WAY, cached_tokens=None))
     assert live["cache_hit_rate"] is live["jain_index_actual"] is None

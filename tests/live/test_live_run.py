@@ -17,6 +17,7 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.emulator import EmulatorBackend
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.processes.start import start_all, stop_all
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
@@ -237,3 +238,6 @@ def test_an_endpoint_is_benchmarked_as_it_is(tmp_path):
     assert found["completed"] == found["num_requests"] > 0
     assert found["service_gap_bound"] is None
     assert found["served"] == servers[0].url
+    assert found["emulated"] is True
+    assert found["min_entitlement_ratio"] is None
+    assert found["notes"]["min_entitlement_ratio"] == NOT_CONTENDED

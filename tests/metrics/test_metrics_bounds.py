@@ -37,6 +37,16 @@ def test_dlpm_adds_the_quantum_and_workers_multiply():
     assert theorem_bound(heavy, 300, 1000) == 2 * (10 * 300 + 2 * 1000 + 500)
 
 
+def test_by_weight_the_bound_is_of_the_two_lightest_clients():
+    bound = ServiceBound("actual", 500, "", workers=3)
+    # 3 * (2 * 500 + 2300 / 0.5 + 2300 / 2), overdraft 300 + 2 * 1000
+    assert theorem_bound(bound, 300, 1000, [2, 9, 0.5]) == 3 * (1000 + 4600 + 1150)
+    assert theorem_bound(bound, 300, 1000, [1, 1, 1]) == theorem_bound(bound, 300, 1000)
+    vtc = ServiceBound("client", 0, "")
+    assert theorem_bound(vtc, 300, 1000, [4, 4]) == 2 * 2000 / 4
+    assert theorem_bound(vtc, 300, 1000, [4]) == 2 * 2000 / 4  # there is nobody to differ from
+
+
 def test_the_largest_input_is_that_of_an_admitted_request():
     table = requests(
         {"input_tokens": 70, "admitted_s": 1},

@@ -1,21 +1,22 @@
+import itertools
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_helpers import facts, log, programs
+from metrics_helpers import facts, log, programs, requests
 
-from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import (
     all_active_window,
     entitlement_ratios,
     jain,
     max_min,
-    open_demand,
     shares,
 )
-from fairbench.metrics.records import REFUSED, UNFINISHED, Window
+from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 
 amounts = st.floats(min_value=0, max_value=1e150, allow_subnormal=True)
 tokens = st.lists(st.integers(0, 10**6), min_size=1, max_size=8)
@@ -90,24 +91,26 @@ def test_a_client_entitled_to_nothing_has_no_ratio():
     assert ratios[1] == 0.75
 
 
-def test_demand_is_that_of_programs_that_had_arrived_less_what_was_served_before():
-    table = programs(
-        {"client": 0, "arrival_s": 1, "demand_input_tokens": 100, "demand_output_tokens": 10},
-        {"client": 0, "arrival_s": 9, "demand_input_tokens": 50, "status": REFUSED},
-        {"client": 0, "arrival_s": 10, "demand_input_tokens": 999},  # at the end: too late
-        {"client": 1, "arrival_s": 2, "demand_output_tokens": 5},
-    )
-    before = np.array([30.0, 40.0, 0.0])
-    demand = open_demand(table, before, Window(5, 10), ServiceWeights())
-    # 100 + 2*10 + 50 - 30 = 140; 2*5 - 40 < 0; client 2 sent nothing
-    assert demand.tolist() == [140, 0, 0]
-
-
 def test_shares_of_a_small_run():
+    """What is due is what was served and what was lacking at the end; the window is [10, 20)."""
+    never = {"status": UNFINISHED, "arrival_s": 9.0}
+    asked = requests(
+        {"program_id": 0, "client": 0, "input_tokens": 870, **never},
+        {"program_id": 1, "client": 1, "input_tokens": 40, "max_new_tokens": 5, **never},
+        {"program_id": 2, "client": 2, "input_tokens": 20, **never},
+        {"program_id": 3, "client": 2, "input_tokens": 999, **never, "arrival_s": 20.0},
+    )
     table = programs(
-        {"client": 0, "arrival_s": 0, "demand_input_tokens": 1000},
-        {"client": 1, "arrival_s": 0, "demand_input_tokens": 70, "demand_output_tokens": 5},
-        {"client": 2, "arrival_s": 0, "demand_input_tokens": 60},
+        {"client": 0, "demand_input_tokens": 870, "status": UNFINISHED},
+        {
+            "program_id": 1,
+            "client": 1,
+            "demand_input_tokens": 40,
+            "demand_output_tokens": 5,
+            "status": UNFINISHED,
+        },
+        {"program_id": 2, "client": 2, "demand_input_tokens": 20, "status": UNFINISHED},
+        {"program_id": 3, "client": 2, "demand_input_tokens": 999, "status": UNFINISHED},
     )
     served = log(
         {"client": 1, "start_s": 0, "end_s": 1, "input_tokens": 20},  # before the window
@@ -115,20 +118,21 @@ def test_shares_of_a_small_run():
         {"client": 1, "start_s": 11, "end_s": 12, "input_tokens": 10, "output_tokens": 5},
         {"client": 2, "start_s": 12, "end_s": 13, "input_tokens": 40, "extend_tokens": 40},
     )
-    got = shares(table, served, facts(clients=3), Window(10, 20))
+    got = shares(asked, table, served, facts(clients=3), Window(10, 20))
     assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 in all
     assert got.actual.tolist() == [13, 10, 40]
-    assert got.demand.tolist() == [1000, 70 + 2 * 5 - 20, 60]
-    # 190 over (1000, 60, 60): 63.3 > 60 twice, so 60, 60 and 190 - 120 = 70
-    assert got.entitlement.tolist() == [70, 60, 60]
-    assert got.ratio.tolist() == pytest.approx([130 / 70, 20 / 60, 40 / 60])
+    assert got.demand.tolist() == [130 + 870, 20 + 40 + 2 * 5, 40 + 20]
+    # 190 over (1000, 70, 60): 63.3 > 60, then 130 / 2 = 65 < 70 for both of the others
+    assert got.entitlement.tolist() == [65, 65, 60]
+    assert got.ratio.tolist() == pytest.approx([2, 20 / 65, 40 / 60])
     assert len(got.entitled_ratios) == 3
 
 
 def test_a_client_without_demand_drops_out_of_the_entitled():
-    table = programs({"client": 0, "demand_input_tokens": 10})
-    served = log({"client": 0, "start_s": 1, "input_tokens": 10})
-    got = shares(table, served, facts(clients=2), Window(0, 5))
+    asked = requests({"input_tokens": 10, "admitted_s": 4.0, "status": UNFINISHED})
+    table = programs({"client": 0, "demand_input_tokens": 10, "status": UNFINISHED})
+    served = log({"client": 0, "start_s": 4, "end_s": 6, "input_tokens": 10})
+    got = shares(asked, table, served, facts(clients=2), Window(0, 5))
     assert got.entitled_ratios.tolist() == [1]
 
 
@@ -160,3 +164,67 @@ def test_unfinished_work_keeps_a_client_active_to_the_end():
 )
 def test_there_may_be_no_time_when_all_are_active(other):
     assert all_active_window(programs(*ACTIVE[:2], other), facts()) is None
+
+
+@pytest.mark.parametrize(
+    ("capacity", "demands", "weights", "expected"),
+    [
+        (12, [99, 99, 99], [1, 2, 3], [2, 4, 6]),
+        (12, [99, 99, 2], [2, 1, 1], [20 / 3, 10 / 3, 2]),  # level 3: c has its 2, 10 as 2 to 1
+        (12, [3, 99, 99], [2, 1, 1], [3, 4.5, 4.5]),  # level 3: a wants 3 of its 6, 9 remain
+        (12, [6, 99, 99], [2, 1, 1], [6, 3, 3]),  # just what it is entitled to
+        (50, [9, 5, 3], [2, 1, 1], [9, 5, 3]),  # capacity left over
+    ],
+)
+def test_max_min_by_weight_by_hand(capacity, demands, weights, expected):
+    assert max_min(capacity, demands, weights).tolist() == pytest.approx(expected)
+
+
+weighted = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=5)
+
+
+def every_way(capacity, clients):
+    """All allocations of ``capacity`` that meet some demands, and give the others one level by
+    weight, with no demand below the level met and none above; by exact arithmetic."""
+    found = set()
+    for rest in itertools.product([0, 1], repeat=len(clients)):
+        pairs = list(zip(clients, rest, strict=True))
+        left = capacity - sum(demand for (demand, _), is_rest in pairs if not is_rest)
+        claims = sum(weight * is_rest for (_, weight), is_rest in pairs)
+        if left < 0 or (left > 0 and not claims):
+            continue
+        level = Fraction(left, claims) if claims else Fraction(capacity)
+        if all((level * w <= d) if is_rest else (d <= level * w) for (d, w), is_rest in pairs):
+            found.add(tuple(level * w if is_rest else d for (d, w), is_rest in pairs))
+    return found
+
+
+@given(st.integers(0, 200), weighted)
+def test_max_min_by_weight_is_the_only_one_there_can_be(capacity, clients):
+    demands, weights = zip(*clients, strict=True)
+    (expected,) = every_way(min(capacity, sum(demands)), clients)
+    assert max_min(capacity, demands, weights).tolist() == pytest.approx(list(map(float, expected)))
+
+
+@given(st.floats(0, 1e9), tokens)
+def test_equal_weights_change_no_bit(capacity, demands):
+    plain = max_min(capacity, demands).tolist()
+    assert max_min(capacity, demands, np.ones(len(demands))).tolist() == plain
+    twice = max_min(capacity, demands, np.full(len(demands), 2.0)).tolist()
+    assert twice == pytest.approx(plain)
+
+
+def test_shares_by_weight():
+    table = programs(
+        {"client": 0, "demand_input_tokens": 1000},
+        {"client": 1, "demand_input_tokens": 1000},
+    )
+    served = log(
+        {"client": 0, "start_s": 1, "input_tokens": 120},
+        {"client": 1, "start_s": 2, "input_tokens": 30},
+    )
+    known = facts(clients=2)
+    known = replace(known, clients=(Client("a", False, 2.0), Client("b", False, 0.5)))
+    got = shares(table, served, known, Window(0, 9))
+    assert got.entitlement.tolist() == pytest.approx([120, 30])  # 150 as 4 to 1
+    assert got.ratio.tolist() == pytest.approx([1, 1])

@@ -1,5 +1,6 @@
 import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from metrics_helpers import NAN, facts, log, requests
 
 from fairbench.core import ServiceBound
 from fairbench.metrics.gap import Gap, max_service_gap
-from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, Service, Window
+from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
 from fairbench.metrics.waiting import intersection, merged, unqueued_share, waits
 
 
@@ -93,6 +94,17 @@ def test_the_gap_of_a_client_view_bound_counts_full_inputs():
     gap = max_service_gap(requests(*BACKLOGGED), served, facts(bound=bound))
     assert gap is not None
     assert gap.tokens == 70
+
+
+def test_by_weight_the_gap_is_of_normalised_service():
+    served = log(
+        {"client": 0, "start_s": 3, "end_s": 4, "extend_charged_tokens": 60},
+        {"client": 1, "start_s": 5, "end_s": 6, "extend_charged_tokens": 10},
+    )
+    known = facts(horizon_s=20.0)
+    known = replace(known, clients=(Client("a", False, 3.0), Client("b", False, 0.5)))
+    # 60 / 3 = 20 ahead, then 10 / 0.5 = 20 back
+    assert max_service_gap(requests(*BACKLOGGED), served, known).tokens == 20
 
 
 def test_recomputation_is_not_service():

@@ -1,12 +1,13 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from metrics_helpers import facts, log, programs, requests
 
 from fairbench.core import ServiceBound
-from fairbench.metrics.records import REFUSED, UNFINISHED, Window
+from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
 
@@ -90,8 +91,9 @@ EXPECTED = {
     "num_programs": 4,
     "num_requests": 4,
     "completed": 2,
-    "failed": 1,
+    "failed": 0,
     "refused": 1,
+    "unfinished": 1,
     "total_input_tokens": 140,
     "total_output_tokens": 6,
     "request_throughput": 2 / 20,
@@ -120,7 +122,7 @@ EXPECTED = {
     "demand_limited": False,  # somebody waits from 0 to 2, 1 to 4 and 2 to the end
     "jain_index": 152**2 / (2 * (110**2 + 42**2)),
     "jain_index_actual": 92**2 / (2 * (50**2 + 42**2)),
-    # demands 500 and 40 + 10 + 50 = 100, of 152 delivered: 76 each
+    # due were 110 and, with the 50 that nobody read, 92, of 152 delivered: 76 each
     "jain_index_maxmin": 1,
     "jain_index_entitlement": 152**2 / (2 * (110**2 + 42**2)),
     "min_entitlement_ratio": 42 / 76,
@@ -156,7 +158,7 @@ def test_the_rows_of_the_clients(made):
             "requests": 2,
             "service_rate_tok_s": 4.2,
             "actual_service_tok_s": 4.2,
-            "demand_tok_s": 10.0,
+            "demand_tok_s": 9.2,
             "entitlement_tok_s": 7.6,
             "entitlement_ratio": 42 / 76,
         }
@@ -206,6 +208,22 @@ def test_json_has_every_key_and_a_reason_for_every_null(case):
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     assert sorted(nulls(summary)) == sorted(summary["notes"])
     assert all(summary["notes"].values())
+
+
+def test_by_weight_indices_and_rows_are_of_normalised_service():
+    equal = facts(horizon_s=20.0, window=Window(0.0, 10.0))
+    named = (Client("c0", True, 4.0), Client("c1", False))
+    plain = summarize(REQUESTS, PROGRAMS, LOG, equal).to_json()
+    by_weight = summarize(REQUESTS, PROGRAMS, LOG, replace(equal, clients=named)).to_json()
+    assert ["weight" in row for row in plain["clients"]] == [False, False]
+    assert [row["weight"] for row in by_weight["clients"]] == [4.0, 1.0]
+    for key, rate in (("jain_index", "service_rate"), ("jain_index_actual", "actual_service")):
+        x, y = (row[f"{rate}_tok_s"] for row in by_weight["clients"])
+        assert by_weight[key] == pytest.approx((x / 4 + y) ** 2 / (2 * ((x / 4) ** 2 + y**2)))
+        assert plain[key] == pytest.approx((x + y) ** 2 / (2 * (x**2 + y**2)))
+    unweighted = ("service_rate_tok_s", "actual_service_tok_s", "demand_tok_s")
+    for before, after in zip(plain["clients"], by_weight["clients"], strict=True):
+        assert {key: before[key] for key in unweighted} == {key: after[key] for key in unweighted}
 
 
 def test_reasons_say_what_is_the_matter():

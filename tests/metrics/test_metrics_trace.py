@@ -9,7 +9,6 @@ from fairbench.core import ServiceWeights
 from fairbench.metrics.trace import (
     Trace,
     max_service_spread,
-    service_rates_tok_s,
     throughput_tok_s,
     ttft_s,
 )
@@ -37,7 +36,6 @@ SMALL = trace(
 def test_rates_are_over_the_runs_own_duration():
     assert SMALL.duration_s == 8 - 0.5
     assert throughput_tok_s(SMALL) == (70 + 50 + 40) / 7.5
-    assert service_rates_tok_s(SMALL, WEIGHTS) == {0: 160 / 7.5, 1: 80 / 7.5, 2: 0}
 
 
 def test_refused_requests_count_and_have_no_latency():
@@ -75,7 +73,6 @@ def test_service_at_one_instant_counts_whole():
 def test_a_run_in_which_nothing_was_served():
     nothing = trace((0, 10, 1, 0, None, None), (1, 10, 1, 1, None, None))
     assert throughput_tok_s(nothing) == 0
-    assert service_rates_tok_s(nothing, WEIGHTS) == {0: 0, 1: 0}
     assert max_service_spread(nothing, WEIGHTS) == 0
 
 

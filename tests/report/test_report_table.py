@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.report.client_table import described
 from fairbench.report.numbers import index, more_than, number, percent
+from fairbench.report.pages.run_page import client_grid
 from fairbench.report.table import MAX_WIDTH, summary_text
+from fairbench.results.intervals import combine
 
 CLIENT = {
     "client": "client-0",
@@ -67,7 +71,8 @@ SUMMARY = {
     "num_requests": 27_000,
     "num_programs": 900,
     "completed": 26_990,
-    "failed": 7,
+    "failed": 0,
+    "unfinished": 7,
     "refused": 3,
     "clients": [CLIENT, CLIENT | {"client": "client-1", "misbehaving": False}],
     "censored": [],
@@ -81,6 +86,37 @@ def text(summary, **options):
 
 def test_what_a_run_shows():
     assert text(SUMMARY) == (Path(__file__).parent / "summary.txt").read_text()
+
+
+def weighted():
+    """The same run with a client of weight 2.5."""
+    clients = [CLIENT | {"weight": 2.5}, SUMMARY["clients"][1] | {"weight": 1.0}]
+    return SUMMARY | {"clients": clients}
+
+
+def test_weights_have_a_column_where_some_differ_from_1():
+    plain, shown = text(SUMMARY).splitlines(), text(weighted()).splitlines()
+    (heading,) = (line for line in shown if line.startswith("client "))
+    assert heading.split()[2:4] == ["weight", "programs"]
+    rows = [line.split() for line in shown if line.startswith("client-")]
+    assert [row[2] for row in rows] == ["2.50", "1.00"]
+    assert not any("weight" in line for line in plain)
+    (jain,) = (line for line in shown if line.startswith("Jain"))
+    assert "of service over weight (max-min fair" in jain
+    assert any("largest over weight 82,545 tokens" in line for line in shown)
+    grid = client_grid(weighted())
+    at = grid.headings.index("weight")
+    assert [row[at].text for row in grid.rows] == ["2.50", "1.00"]
+    assert "weight" not in client_grid(SUMMARY).headings
+
+
+def test_over_seeds_a_weight_stands_beside_the_name():
+    runs = [weighted() | {"seed": seed} for seed in (0, 1)]
+    rows = combine(runs)["clients"]
+    named = [described(row["client"], row) for row in rows]
+    assert named == ["client-0 (misbehaves, weight 2.50)", "client-1 (weight 1.00)"]
+    plain = combine([SUMMARY])["clients"]
+    assert [described("x", row) for row in plain] == ["x (misbehaves)", "x"]
 
 
 def with_nulls(summary):
@@ -100,12 +136,14 @@ PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
     names=st.lists(st.text(PRINTABLE, min_size=1, max_size=60), min_size=1, max_size=5),
     large=st.integers(1, 10**6),
     nulls=st.booleans(),
+    weights=st.booleans(),
     width=st.integers(60, MAX_WIDTH),
 )
-def test_no_line_is_ever_too_wide(names, large, nulls, width):
+def test_no_line_is_ever_too_wide(names, large, nulls, weights, width):
     summary = copy.deepcopy(SUMMARY)
     summary["clients"] = [
         CLIENT
+        | ({"weight": 1e-6 * large} if weights else {})
         | {"client": name, "programs": large, "service_rate_tok_s": float(large), "p99_s": 9_999.0}
         for name in names
     ]
@@ -209,11 +247,22 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
             "(limited by demand: queues empty 25.0% of the time)",
         ),
         ({"latency": "ttft"}, "to the first token"),
+        ({"latency": "program", "think_time": True}, "for a program, think time included"),
+        ({"latency": "program", "think_time": False}, "for a program, without think time"),
+        (
+            {"min_entitlement_ratio": None, "notes": {"min_entitlement_ratio": NOT_CONTENDED}},
+            "worst client not contended: no client was short of service",
+        ),
+        ({"failed": 2}, "3 refused, 2 failed"),
         ({"token_count_method": "4.6 characters a token"}, "input: 4.6 characters a token"),
         ({"mem_fraction_static": 0.88}, "(mem_fraction_static 0.88)"),
         ({"mem_fraction_static": None}, "(set by --max-total-tokens)"),
         ({"simulated": False, "served": "SGLang with m"}, "measured on SGLang with m, dp 4"),
         ({"simulated": False, "emulated": True}, "emulated on a100"),
+        (
+            {"simulated": False, "emulated": True, "timing_profile": None, "served": "http://h"},
+            "emulated on http://h",
+        ),
     ],
 )
 def test_what_is_out_of_the_ordinary_is_said(change, expected):
@@ -251,5 +300,6 @@ def test_shares_and_indices():
 
 @given(st.floats(0, 1e9))
 def test_a_lower_bound_is_never_rounded_up(value):
-    shown = float(more_than(value).removeprefix("> ").replace(",", ""))
-    assert value - 1 < shown <= value
+    for digits in (None, 0, 1):
+        shown = float(more_than(value, digits).removeprefix("> ").replace(",", ""))
+        assert value - 1 < shown <= value

@@ -9,6 +9,7 @@ from comparison_helpers import alone_row, client, stored, summary
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.metrics.fairness import max_min
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison import alone_key, compare
 from fairbench.results.comparison_summary import compared_summary
 
@@ -27,6 +28,13 @@ def test_entitlement_is_to_a_fair_share_of_the_best_total():
     assert compared["min_entitlement_best_ratio"] == 0.5
     assert compared["best_service_rate_tok_s"] == 90.0
     assert sum(max_min(90.0, [70.0, 10.0, 90.0])) == 90.0
+
+
+def test_by_weight_the_best_total_is_shared_out_by_weight():
+    clients = [client(0, weight=2.0, service_rate_tok_s=30.0), client(1, weight=1.0)]
+    compared = compared_summary(summary(clients=clients), 90.0, ())
+    assert [one["entitlement_best_tok_s"] for one in compared["clients"]] == [60.0, 30.0]
+    assert compared["min_entitlement_best_ratio"] == 10 / 30
 
 
 def test_a_client_without_demand_is_entitled_to_nothing():
@@ -128,6 +136,18 @@ def test_a_cell_is_demand_limited_if_one_of_its_runs_is(tmp_path, limited):
         stored(tmp_path, {"seed": seed}, demand_limited=value) for seed, value in enumerate(limited)
     ]
     assert compare(runs, {})[0].demand_limited
+
+
+def test_a_place_is_contended_if_it_is_under_one_scheduler(tmp_path):
+    calm = {"notes": {"min_entitlement_ratio": NOT_CONTENDED}}
+    idle = [stored(tmp_path, {"scheduler": name}, **calm) for name in ("vtc", "lpm")]
+    for cell in compare(idle, {}):
+        assert cell.combined["min_entitlement_best_ratio"] is None
+        assert cell.runs[0].summary["notes"]["min_entitlement_best_ratio"] == NOT_CONTENDED
+        assert cell.combined["clients"][0]["entitlement_best_ratio"] is None
+    starving = stored(tmp_path, {"scheduler": "fcfs"})
+    for cell in compare([*idle, starving], {}):
+        assert cell.combined["min_entitlement_best_ratio"]["mean"] == 1.0
 
 
 def test_a_comparison_is_json(tmp_path):

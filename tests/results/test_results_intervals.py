@@ -124,3 +124,10 @@ def test_a_metric_no_run_defines_is_null_and_a_dash():
 
 def test_an_incomplete_run_makes_the_whole_incomplete():
     assert not combine([summary(1), summary(2, complete=False)])["complete"]
+
+
+def test_a_mean_of_lower_bounds_is_not_rounded_up():
+    interval = {"mean": 1656.7, "low": 1656.7, "high": 1656.7, "runs": 1}
+    assert show(interval, 0) == "1,657 [1,657, 1,657]"
+    assert show(interval | {"lower_bound": True}, 0).startswith("> 1,656 [")
+    assert show(interval | {"mean": 2.31, "upper_bound": True}, 1).startswith("< 2.4 [")

@@ -211,3 +211,12 @@ def test_the_commit_is_recorded_in_a_checkout_and_nowhere_else(tmp_path, monkeyp
     assert git_state(tmp_path / "site-packages" / "fairbench") is None
     answers["rev-parse"] = None  # git is not installed
     assert git_state(package) is None
+
+
+def test_an_older_run_called_unfinished_requests_failed(tmp_path, monkeypatch):
+    monkeypatch.setitem(SUMMARY, "failed", 7)
+    run = store.read_run(save(tmp_path))
+    assert (run.summary["failed"], run.summary["unfinished"]) == (0, 7)
+    monkeypatch.setitem(SUMMARY, "unfinished", 5)
+    run = store.read_run(save(tmp_path))
+    assert (run.summary["failed"], run.summary["unfinished"]) == (7, 5)

@@ -112,6 +112,7 @@ def sglang():
         warnings.simplefilter("ignore")
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
+    modules["torch"].set_num_threads(1)  # its tensors are small
     return types.SimpleNamespace(**modules)
 
 
@@ -121,30 +122,30 @@ def _scheduler_class():
     sgl = sglang()
 
     class Bare(sgl.scheduler.Scheduler):
-        def __init__(self, pool, chunk, max_prefill, slots, policy):
+        def __init__(self, pool, chunk, max_prefill, slots, policy, longest, on_evict):
             self.__dict__ |= dict.fromkeys(NONE) | dict.fromkeys(OFF, False)
             self.disaggregation_mode = sgl.disaggregation.DisaggregationMode.NULL
             self.spec_algorithm = sgl.spec_info.SpeculativeAlgorithm.NONE
             self.page_size, self.max_running_requests = 1, slots
             self.chunked_prefill_size, self.max_prefill_tokens = chunk, max_prefill
-            self.waiting_queue, self.retracted, self.evicted = [], [], []
+            self.waiting_queue, self.retracted, self.on_evict = [], [], on_evict
             self.running_batch = sgl.schedule_batch.ScheduleBatch(reqs=[], batch_is_full=False)
-            self._make_memory(pool, slots)
+            self._make_memory(pool, slots, longest)
             self.policy = sgl.schedule_policy.SchedulePolicy(
                 policy, self.tree_cache, False, False, False
             )
             self.new_token_ratio_tracker = sgl.scheduler.NewTokenRatioTracker.from_config()
             self._make_surroundings()
 
-        def _make_memory(self, pool, slots):
-            evicted = self.evicted
+        def _make_memory(self, pool, slots, longest):
+            on_evict = self.on_evict
 
             class Cache(sgl.radix_cache.RadixCache):
                 def _delete_leaf(self, node):
-                    evicted.append((_path(node), len(node.key)))
+                    on_evict(node)
                     super()._delete_leaf(node)
 
-            rows = sgl.memory_pool.ReqToTokenPool(slots, pool + 8, "cpu", False)
+            rows = sgl.memory_pool.ReqToTokenPool(slots, longest + 8, "cpu", False)
             tokens = sgl.token.TokenToKVPoolAllocator(pool, sgl.torch.float32, "cpu", None, False)
             self.tree_cache = Cache(sgl.cache_init_params.CacheInitParams(False, rows, tokens, 1))
             self.req_to_token_pool, self.token_to_kv_pool_allocator = rows, tokens
@@ -182,13 +183,16 @@ def _first(value, *_, **__):
     return value
 
 
-def _path(node):
+def path(node):
     """The token ids from the root to the end of a radix tree node."""
     parts = []
     while node.parent is not None:
         parts.append(node.key.token_ids)
         node = node.parent
-    return tuple(token for part in reversed(parts) for token in part)
+    ids = array("q")
+    for part in reversed(parts):
+        ids += part
+    return ids
 
 
 @dataclass
@@ -211,6 +215,29 @@ def _around(hook):
     return wrap
 
 
+def configured(policy, hooks, *, chunk, max_prefill, slots, conservativeness, match_limit):
+    """SGLang's global configuration, and the plugin's hooks around its methods, until closed."""
+    sgl = sglang()
+    sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit
+    config = sgl.runtime_context.get_context().override_server_args(
+        schedule_policy=policy,
+        chunked_prefill_size=chunk,
+        max_prefill_tokens=max_prefill,
+        max_running_requests=slots,
+        pp_max_micro_batch_size=slots,
+        schedule_conservativeness=conservativeness,
+        disable_overlap_schedule=True,
+        attention_backend="torch_native",
+        device="cpu",
+    )
+    config.install()
+    stack = ExitStack()
+    stack.callback(config.restore)
+    if hooks is not None:
+        stack.enter_context(_apply(hooks))
+    return stack
+
+
 def _apply(hooks):
     """Put the plugin's hooks around SGLang's methods; the stack takes them off again."""
     stack = ExitStack()
@@ -222,9 +249,10 @@ def _apply(hooks):
 
 
 class RealEngine:
-    """A SGLang scheduler with an empty KV pool. ``close`` it: SGLang's configuration is global.
+    """A SGLang scheduler with an empty KV pool, within ``configured``.
 
     With the plugin's ``hooks`` it schedules as these say, and ``policy`` has to be "fcfs".
+    No request with its output may be longer than ``longest``. ``on_evict`` hears of tree nodes.
     """
 
     def __init__(
@@ -235,38 +263,21 @@ class RealEngine:
         chunk,
         max_prefill,
         slots,
-        conservativeness,
-        match_limit,
         ignore_eos,
         hooks=None,
+        longest=None,
+        on_evict=lambda node: None,
     ):
-        self._sgl = sgl = sglang()
-        sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit
-        self._config = sgl.runtime_context.get_context().override_server_args(
-            schedule_policy=policy,
-            chunked_prefill_size=chunk,
-            max_prefill_tokens=max_prefill,
-            max_running_requests=slots,
-            pp_max_micro_batch_size=slots,
-            schedule_conservativeness=conservativeness,
-            disable_overlap_schedule=True,
-            attention_backend="torch_native",
-            device="cpu",
-        )
-        self._config.install()
+        self._sgl = sglang()
         self._hooks = hooks
-        self._hooked = _apply(hooks) if hooks else ExitStack()
-        self._scheduler = _scheduler_class()(pool, chunk, max_prefill, slots, policy)
+        self.scheduler = _scheduler_class()(
+            pool, chunk, max_prefill, slots, policy, longest or pool, on_evict
+        )
         self._outputs = {}
         self._ignore_eos = ignore_eos
 
-    def close(self):
-        """Give SGLang's global configuration back."""
-        self._hooked.close()
-        self._config.restore()
-
     def submit(self, number, prompt, output, max_new, client):
-        """A request arrives; it will produce the tokens ``output``."""
+        """A request arrives; it will produce the tokens ``output``. Returns SGLang's object."""
         sgl = self._sgl
         params = sgl.sampling_params.SamplingParams(
             max_new_tokens=max_new, stop_token_ids={output[-1]}, ignore_eos=self._ignore_eos
@@ -276,49 +287,88 @@ class RealEngine:
             str(number), "", array("q", prompt), params, routing_key=client
         )
         self._outputs[req] = output
-        self._scheduler._add_request_to_queue(req)
+        self.scheduler._add_request_to_queue(req)
+        return req
+
+    def plan(self):
+        """The first half of a turn of SGLang's event loop: the batch to run, None if none is."""
+        scheduler = self.scheduler
+        plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
+        scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
+        scheduler.last_batch = batch
+        if batch is None and not scheduler.waiting_queue:
+            scheduler.new_token_ratio_tracker.reset()
+        return batch
+
+    def complete(self, batch):
+        """The model's part, and SGLang's processing of its result. Returns who has finished."""
+        sgl, processor = self._sgl, self.scheduler.batch_result_processor
+        requests = list(batch.reqs)
+        tokens = [self._outputs[req][len(req.output_ids)] for req in requests]
+        result = sgl.utils.GenerationBatchResult(next_token_ids=sgl.torch.tensor(tokens))
+        if batch.forward_mode.is_extend():
+            processor.process_batch_result_prefill(batch, result)
+        else:
+            batch.input_ids = result.next_token_ids
+            processor.process_batch_result_decode(batch, result)
+        if self._hooks:  # SGLang's process_batch_result calls one of these two, and much else
+            self._hooks.results(lambda *_: None, self.scheduler, batch, result)
+        finished = [req for req in requests if req.finished()]
+        for req in finished:
+            del self._outputs[req]
+        return finished
+
+
+class SteppedEngine:
+    """A SGLang scheduler that is run iteration by iteration. ``close`` it."""
+
+    def __init__(self, policy, *, pool, hooks=None, conservativeness, match_limit, **limits):
+        ignore_eos = limits.pop("ignore_eos")
+        self._configured = configured(
+            policy,
+            hooks,
+            conservativeness=conservativeness,
+            match_limit=match_limit,
+            **limits,
+        )
+        self._evicted = []
+        self._engine = RealEngine(
+            policy,
+            pool=pool,
+            hooks=hooks,
+            ignore_eos=ignore_eos,
+            on_evict=lambda node: self._evicted.append((tuple(path(node)), len(node.key))),
+            **limits,
+        )
+        self.submit = self._engine.submit
+
+    def close(self):
+        """Give SGLang's global configuration back."""
+        self._configured.close()
 
     def iterate(self, arrive):
         """One turn of SGLang's event loop; None if it had nothing to do.
 
         ``arrive`` may submit requests while the iteration runs.
         """
-        scheduler = self._scheduler
-        plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
-        scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
-        scheduler.last_batch = batch
+        batch, retracted = self._engine.plan(), self._engine.scheduler.retracted
         if batch is None:
-            if not scheduler.waiting_queue:
-                scheduler.new_token_ratio_tracker.reset()
             return None
         prefill = batch.forward_mode.is_extend()
-        requests = list(batch.reqs)
-        prefills = [(_number(r), r.prefix_len, r.extend_len) for r in requests] if prefill else []
+        running = len(batch.reqs)
+        prefills = [(_number(r), r.prefix_len, r.extend_len) for r in batch.reqs] if prefill else []
         arrive()
-        self._complete(batch, prefill)
+        finished = self._engine.complete(batch)
         iteration = Iteration(
             prefills,
-            [_number(req) for req in scheduler.retracted],
-            list(scheduler.evicted),
-            [_number(req) for req in requests if req.finished()],
-            0 if prefill else len(requests),
+            [_number(req) for req in retracted],
+            list(self._evicted),
+            [_number(req) for req in finished],
+            0 if prefill else running,
         )
-        scheduler.retracted.clear()
-        scheduler.evicted.clear()
+        retracted.clear()
+        self._evicted.clear()
         return iteration
-
-    def _complete(self, batch, prefill):
-        """The model's part, and SGLang's processing of its result."""
-        sgl, processor = self._sgl, self._scheduler.batch_result_processor
-        tokens = [self._outputs[req][len(req.output_ids)] for req in batch.reqs]
-        result = sgl.utils.GenerationBatchResult(next_token_ids=sgl.torch.tensor(tokens))
-        if prefill:
-            processor.process_batch_result_prefill(batch, result)
-        else:
-            batch.input_ids = result.next_token_ids
-            processor.process_batch_result_decode(batch, result)
-        if self._hooks:  # SGLang's process_batch_result calls one of these two, and much else
-            self._hooks.results(lambda *_: None, self._scheduler, batch, result)
 
 
 def _number(req):

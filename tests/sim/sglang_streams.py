@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from unittest import mock
 
-from sglang_seam import Iteration, RealEngine
+from sglang_seam import Iteration, SteppedEngine
 from sim_helpers import Home
 
 import fairbench.sim.engine.waiting
@@ -115,7 +115,7 @@ def random_prompt(draw, earlier, number, longest):
 def ask_sglang(policy, stream, hooks=None):
     """What SGLang does, by iteration; with the plugin's ``hooks``, as our scheduler has it."""
     tokens, done, clock = Tokens(), {}, 0
-    engine = RealEngine(
+    engine = SteppedEngine(
         policy,
         pool=stream.pool,
         chunk=stream.chunk,

@@ -14,7 +14,6 @@ VTC = {
     "vtc__output_weight": [2, 2, 2, 2, 2, 40],
     "vtc__lift": ["paper", "paper", "paper", "paper", "none"],
     "vtc__form": ["paper", "paper", "paper", "paper", "artifact"],
-    "vtc__weights": [{}, {}, {}, {}, {"client-0": 3.0}],
 }
 DLPM = {
     "dlpm__quantum": [50, 500, 2_000],
@@ -48,6 +47,8 @@ def drawn(seed):
     chosen = {key: rng.choice(values) for key, values in sets.items()}
     flags = {"num_programs": 10, "request_rate": 100.0 * dp, "router": router, "local": local}
     workload, pool = rng.choice(["chat", "mix", "mix"]), rng.choice([9_000, 14_000])
+    weights = rng.choice([{}, {"client-0": 3.0}, {"client-1": 0.3, "client-2": 1 / 7}])
+    flags |= {"weights": weights}
     return small_spec("fcfs", workload, dp=dp, pool=pool, seed=seed, flags=flags, **chosen)
 
 

@@ -85,11 +85,52 @@ def test_a_new_minibatch_waits_for_ten_steps():
     assert server.run().times()[1][0] == 1_050 + 10 * 1_010
 
 
-def test_after_ten_steps_it_is_tried_at_every_step():
+def test_after_ten_steps_it_is_tried_at_every_step_with_what_was_there_a_step_ago():
+    """What arrives in a step is read after the decision at its end: the 13th, so not at its end."""
     server = Server()
     server.send(5, 100)
     server.send(5, 100, at_us=1_050 + 12 * 1_010 + 5)
-    assert server.run().times()[1][0] == 1_050 + 13 * 1_010
+    assert server.run().times()[1][0] == 1_050 + 14 * 1_010
+
+
+def test_a_step_that_ends_a_request_lets_the_server_read_before_it_decides():
+    server = Server()
+    server.send(5, 100)
+    server.send(5, 14)
+    server.send(5, 100, at_us=1_100 + 12 * 1_020 + 5)  # in the 13th step, the last of the second
+    assert server.run().times()[2][0] == 1_100 + 13 * 1_020
+
+
+def test_what_arrives_during_a_prefill_is_read_before_the_next_decision():
+    server = Server(max_wait_tokens=1)
+    server.send(5, 100)
+    server.send(5, 100, at_us=500)
+    server.send(5, 100, at_us=1_060)  # in the one step between two minibatches: too late for it
+    times = server.run().times()
+    assert times[1][0] == 1_050 + 1_010
+    assert times[2][0] == 1_050 + 1_010 + 1_050 + 1_020
+
+
+def test_an_idle_server_looks_every_so_often():
+    server = Server(idle_poll_ms=10.0)
+    server.send(5, 1)
+    server.send(5, 1, at_us=1_060)  # idle since 1,050
+    server.send(5, 1, at_us=40_000)  # idle since 12,100
+    server.send(5, 1, at_us=41_000)
+    admitted = [times[0] for times in server.run().times()]
+    assert admitted == [0, 11_050, 42_100, 42_100]
+
+
+def test_a_prefill_computes_whole_tiles():
+    limits = LightLLMLimits(1_000, prefill_tile=256)
+    rows = [limits.prefill_rows(tokens) for tokens in (1, 2, 3, 64, 65, 129, 256, 257, 600)]
+    assert rows == [1, 2, 4, 64, 128, 256, 256, 512, 768]
+    assert LightLLMLimits(1_000).prefill_rows(77) == 77
+    server = Server(prefill_tile=8)
+    server.send(5, 1)
+    server.send(9, 1, at_us=5_000)
+    # 1,000 and 10 a row: 8 rows, then 16
+    assert server.run().times() == [(0, 1_080, 1_080), (5_000, 6_160, 6_160)]
 
 
 def test_the_ten_steps_count_from_the_last_minibatch():

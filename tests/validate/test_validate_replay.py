@@ -14,15 +14,21 @@ from fairbench.hardware.catalogue import load_profile, resolve_profile
 from fairbench.metrics.trace import Trace, throughput_tok_s
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.validate import calibrate
-from fairbench.validate.measured import build_scheduler, load_measured
+from fairbench.validate.artifact import build_scheduler
+from fairbench.validate.measured import MeasuredRun, load_measured
+from fairbench.validate.recorded import recorded
 from fairbench.validate.replay import (
     ADDED_PROMPT_TOKENS,
     FITTED_PROFILE,
     FITTED_SCENARIOS,
     PREFILL_OVERHEAD_MS,
+    REQUEST_STEP_MS,
+    RESPONSE_MS,
+    fitted_profile,
     replay,
     replay_run,
     server_limits,
+    with_request_step,
 )
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared/data/vtc_measured_runs.jsonl.gz"
@@ -72,6 +78,10 @@ def test_reading_runs(tmp_path, name):
         ({"req_time": ["x", 1, 2]}, "field 'req_time' must be a list of numbers"),
         ({"req_time": [float("nan"), 1, 2]}, "field 'req_time' must be a list of numbers"),
         ({"req_time": 7}, "field 'req_time' must be a list of numbers"),
+        ({"recorded": "2024"}, "line 1: unknown date in field 'recorded' '2024'"),
+        ({"weights": [1, 0]}, "line 1: field 'weights' must be a list of positive numbers"),
+        ({"weights": {"a": 1}}, "line 1: field 'weights' must be a list of positive numbers"),
+        ({"weights": [1, 2]}, "line 1: field 'weights': scheduler FCFS has none"),
         ({"client": [0, 0.5, 1]}, "field 'client' must hold whole numbers of at least 0"),
         ({"output_len": [1, 0, 1]}, "field 'output_len' must hold whole numbers of at least 1"),
     ],
@@ -132,18 +142,84 @@ def test_every_known_scheduler_is_built_in_the_form_that_made_the_records():
         if error is not None:
             predictor = "average" if name == "VTC_predict" else "oracle"
             assert (built.params.error, built.params.predictor) == (error, predictor)
+            profiled = build_scheduler(f"{name}_profile").params
+            assert profiled == dataclasses.replace(built.params, cost="profiled")
+    profiled = build_scheduler("VTC_profile")
+    assert (profiled.name, profiled.params.predictor) == ("vtc-predict", "none")
+    assert profiled.params.cost == "profiled"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "scenario", "date", "form"),
+    [
+        ("VTC", "poisson_short_long_2", "2023-12", "artifact-2023"),
+        ("VTC", "proportional", "2024-04", "artifact-2023"),
+        ("LCF", "dist_shift", "2024-04", "artifact-2023"),
+        ("VTC", "overload", "2024-06", "artifact"),
+        ("VTC", "real", "2024-06", "artifact"),
+        ("VTC_oracle", "overload-multi", "2024-06", "artifact"),
+    ],
+)
+def test_the_date_of_a_run_tells_which_form_of_vtc_made_it(
+    tmp_path, scheduler, scenario, date, form
+):
+    one = record(f"fair_bench/{scheduler}/all_results_{scenario}.jsonl")
+    (run,) = load_measured(write(tmp_path, one))
+    assert (run.recorded, run.build_scheduler().params.form) == (date, form)
+
+
+def test_a_record_may_state_its_date_and_its_weights(tmp_path):
+    stated = record("x/VTC/all_results_mine.jsonl", recorded="2023-12", weights=[1, 2.5])
+    (run,) = load_measured(write(tmp_path, stated))
+    params = run.build_scheduler().params
+    assert (run.recorded, params.form) == ("2023-12", "artifact-2023")
+    assert params.weights == {"0": 1.0, "1": 2.5}
+    assert recorded("VTC", "mine") == "2024-06"
+
+
+def test_the_weighted_run_has_the_weights_it_was_launched_with():
+    assert build_scheduler("WVTC").params.weights == {"0": 1, "1": 2, "2": 3, "3": 4}
+    assert build_scheduler("WVTC", weights={"0": 2.0}).params.weights == {"0": 2}
+
+
+def test_runs_of_one_scheduler_and_other_pools_are_told_apart(tmp_path):
+    paths = [f"sec6.4/{pool}/VTC-256/all_results_overload-s4.jsonl" for pool in (35000, 65000)]
+    runs = load_measured(write(tmp_path, *map(record, paths)))
+    assert [run.name for run in runs] == [
+        "35000/VTC-256/overload-s4",
+        "65000/VTC-256/overload-s4",
+    ]
+    assert {(run.scheduler, run.recorded) for run in runs} == {("VTC", "2023-12")}
+
+
+def test_a_replay_on_other_hardware_and_another_pool(tmp_path):
+    lengths = {"prompt_len": [1_000] * 3, "output_len": [100] * 3, "req_time": [0.0, 0.0, 0.0]}
+    (run,) = load_measured(write(tmp_path, record(**lengths)))
+    slow, fast = (
+        replay_run(run),
+        replay_run(run, load_profile("a100-80gb/llama-2-7b/tp1/vllm-0.14.0")),
+    )
+    assert (fast.request_latency_s < slow.request_latency_s).all()
+    small = replay_run(run, pool_tokens=1_300)  # one at a time
+    assert len(set(small.first_token_latency_s)) == 3
+    assert len(set(slow.first_token_latency_s)) == 1
 
 
 def test_a_lone_request_by_hand(tmp_path):
     """256 tokens were sent as 258; the times are relative to the first arrival."""
     (run,) = load_measured(write(tmp_path, record()))
     assert ADDED_PROMPT_TOKENS == 2
-    profile = load_profile(FITTED_PROFILE)
+    assert run.recorded == "2023-12"
+    profile = fitted_profile("2023-12")
     replayed = replay_run(run)
-    prefill_s = profile.prefill_ps([(0, 258)]) / 1e12 + PREFILL_OVERHEAD_MS / 1e3
-    assert replayed.first_token_latency_s[2] == pytest.approx(prefill_s, rel=1e-9)
+    # Two tiles of 256 rows. The others are over after 4 s, so it finds the server idle, which looks
+    # every 10 ms.
+    prefill_s = profile.prefill_ps([(0, 258)], 512) / 1e12 + PREFILL_OVERHEAD_MS / 1e3
+    least_s = prefill_s + RESPONSE_MS / 1e3
+    assert least_s <= replayed.first_token_latency_s[2] <= least_s + 0.01
     step_s = profile.decode_ps(1, 259) / 1e12
-    assert replayed.request_latency_s[2] == pytest.approx(prefill_s + step_s, rel=1e-9)
+    decode_s = replayed.request_latency_s[2] - replayed.first_token_latency_s[2]
+    assert decode_s == pytest.approx(step_s, rel=1e-9)
     assert replayed.refused == 0
 
 
@@ -160,7 +236,8 @@ def test_a_replay_is_deterministic_and_keeps_the_order_of_the_records(tmp_path):
         assert one.tobytes() == other.tobytes()
     assert first.req_time_s.tolist() == [9.0, 3.0, 6.0]
     # Client 0 comes to an idle server; the others find it at work.
-    alone_s = load_profile(FITTED_PROFILE).prefill_ps([(0, 66)]) / 1e12 + PREFILL_OVERHEAD_MS / 1e3
+    prefill_s = load_profile(FITTED_PROFILE).prefill_ps([(0, 66)], 128) / 1e12
+    alone_s = prefill_s + (PREFILL_OVERHEAD_MS + RESPONSE_MS) / 1e3
     assert first.first_token_latency_s[1] == pytest.approx(alone_s, rel=1e-9)
 
 
@@ -171,32 +248,36 @@ def test_a_rate_limit_refuses_in_the_replay_too(tmp_path):
 
 
 def test_the_fitted_profile_is_there_but_never_the_default():
-    assert load_profile(FITTED_PROFILE).coefficients_ms["c_T"] == 0.22
+    coefficients = load_profile(FITTED_PROFILE).coefficients_ms
+    assert (coefficients["c_T"], coefficients["c_nd"]) == (0.214, REQUEST_STEP_MS["2024-06"])
     for gpu in ("a10g", "a10g-24gb"):
         derived = resolve_profile(gpu, "llama-2-7b")
         assert derived.profile_id == "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
     assert resolve_profile(FITTED_PROFILE, "llama-2-7b").profile_id == FITTED_PROFILE
 
 
-def test_the_calibration_finds_what_a_made_up_server_has(monkeypatch):
-    """A server with c_T = 0.21 and 50 ms a minibatch, measured without noise."""
-    monkeypatch.setattr(calibrate, "CANDIDATES_C_T_MS", (0.19, 0.20, 0.21, 0.22))
-    derived = load_profile(calibrate.DERIVED_PROFILE)
-    profile = dataclasses.replace(derived, coefficients_ms={**derived.coefficients_ms, "c_T": 0.21})
+def test_the_calibration_finds_what_made_up_servers_have(monkeypatch):
+    """14 ms a minibatch; a running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
+    monkeypatch.setattr(calibrate, "OVERHEADS_MS", (10.0, 14.0, 18.0))
+    monkeypatch.setattr(calibrate, "STEPS_MS", (0.04, 0.07, 0.1))
     n = 60
     lengths, arrivals = np.full(n, 256), np.concatenate([[0.0], 20 + np.arange(n - 1) / 3])
     asked = Trace(np.arange(n) % 2, lengths, lengths, arrivals, arrivals, arrivals)
-    answered = replay(asked, FCFS(FCFS.Params()), profile, server_limits(50.0))
-    run = calibrate.MeasuredRun("FCFS", "overload", answered)
-    fits = list(calibrate.candidates(calibrate.fitted_runs([run])))
-    best = min(fits, key=lambda fit: fit.error)
-    assert (best.c_t_ms, best.prefill_overhead_ms, best.error) == (0.21, 50.0, 0.0)
-    # Less per token means more per minibatch for the same first token.
-    assert [a.prefill_overhead_ms > b.prefill_overhead_ms for a, b in pairwise(fits)] == [True] * 3
+    runs = [
+        MeasuredRun("FCFS", "overload", replay(
+            asked, FCFS(FCFS.Params()), with_request_step(load_profile(FITTED_PROFILE), step_ms),
+            server_limits(14.0),
+        ), date)
+        for date, step_ms in (("2023-12", 0.1), ("2024-06", 0.04))
+    ]  # fmt: skip
+    chosen = calibrate.best(runs, list(calibrate.candidates(calibrate.fitted_runs(runs))))
+    assert chosen.request_step_ms == {"2023-12": 0.1, "2024-06": 0.04}
+    assert (chosen.prefill_overhead_ms, chosen.response_ms) == (14.0, RESPONSE_MS)
+    assert chosen.error == 0
 
 
 def test_only_the_named_scenarios_are_fitted_to():
-    run = calibrate.MeasuredRun("FCFS", "real", None)
+    run = MeasuredRun("FCFS", "real", None)
     with pytest.raises(DataError, match="no run of the scenarios overload and proportional"):
         calibrate.fitted_runs([run])
 

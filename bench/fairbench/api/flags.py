@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 
@@ -21,6 +21,7 @@ class RunFlags(TypedDict, total=False):
     request_rate: float | None
     burstiness: float | None
     clients: int | None
+    weights: Mapping[str, float] | None
     duration: float | None
     seed: int | None
     mem_fraction_static: float | None
@@ -57,6 +58,7 @@ class CompareFlags(TypedDict, total=False):
     backend: str | None
     num_programs: int | None
     request_rate: float | None
+    weights: Mapping[str, float] | None
     duration: float | None
     seed: int | None
 
@@ -68,6 +70,7 @@ class SweepFlags(TypedDict, total=False):
     workloads: Sequence[str] | None
     scenarios: Sequence[str] | None
     dp: int | Sequence[int] | None
+    weights: Mapping[str, float] | None
     gpu: str | None
     model: str | None
     backend: str | None

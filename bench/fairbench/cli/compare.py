@@ -12,6 +12,7 @@ from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config.backend import SIM, STARTED
+from fairbench.config.weights import parse_weights
 from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
@@ -54,6 +55,10 @@ def compare(
         float | None, Option(help="Programs/s of each well-behaved client over the cluster.")
     ] = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
+    weights: Annotated[
+        str | None,
+        Option(metavar="NAME=W,...", help="Weights of clients: how much each is entitled to."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -108,6 +113,7 @@ def compare(
             "num_programs": num_programs,
             "request_rate": request_rate,
             "duration": duration,
+            "weights": parse_weights(weights),
             "seed": seed,
         }
     )

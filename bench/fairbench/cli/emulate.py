@@ -9,10 +9,12 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import assigned
+from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.requirements import require_live_extra
+from fairbench.schedulers.setup import checked_weights
 
 if TYPE_CHECKING:
     from fairbench.live.emulator.worker import EmulatedWorker
@@ -36,6 +38,13 @@ def emulate(
             "--set",
             metavar="NAME.PARAM=VALUE",
             help="Any parameter of the local scheduler or the engine; may be repeated.",
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        Option(
+            metavar="NAME=WEIGHT,...",
+            help="What clients are entitled to, relative to those not named, which have 1.",
         ),
     ] = None,
     time_scale: Annotated[float, Option(help="Emulated seconds that pass in a real one.")] = 1.0,
@@ -74,6 +83,7 @@ def emulate(
         model=model,
         local=local,
         settings=assigned(settings),
+        weights=checked_weights(parse_weights(weights) or {}),
         host=host,
         port=port,
         kv_events_port=kv_events_port,

@@ -15,6 +15,7 @@ from fairbench.cli.output import print_json, print_summary
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import SIM, STARTED
+from fairbench.config.weights import parse_weights
 from fairbench.errors import RunFailed
 from fairbench.execute.context import RunContext, run_context
 from fairbench.execute.one_run import run_and_save
@@ -71,6 +72,13 @@ def run(
     ] = None,
     clients: Annotated[
         int | None, Option(help="Number of clients. [default: the workload's]")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        Option(
+            metavar="NAME=WEIGHT,...",
+            help="What clients are entitled to, relative to 1. [default: the workload's, else 1]",
+        ),
     ] = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. [default: 0]")] = None,
@@ -190,7 +198,7 @@ def run(
     """
     named = locals()  # flags by name, as fairbench.run takes them too
     flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
-    flags["server_args"] = split_args(server_arg)
+    flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}
     spec = experiment(flags, assigned(settings), experiment_file)
     options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header))
     check_live(spec, options)

@@ -12,6 +12,7 @@ from typer import Option
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
 from fairbench.cli.flags import split_commas
 from fairbench.cli.output import look, print_json
+from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
 from fairbench.live.service_rows import service_of
 from fairbench.report.table import scored_text
@@ -75,6 +76,10 @@ def score(
     misbehaving: Annotated[
         str | None, Option(metavar="A,B", help="Clients that are not well-behaved.")
     ] = None,
+    weights: Annotated[
+        str | None,
+        Option(metavar="NAME=WEIGHT,...", help="What clients are entitled to, relative to 1."),
+    ] = None,
     latency: Annotated[
         Latency | None,
         Option(
@@ -104,7 +109,8 @@ def score(
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
     window = (window_start, window_end)
     if any(path.is_dir() for path in files):
-        if len(files) > 1 or any((layout, names, time_unit, line, clients, misbehaving, latency)):
+        others = (layout, names, time_unit, line, clients, misbehaving, weights, latency)
+        if len(files) > 1 or any(others):
             raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
         summary, requests = score_run(files[0], *window)
     else:
@@ -117,7 +123,8 @@ def score(
             registered=split_commas("--clients", clients) if clients else [],
         )
         unruly = split_commas("--misbehaving", misbehaving) if misbehaving else []
-        summary, requests = _summary(scored, window, unruly, latency), scored.requests
+        entitled = parse_weights(weights)
+        summary, requests = _summary(scored, window, unruly, entitled, latency), scored.requests
         summary = {"records": [str(path) for path in files], **summary}
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
     if as_json:
@@ -130,6 +137,7 @@ def _summary(
     scored: Scored,
     window: tuple[float | None, float | None],
     misbehaving: list[str],
+    weights: dict[str, float] | None,
     latency: Latency | None,
 ) -> dict[str, Any]:
     return scored_summary(
@@ -137,6 +145,7 @@ def _summary(
         service_of(scored.requests, scored.last_token_s),
         scored_window(scored, *window),
         misbehaving=misbehaving,
+        weights=weights,
         latency="ttft" if latency is Latency.TTFT else "program",
     )
 

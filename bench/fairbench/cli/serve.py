@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +14,12 @@ from typer import Option
 
 from fairbench.cli.flags import assigned, given, split_args
 from fairbench.config.backend import STARTED
-from fairbench.errors import UsageError
+from fairbench.config.weights import parse_weights
+from fairbench.errors import UsageError, unknown_name
 from fairbench.execute.routed_workers import named_workers, started_workers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.requirements import require_live_extra
+from fairbench.schedulers.setup import checked_weights
 
 DEFAULT_LOG_DIR = Path("results/serve")
 # What only workers that are started here obey.
@@ -51,6 +54,13 @@ def serve(
             "--set",
             metavar="NAME.PARAM=VALUE",
             help="Any parameter of the router and, with --dp, of the workers; may be repeated.",
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        Option(
+            metavar="NAME=WEIGHT,...",
+            help="What clients are entitled to, relative to those not named, which have 1.",
         ),
     ] = None,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
@@ -123,6 +133,7 @@ def serve(
         raise UsageError(f"--{misplaced[0].replace('_', '-')}: only with --dp")
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     clients = read_keys(keys) if keys else None
+    entitled = _weights(weights, clients)
     check_address(host, port)
     assignments = assigned(settings)
     server = {
@@ -138,21 +149,33 @@ def serve(
         "backend": {"kind": backend, **given(server)},
     }
     with (
-        nullcontext(named_workers(worker_url, scheduler, router, assignments))
+        nullcontext(named_workers(worker_url, scheduler, router, assignments, entitled))
         if worker_url
         else started_workers(
-            flags, assignments, LiveOptions(server_python, ready_check_timeout_sec), log_dir
+            *(flags, assignments, LiveOptions(server_python, ready_check_timeout_sec), log_dir),
+            weights=entitled,
         )
     ) as routed:
         config = RouterConfig(
             router=routed.router,
             workers=routed.workers,
             settings=routed.settings,
+            weights=routed.weights,
             keys=clients,
             tokenizer=tokenizer,
             max_queue=max_queue,
         )
         asyncio.run(serve_router(config, host, port, grace_s=grace, on_ready=typer.echo))
+
+
+def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:
+    """The clients' weights. Raises UsageError for a wrong one, or for whom no key stands."""
+    weights = checked_weights(parse_weights(text) or {})
+    known = set(keys.values()) if keys is not None else weights
+    for name in weights:
+        if name not in known:
+            raise unknown_name("client in --weights", name, known)
+    return weights
 
 
 def _given(context: typer.Context, names: tuple[str, ...]) -> list[str]:

@@ -16,6 +16,7 @@ from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.sweep import parse_axis
 from fairbench.config.sweep_points import points
+from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
 from fairbench.execute.context import run_context
 from fairbench.execute.live_check import check_live_points
@@ -48,6 +49,13 @@ def sweep(
             metavar="NAME.PARAM=V,W",
             help="Values of any parameter of a scheduler, the engine or the workload; may be "
             "repeated.",
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        Option(
+            metavar="NAME=WEIGHT,...",
+            help="What clients are entitled to, relative to 1. [default: the workload's, else 1]",
         ),
     ] = None,
     gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
@@ -115,6 +123,7 @@ def sweep(
         "workloads": _axis("--workloads", workloads, str),
         "scenarios": _axis("--scenarios", scenarios, str),
         "dp": _axis("--dp", dp, int),
+        "weights": parse_weights(weights),
         "gpu": gpu,
         "model": model,
         "backend": backend,

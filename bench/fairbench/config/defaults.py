@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fairbench.config.backend import AS_SERVED
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.settings import MACHINE, resolve_settings
+from fairbench.config.weights import resolve_weights
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
 from fairbench.hardware.catalogue import resolve_profile
@@ -53,6 +54,8 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
         gpu = text_of(draft, "gpu").split("/")[0]
         if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
             kept["gpu"] = gpu
+    if kept.get("weights") == resolve_weights(workload, file.get("clients"), {}):
+        kept.pop("weights", None)
     scenario = text_of(draft, "scenario")
     usual = resolve_settings(workload, scenario, used_parts(draft), {}).settings
     given = flat_settings(file.get("settings", {}))

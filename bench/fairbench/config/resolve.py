@@ -20,6 +20,7 @@ from fairbench.config.serving import check_scheduling, defaults_of, fitting, ser
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec
+from fairbench.config.weights import moved_weights, resolve_weights, weights_of
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
 from fairbench.workloads.plan import expected_programs
@@ -96,9 +97,12 @@ def _resolve(
     )
     check_machine(backend, settings | resolved)
     check_scheduling(backend, assignments)
+    resolved, weights = moved_weights(resolved, weights_of(file), assignments)
     draft |= {"settings": resolved, "backend": backend, "workload": workload}
+    draft = workload_defaults(draft, workload) | draft
+    draft["weights"] = resolve_weights(workload, draft["clients"], weights | weights_of(flags))
     try:
-        spec = ExperimentSpec.model_validate(workload_defaults(draft, workload) | draft)
+        spec = ExperimentSpec.model_validate(draft)
     except ValidationError as error:
         raise UsageError(explain(error)) from None
     _check_size(spec)

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from fairbench.config.backend import Backend
 from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
+from fairbench.errors import unknown_name
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.model import MAX_NAME, WorkloadSpec
+from fairbench.workloads.model import MAX_NAME, Weight, WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 
 MAX_REPLICAS = 4096
@@ -31,6 +32,7 @@ class ExperimentSpec(BaseModel):
     workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
     parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
+    ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are.
     ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
     path or name, and an endpoint's scheduler is ``AS_SERVED``.
     """
@@ -55,6 +57,7 @@ class ExperimentSpec(BaseModel):
     dataset_path: str | None = None
     tokenizer: str | None = None
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
+    weights: dict[str, Weight] | None = None
     settings: dict[str, Any]
     backend: Backend | None = None
     workload: WorkloadSpec
@@ -72,6 +75,10 @@ class ExperimentSpec(BaseModel):
             raise ValueError("tokenizer: counts the tokens of real input, so give dataset_path")
         if self.dataset_path is not None and self.workload.scenario(self.scenario).others:
             raise ValueError("dataset_path: feeds one kind of program, and this scenario has more")
+        names = self.workload.name_clients(self.clients)
+        for name in self.weights or ():
+            if name not in names:
+                raise ValueError(str(unknown_name("client in weights", name, names)))
         return self
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
@@ -85,6 +92,7 @@ class ExperimentSpec(BaseModel):
             num_programs=self.num_programs,
             burstiness=self.burstiness,
             duration_s=self.duration_s,
+            weights=self.weights,
         )
 
 

@@ -24,7 +24,7 @@ KEYS = {
         name: name
         for name in (
             *("scheduler", "router", "local", "dp", "workload", "scenario", "gpu", "model"),
-            *("num_programs", "request_rate", "burstiness", "clients", "seed"),
+            *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
             *("dataset_path", "tokenizer", "tag"),
         )
     },
@@ -56,7 +56,7 @@ FLAGS = (*KEYS, *ENGINE, *BACKEND)
 
 # The same of a sweep: keys that have one value at all points, and axes of its grid.
 SINGLE = {
-    **{name: name for name in ("gpu", "model", "backend", "num_programs")},
+    **{name: name for name in ("weights", "gpu", "model", "backend", "num_programs")},
     "duration": "duration_s",
     "seed": "seed",
 }

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fairbench.config.backend import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
+from fairbench.config.weights import SPELLINGS, weights_of
 from fairbench.errors import UsageError, unknown_name
 from fairbench.execute.interruption import interruptible
 from fairbench.live.backends.base import LiveOptions
@@ -18,20 +20,31 @@ from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.registry import split_pair
+from fairbench.schedulers.setup import checked_weights
+
+NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 
 log = logging.getLogger(__name__)
 
 
 class Routed(NamedTuple):
-    """A router by name, its ``NAME.PARAM`` settings (and maybe others), and its workers."""
+    """A router by name, its ``NAME.PARAM`` settings (and maybe others), and its workers.
+
+    ``weights`` are the clients' by name, 1 where there is none: those of whoever turns up.
+    """
 
     router: str
     settings: Mapping[str, Any]
+    weights: Mapping[str, float]
     workers: Sequence[WorkerAddress]
 
 
 def named_workers(
-    urls: Sequence[str], scheduler: str, router: str | None, settings: Mapping[str, Any]
+    urls: Sequence[str],
+    scheduler: str,
+    router: str | None,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, float] = NO_WEIGHTS,
 ) -> Routed:
     """Workers that run already.
 
@@ -44,12 +57,16 @@ def named_workers(
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
             raise UsageError(f"--worker-url {worker.url}: named twice")
-    return Routed(name, settings, workers)
+    return Routed(name, settings, weights, workers)
 
 
 @contextmanager
 def started_workers(
-    flags: Mapping[str, Any], settings: Mapping[str, Any], options: LiveOptions, log_dir: Path
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    options: LiveOptions,
+    log_dir: Path,
+    weights: Mapping[str, float] = NO_WEIGHTS,
 ) -> Iterator[Routed]:
     """Workers that start here and end with the block; flags as ``fairbench run`` has them.
 
@@ -58,8 +75,12 @@ def started_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    spec = resolve(flags, settings)
+    spec = resolve(flags, {key: value for key, value in settings.items() if key not in SPELLINGS})
     _check_settings(settings, spec.router, spec.local, ENGINE)
+    moved = weights_of({"weights": settings.get(f"{spec.local}.weights")})
+    entitled = checked_weights(moved | dict(weights))
+    # Not resolved: they are not of a workload's clients.
+    spec = spec.model_copy(update={"weights": entitled or None})
     check_live(spec, options)
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -77,7 +98,7 @@ def started_workers(
     ):
         if interrupted():  # since the last look of those who started them
             raise KeyboardInterrupt
-        yield Routed(spec.router, spec.settings, workers.addresses)
+        yield Routed(spec.router, spec.settings, entitled, workers.addresses)
 
 
 def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:

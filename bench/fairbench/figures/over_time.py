@@ -101,7 +101,9 @@ def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
     """When the run ended, and whether all was done."""
     cell = next(cell for cell in cells if cell.combined["scheduler"] == scheduler)
     summary = cell.runs[0].summary
-    return f"{'all done' if not summary['failed'] else 'cut off'} at {summary['duration']:,.0f} s"
+    return (
+        f"{'all done' if not summary['unfinished'] else 'cut off'} at {summary['duration']:,.0f} s"
+    )
 
 
 def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
 
 
 @cache
@@ -56,7 +56,8 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 def load_profile(profile_id: str) -> TimingProfile:
     """One bundled profile by its full id, with the KV pool of its GPU, model and TP degree."""
-    entry = _load("engine_profiles.json")["profiles"][profile_id]
+    data = _load("engine_profiles.json")
+    entry = data["profiles"][profile_id]
     gpu, model, parallel, _ = profile_id.split("/")
     pool, degree = _load("kv_pools.json")["pools"][f"{gpu}/{model}"], int(parallel[2:])
     return TimingProfile(
@@ -71,4 +72,6 @@ def load_profile(profile_id: str) -> TimingProfile:
             mem_fraction_static=pool["mem_fraction_static"],
             chunked_prefill_size=pool["chunked_prefill_size"],
         ),
+        frontend=Frontend(**entry.get("frontend_ms", {})),
+        fit_domain=FitDomain(**data["fit_domains"][entry["provenance"]]),
     )

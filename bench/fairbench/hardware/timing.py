@@ -8,7 +8,7 @@ that k decode steps are an exact integer sum. Source and held-out error of every
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 
 from fairbench.hardware.kv_pool import KVPool
@@ -18,13 +18,36 @@ PS_PER_MS = 10**9
 Chunk = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """What a request costs before the engine's scheduler sees it, in ms; off the GPU.
+
+    ``request_ms`` and ``token_ms`` (a prompt token) keep the one process busy that does HTTP and
+    tokenizer; ``delay_ms`` is the way in and out and keeps nobody from working.
+    """
+
+    request_ms: float = 0.0
+    token_ms: float = 0.0
+    delay_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FitDomain:
+    """The decode iterations that the coefficients were fitted to; None: the default KV pool."""
+
+    decode_batch: int
+    context_tokens: int | None
+
+
 @dataclass(frozen=True)
 class TimingProfile:
     """Iteration time of one engine on one GPU and model.
 
     t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
            + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
-    with T = new tokens + decode sequences and K = sum of the decode context lengths.
+           + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
+    with T = new tokens + decode sequences and K = sum of the decode context lengths. A profile
+    without c_pf has none.
     """
 
     profile_id: str
@@ -32,6 +55,9 @@ class TimingProfile:
     host_ms: float
     grade: str
     pool: KVPool
+    frontend: Frontend = Frontend()
+    fit_domain: FitDomain | None = None  # None: nobody knows
+    shared_read: float = 1.0  # cost of context that another sequence of the batch has read as well
 
     @cached_property
     def context_ps(self) -> int:
@@ -50,13 +76,34 @@ class TimingProfile:
         """One decode step of so many sequences with so many context tokens in all."""
         return self._batch_ps(sequences) + self.context_ps * context_tokens
 
-    def prefill_ps(self, chunks: list[Chunk]) -> int:
-        """One prefill iteration."""
+    def saved_ps(self, shared_tokens: int) -> int:
+        """What a decode step saves on context tokens that several of its sequences have in common.
+
+        They are counted once for each sequence but the first. Nothing if ``shared_read`` is 1.
+        """
+        return round((1 - self.shared_read) * self.context_ps * shared_tokens)
+
+    def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
+        """One prefill iteration, its linear layers over ``rows`` if padding makes them more."""
+        return self.step_ps(chunks, 0, 0, rows)
+
+    def step_ps(
+        self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
+    ) -> int:
+        """One iteration of prefill chunks and of so many decoding sequences together.
+
+        Their tokens go through the linear layers as one, over ``rows`` if padding makes them more;
+        without chunks it is ``decode_ps``.
+        """
         c = self.coefficients_ms
-        total = self._prefill_ms(sum([new for _, new in chunks])) + c["c_npf"] * len(chunks)
+        tokens = max(sum([new for _, new in chunks]) + sequences, rows)
+        total = self._prefill_ms(tokens) + c["c_npf"] * len(chunks)
+        if chunks:
+            total += c.get("c_pf", 0.0)
         for prefix, new in chunks:
             total += max(c["c_A"] * new * (prefix + (new + 1) / 2), c["c_K"] * prefix)
-        return round(total * PS_PER_MS)
+        total += c["c_nd"] * sequences
+        return round(total * PS_PER_MS) + self.context_ps * context_tokens
 
     def _batch_time(self, sequences: int) -> int:
         ms = self._linear_ms(sequences) + self.coefficients_ms["c_nd"] * sequences
@@ -76,4 +123,12 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
         name: value if name == "p" else value * factor
         for name, value in profile.coefficients_ms.items()
     }
-    return replace(profile, coefficients_ms=coefficients, host_ms=profile.host_ms * factor)
+    frontend = Frontend(
+        **{name: value * factor for name, value in asdict(profile.frontend).items()}
+    )
+    return replace(
+        profile,
+        coefficients_ms=coefficients,
+        host_ms=profile.host_ms * factor,
+        frontend=frontend,
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Annotated
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import Frontend, TimingProfile
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,13 @@ class TimingParams:
     """How far the timing profile may be off (``--set timing.error_pct=10``).
 
     ``error_pct`` scales the profile as a whole, and each of its coefficients, by up to so many
-    percent either way, drawn once a run from the seed.
+    percent either way, drawn once a run from the seed; attention over a prefix that several
+    sequences share is a term of its own. ``shared_prefix_read`` is what the shared part costs, 1:
+    each sequence reads it anew, 0: the first one's reading does for all.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
+    shared_prefix_read: Annotated[float, Ge(0), Le(1)] = 1.0
 
 
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
@@ -34,4 +37,14 @@ def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProf
         for name, value in sorted(profile.coefficients_ms.items())
     }
     host_ms = profile.host_ms * bias * factor()
-    return replace(profile, coefficients_ms=coefficients, host_ms=host_ms)
+    frontend = profile.frontend
+    if frontend != Frontend():
+        off = {name: value * factor() for name, value in asdict(frontend).items()}
+        frontend = Frontend(**off)
+    return replace(
+        profile,
+        coefficients_ms=coefficients,
+        host_ms=host_ms,
+        frontend=frontend,
+        shared_read=profile.shared_read * factor(),
+    )

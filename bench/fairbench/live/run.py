@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fairbench.config import ExperimentSpec
 from fairbench.live.backends.base import LiveOptions, Served
+from fairbench.live.backends.endpoint import told_by
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.driver.drive import DriveProgress, drive
@@ -115,7 +116,8 @@ def _serving(
     """The backend, ready; what was started for it ends with the block."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
-        yield _Serving(backend.target(url, options), backend.served({}))
+        served = backend.served(told_by(url, options.headers))
+        yield _Serving(backend.target(url, options), served)
         return
     with ExitStack() as stack:
         if workers is None:

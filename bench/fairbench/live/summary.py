@@ -11,7 +11,7 @@ from fairbench.core import ServiceBound
 from fairbench.live.backends.base import Served
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.records import LiveRecords
+from fairbench.live.records import REFUSED, LiveRecords
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
@@ -40,6 +40,7 @@ def summary_of(
     metrics = metrics_of(tables, facts)
     notes: dict[str, str] = metrics["notes"]
     _measure_gaps(metrics, records)
+    _tell_failed_from_refused(metrics, records)
     _forget_unknown(metrics, records)
     notes |= _remarks(spec, records)
     counter = load_counter(spec.tokenizer) if spec.dataset_path else None
@@ -96,6 +97,16 @@ def _measure_gaps(metrics: dict[str, Any], records: LiveRecords) -> None:
         metrics[key] = value
         if value is not None:
             metrics["notes"].pop(key, None)
+
+
+def _tell_failed_from_refused(metrics: dict[str, Any], records: LiveRecords) -> None:
+    """The tables call both refused: a server turns away with HTTP 4xx, all else is a failure."""
+    over = [request for request in records.requests if request.status == REFUSED]
+    failed = sum(
+        number for kind, number in error_counts(over).items() if not kind.startswith("HTTP 4")
+    )
+    metrics["failed"] = failed
+    metrics["refused"] -= failed
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.metrics.records import Facts, Requests, Service
@@ -22,16 +23,25 @@ def vtc_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     return max(weights.extend * largest_input, weights.output * tokens)
 
 
-def theorem_bound(bound: ServiceBound, largest_input: int, tokens: int) -> int:
+def theorem_bound(
+    bound: ServiceBound, largest_input: int, tokens: int, client_weights: ArrayLike = (1.0, 1.0)
+) -> float:
     """The most that service of two clients backlogged together may differ, in weighted tokens.
 
     2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
     whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``tokens`` as in
     ``dlpm_unit``.
+
+    With ``client_weights`` it is of service over weight, |W_f/w_f - W_g/w_g|, and for clients f, g
+    it is |W| * (2 Q^u + U/w_f + U/w_g), here for the two lightest. The proofs hold line by line:
+    DLPM refills both by w Q^u equally often while both wait, and each credit stays within
+    (-U, w Q^u]; under VTC a client's counter is at most U_v/w above the least that waits.
     """
     unit = dlpm_unit if bound.quantum_tokens else vtc_unit
     overdraft = unit(largest_input, tokens, bound.weights)
-    return 2 * bound.workers * (overdraft + bound.quantum_tokens)
+    lightest = np.sort(np.asarray(client_weights, dtype=np.float64))[:2]
+    overdrafts = overdraft / lightest[0] + overdraft / lightest[-1]
+    return float(bound.workers * (2 * bound.quantum_tokens + overdrafts))
 
 
 def largest_input(requests: Requests) -> int:

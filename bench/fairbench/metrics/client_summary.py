@@ -21,7 +21,8 @@ PERCENTS = (50, 95, 99)
 class ClientSummary:
     """``programs``, ``requests`` and the cache hit rate are of the whole run, rates of the window.
 
-    ``demand_tok_s`` and ``entitlement_tok_s`` are client-view service rates. Latencies are of the
+    ``demand_tok_s`` (what was due) and ``entitlement_tok_s`` are client-view service rates; the
+    ratio to the latter is undefined where no client was short of service. Latencies are of the
     cohort, programs that arrived in the window: ``latency_n`` of them (requests where the metric
     is TTFT), of which so many were unfinished at the end or refused. A P99 needs about 300.
     """
@@ -93,7 +94,11 @@ def client_summary(
         actual_service_tok_s=rate("actual_service_tok_s", float(got.actual[index])),
         demand_tok_s=rate("demand_tok_s", float(got.demand[index])),
         entitlement_tok_s=rate("entitlement_tok_s", float(got.entitlement[index])),
-        entitlement_ratio=notes.value(key + "entitlement_ratio", float(got.ratio[index])),
+        entitlement_ratio=notes.value(
+            key + "entitlement_ratio",
+            float(got.ratio[index]) if got.contended else float("nan"),
+            got.not_judged,
+        ),
         p50_s=p50,
         p95_s=p95,
         p99_s=p99,

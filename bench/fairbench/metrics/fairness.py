@@ -7,17 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbench.core import ServiceWeights
+from fairbench.metrics.contention import contended
+from fairbench.metrics.due import shortfall
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.records import (
     FINISHED,
     UNFINISHED,
     Facts,
     Floats,
     Programs,
+    Requests,
     Service,
     Window,
 )
-from fairbench.metrics.service import View, cumulative, window_service
+from fairbench.metrics.service import View, window_service
 
 
 def jain(allocations: ArrayLike) -> float:
@@ -33,41 +36,29 @@ def jain(allocations: ArrayLike) -> float:
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
-def max_min(capacity: float, demands: ArrayLike) -> Floats:
+def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """The max-min fair allocation: nobody gets more than its demand, and no one could get more
     except at the cost of someone who has no more. Sums to min(capacity, total demand).
+
+    With ``weights`` (positive; None is all equal), "more" is of the allocation over the weight.
     """
     wanted = np.asarray(demands, dtype=np.float64)
+    weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
     assert capacity >= 0
     assert np.all(wanted >= 0)
+    assert np.all(weight > 0)
     allocation = np.zeros(len(wanted))
     left = float(capacity)
-    order = np.argsort(wanted, kind="stable")
+    order = np.argsort(wanted / weight, kind="stable")
+    claims = np.cumsum(weight[order][::-1])[::-1]  # of all from a rank on
     for rank, client in enumerate(order):
-        share = left / (len(order) - rank)
-        if wanted[client] >= share:
-            allocation[order[rank:]] = share
+        share = left / claims[rank]
+        if wanted[client] >= share * weight[client]:
+            allocation[order[rank:]] = share * weight[order[rank:]]
             break
         allocation[client] = wanted[client]
         left -= wanted[client]
     return allocation
-
-
-def open_demand(
-    programs: Programs, served_before: Floats, window: Window, weights: ServiceWeights
-) -> Floats:
-    """What each client could have received in the window: client-view tokens, weighted.
-
-    The whole demand of its programs that arrived before the window's end, less what it had
-    received when the window began. A refused program counts too: its demand was not met.
-    """
-    known = programs.take(programs.arrival_s < window.end_s)
-    demand = (
-        weights.extend * known.demand_input_tokens + weights.output * known.demand_output_tokens
-    )
-    total = np.bincount(known.client, weights=demand, minlength=len(served_before))
-    unserved: Floats = np.maximum(0.0, total - served_before)
-    return unserved
 
 
 def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
@@ -81,8 +72,10 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 class Shares:
     """Per client over one window: service in both views, and what fairness would have given.
 
-    Weighted tokens; ``entitlement`` is the max-min allocation of all the service delivered over
-    ``demand``. To judge against another total, call ``max_min`` with that total.
+    Weighted tokens; ``demand`` is what was due to it in the window: what it received, and what it
+    was short of at the end (``due.shortfall``). ``entitlement`` is the max-min allocation of all
+    the service delivered over ``demand``. To judge against another total, call ``max_min`` with
+    that total. Unless ``contended``, nobody was short of service and ratios say nothing.
     """
 
     window: Window
@@ -91,25 +84,33 @@ class Shares:
     demand: Floats
     entitlement: Floats
     ratio: Floats
+    contended: bool
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The ratios of the clients that were entitled to something."""
-        kept: Floats = self.ratio[self.entitlement > 0]
+        """The ratios of the clients that were entitled to something; none unless ``contended``."""
+        kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 
+    @property
+    def not_judged(self) -> str:
+        """Why no ratio is given, if there would be some."""
+        return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
 
-def shares(programs: Programs, log: Service, facts: Facts, window: Window) -> Shares:
+
+def shares(
+    requests: Requests, programs: Programs, log: Service, facts: Facts, window: Window
+) -> Shares:
     """Who got what in the window, beside its entitlement."""
     clients, weights = len(facts.clients), facts.weights
-    start = np.array([window.start_s])
-    before = cumulative(log, View.CLIENT, start, clients, weights)[:, 0]
     service = window_service(log, View.CLIENT, window, clients, weights)
     actual = window_service(log, View.ACTUAL, window, clients, weights)
-    demand = open_demand(programs, before, window, weights)
-    entitlement = max_min(float(service.sum()), demand)
+    short = shortfall(requests, programs, facts, window.end_s) if window.length_s else 0 * service
+    demand = service + short
+    entitlement = max_min(float(service.sum()), demand, facts.client_weights)
     ratio = entitlement_ratios(service, entitlement)
-    return Shares(window, service, actual, demand, entitlement, ratio)
+    competed = contended(requests, facts, window, short, demand)
+    return Shares(window, service, actual, demand, entitlement, ratio, competed)
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:

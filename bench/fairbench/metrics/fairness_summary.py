@@ -9,10 +9,11 @@ from fairbench.metrics.bounds import (
     largest_remaining_output,
     theorem_bound,
 )
+from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import Shares, all_active_window, jain
 from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.notes import Notes
-from fairbench.metrics.reasons import NO_SERVICE, NOT_ALL_ACTIVE
+from fairbench.metrics.reasons import NO_SERVICE, NOT_ALL_ACTIVE, QUEUE_ESTIMATED
 from fairbench.metrics.records import Facts, Floats, Programs, Requests, Service, Window
 from fairbench.metrics.service import View, window_service
 from fairbench.metrics.totals import ratio
@@ -27,9 +28,12 @@ class Fairness:
 
     ``queue_empty_share`` is the part of the window in which no request waited anywhere;
     ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers.
+    Where admissions are not known both are estimated. The index per entitlement and the least ratio
+    are undefined where no client was short of service.
     ``jain_index_maxmin`` is what a perfect scheduler would have scored. The gap and its bound are
     in weighted tokens, ``service_gap_bound_s`` in seconds of cluster service; they are not
-    confined to the window. The paper's window is that of [DLPM] §6.1.
+    confined to the window. The paper's window is that of [DLPM] §6.1. Jain's index, gap and bound
+    are of service over the client's weight.
     """
 
     service_rate_tok_s: float
@@ -55,12 +59,16 @@ def fairness(
     requests: Requests, programs: Programs, log: Service, facts: Facts, got: Shares, notes: Notes
 ) -> Fairness:
     """Everything about fairness, given the shares over the window."""
+    weight = facts.client_weights
     gap = max_service_gap(requests, log, facts)
-    empty = unqueued_share(requests, facts.horizon_s, got.window)
+    seen = with_admissions(requests)
+    empty = unqueued_share(seen, facts.horizon_s, got.window)
+    if seen is not requests:
+        notes.remark("queue_empty_share", QUEUE_ESTIMATED)
     bound, bound_s = _bound(requests, log, facts, got, notes)
-    entitled = got.entitled_ratios
+    entitled, why = got.entitled_ratios, got.not_judged
     window = all_active_window(programs, facts)
-    paper = _service(View.CLIENT, log, facts, window) if window else ()
+    paper = _service(View.CLIENT, log, facts, window) / weight if window else ()
     start, end = window or (float("nan"), float("nan"))
     value = notes.value
     return Fairness(
@@ -70,12 +78,12 @@ def fairness(
         extend_rate_tok_s=_log_rate("extend_rate_tok_s", View.EXTEND, log, facts, got, notes),
         queue_empty_share=value("queue_empty_share", empty),
         demand_limited=not empty <= DEMAND_LIMITED_ABOVE,
-        jain_index=value("jain_index", jain(got.service)),
-        jain_index_actual=value("jain_index_actual", jain(got.actual)),
-        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement)),
-        jain_index_entitlement=value("jain_index_entitlement", jain(entitled)),
+        jain_index=value("jain_index", jain(got.service / weight)),
+        jain_index_actual=value("jain_index_actual", jain(got.actual / weight)),
+        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement / weight)),
+        jain_index_entitlement=value("jain_index_entitlement", jain(entitled), why),
         min_entitlement_ratio=value(
-            "min_entitlement_ratio", float(entitled.min()) if len(entitled) else float("nan")
+            "min_entitlement_ratio", float(entitled.min()) if len(entitled) else float("nan"), why
         ),
         max_service_gap=value("max_service_gap", gap.tokens if gap else float("nan")),
         service_gap_bound=bound,
@@ -112,8 +120,8 @@ def _bound(
         return undefined, notes.value("service_gap_bound_s", undefined, why)
     tokens = max(facts.pool_tokens, largest_remaining_output(requests, log, facts))
     longest = largest_input(requests)
-    bound = theorem_bound(facts.bound, longest, tokens)
+    bound = theorem_bound(facts.bound, longest, tokens, facts.client_weights)
     view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
     service = _service(view, log, facts, got.window)
     seconds = ratio(bound * got.window.length_s, float(service.sum()))
-    return float(bound), notes.value("service_gap_bound_s", seconds, NO_SERVICE)
+    return bound, notes.value("service_gap_bound_s", seconds, NO_SERVICE)

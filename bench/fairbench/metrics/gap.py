@@ -17,7 +17,7 @@ from fairbench.metrics.waiting import Intervals, backlogs, intersection
 
 
 class Gap(NamedTuple):
-    """``tokens`` of weighted service between two clients (indices), and the backlog it is from."""
+    """``tokens`` of normalised service between two clients (indices), and the backlog of it."""
 
     tokens: float
     first: int
@@ -33,9 +33,10 @@ class _Pair(NamedTuple):
 
 
 def max_service_gap(requests: Requests, log: Service, facts: Facts) -> Gap | None:
-    """The range of W_f - W_g, at its largest over pairs and maximal joint backlogs.
+    """The range of W_f/w_f - W_g/w_g, at its largest over pairs and maximal joint backlogs.
 
-    The range over an interval is the largest |W_f(t1, t2) - W_g(t1, t2)| inside it. A backlog
+    w is the client's weight. The range over an interval is the largest
+    |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| inside it. A backlog
     [a, e) sees what iterations book by ending in (a, e] and by starting in [a, e), since at one
     instant an iteration ends, then requests arrive, then a pass admits. The view is the bound's
     (``client`` or, also without a bound, as charged). None if no two clients had
@@ -81,7 +82,7 @@ def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
 
 
 def _states(log: Service, times: Floats, facts: Facts) -> Floats:
-    """Service of each client, twice per instant: after the steps' ends, then after the starts."""
+    """Service of each client over its weight, twice per instant: after steps' ends, then starts."""
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     states = np.empty((len(facts.clients), 2 * len(times)))
     for half, with_starts in enumerate((False, True)):
@@ -94,7 +95,7 @@ def _states(log: Service, times: Floats, facts: Facts) -> Floats:
             with_starts=with_starts,
             with_ends=True,
         )
-    return states
+    return states / facts.client_weights[:, np.newaxis]
 
 
 def _largest(states: Floats, times: Floats, pair: _Pair) -> Gap:

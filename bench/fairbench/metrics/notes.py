@@ -11,8 +11,8 @@ from fairbench.metrics.latency import Percentile
 class Notes:
     """Collected while a summary is built; keys are those of the JSON, ``clients.NAME.key`` inside.
 
-    ``reasons`` has one entry for every value that is undefined, ``censored`` the keys of latencies
-    that print as "> x s".
+    ``reasons`` has one entry for every value that is undefined or estimated, ``censored`` the keys
+    of latencies that print as "> x s".
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,10 @@ class Notes:
             assert reason or metric, f"{key} is not in the catalogue"
             self.reasons[key] = reason or (metric.undefined if metric else "")
         return value
+
+    def remark(self, key: str, text: str) -> None:
+        """A remark on a value that is there; if it is not, the reason for that replaces it."""
+        self.reasons[key] = text
 
     def latency(self, key: str, percentile: Percentile, reason: str = "") -> float:
         """The same for a percentile, which may be a lower bound."""

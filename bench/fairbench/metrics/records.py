@@ -134,10 +134,14 @@ class Service(Table):
 
 
 class Client(NamedTuple):
-    """A registered client, whether or not it ever sent anything."""
+    """A registered client, whether or not it ever sent anything.
+
+    ``weight`` is what it is entitled to, relative to the others.
+    """
 
     name: str
     misbehaving: bool
+    weight: float = 1.0
 
 
 class Window(NamedTuple):
@@ -152,13 +156,21 @@ class Window(NamedTuple):
         return max(0.0, self.end_s - self.start_s)
 
 
+class FitLimits(NamedTuple):
+    """The largest decode iterations that a timing profile was fitted to; None: no limit known."""
+
+    decode_batch: int
+    context_tokens: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the tables do not say about a run.
 
     ``window`` is [end of warm-up, end of arrivals), ``horizon_s`` when the run ended,
     ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem that holds for router and
-    local scheduler together, or None with ``bound_unavailable`` = why.
+    local scheduler together, or None with ``bound_unavailable`` = why. ``fit`` is what the timing
+    profile was fitted to; None on real servers, or where nobody knows.
     """
 
     clients: tuple[Client, ...]
@@ -170,3 +182,14 @@ class Facts:
     latency: Literal["program", "ttft"] = "program"
     bound: ServiceBound | None = None
     bound_unavailable: str = "this scheduler has no bound"
+    fit: FitLimits | None = None
+
+    @property
+    def client_weights(self) -> Floats:
+        """What each client is entitled to; service divided by it is *normalised*."""
+        return np.array([client.weight for client in self.clients], dtype=np.float64)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some client's weight differs from 1."""
+        return any(client.weight != 1 for client in self.clients)

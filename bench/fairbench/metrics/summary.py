@@ -15,6 +15,7 @@ from fairbench.metrics.client_summary import (
     samples,
     victims,
 )
+from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
 from fairbench.metrics.notes import Notes
@@ -70,7 +71,7 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
     # What ends with the run is in it: its last tokens come at the horizon itself.
     horizon_s = nextafter(facts.horizon_s, inf)
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
-    got = shares(programs, log, facts, window)
+    got = shares(with_admissions(requests), programs, log, facts, window)
     cohorts = samples(requests, programs, facts)
     tables = Tables([client.name for client in facts.clients], requests, programs, log)
     cut = replace(facts, window=window)
@@ -87,7 +88,8 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
         ),
         computed=_computed(tables, cut, notes),
         computed_clients=tuple(
-            _computed_of_client(tables, cut, index, notes) for index in range(len(facts.clients))
+            _weight_of(facts, index) | _computed_of_client(tables, cut, index, notes)
+            for index in range(len(facts.clients))
         ),
         notes=notes.reasons,
         censored=tuple(notes.censored),
@@ -137,6 +139,11 @@ def _computed_of_client(tables: Tables, facts: Facts, index: int, notes: Notes) 
         for key, metric in CATALOGUE.items()
         if metric.compute_client
     }
+
+
+def _weight_of(facts: Facts, index: int) -> dict[str, float]:
+    """A client's weight, where some client's differs from 1."""
+    return {"weight": facts.clients[index].weight} if facts.weighted else {}
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:

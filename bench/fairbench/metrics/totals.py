@@ -24,9 +24,10 @@ from fairbench.metrics.records import (
 class Totals:
     """Whole-run counts and rates (tokens and requests per second of ``duration`` seconds).
 
-    As in vLLM and SGLang the token totals are those of completed requests. ``failed`` requests
-    were unfinished at the end; num_requests = completed + failed + refused. ``extend_throughput``
-    counts computed extend tokens, recomputation left out.
+    As in vLLM and SGLang the token totals are those of completed requests. num_requests =
+    completed + failed + refused + unfinished: ``failed`` ones broke off, which no simulated one
+    does, ``unfinished`` ones were under way at the end. ``extend_throughput`` counts computed
+    extend tokens, recomputation left out.
     """
 
     duration: float
@@ -35,6 +36,7 @@ class Totals:
     completed: int
     failed: int
     refused: int
+    unfinished: int
     total_input_tokens: int
     total_output_tokens: int
     request_throughput: float
@@ -52,8 +54,9 @@ def totals(requests: Requests, programs: Programs, log: Service, horizon_s: floa
         num_programs=len(programs),
         num_requests=len(requests),
         completed=completed,
-        failed=int(np.count_nonzero(requests.status == UNFINISHED)),
+        failed=0,  # the tables do not tell them from refused ones; who drove the run does
         refused=int(np.count_nonzero(requests.status == REFUSED)),
+        unfinished=int(np.count_nonzero(requests.status == UNFINISHED)),
         total_input_tokens=int(requests.input_tokens[done].sum()),
         total_output_tokens=output,
         request_throughput=ratio(completed, horizon_s),

@@ -65,13 +65,6 @@ def throughput_tok_s(trace: Trace) -> float:
     return float(tokens / trace.duration_s) if tokens else 0.0
 
 
-def service_rates_tok_s(trace: Trace, weights: ServiceWeights) -> dict[int, float]:
-    """Client-view service of each client per second of the run's own duration."""
-    service = trace.service_tokens(weights)
-    sums = {client: float(service[trace.client == client].sum()) for client in trace.clients}
-    return {client: total / trace.duration_s if total else 0.0 for client, total in sums.items()}
-
-
 def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
     """A percentile of the time to first token of these clients' served requests; NaN if none."""
     chosen = np.isin(trace.client, clients) & trace.finished

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,15 +11,29 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting
 from fairbench.metrics.metric import Column, Display, Form
-from fairbench.report.numbers import latency, written
+from fairbench.report.numbers import latency, number, written
 from fairbench.results.store import Summary
 
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
 
 
-def client_columns() -> list[Column]:
-    """The metrics of clients that a summary shows."""
-    return columns_of(Display.CLIENTS)
+def client_columns(summary: Summary) -> list[Column]:
+    """The metrics of clients that a summary shows; weights only where some differ from 1."""
+    columns = columns_of(Display.CLIENTS)
+    return [one for one in columns if is_weighted(summary) or one.key != "weight"]
+
+
+def is_weighted(summary: Summary) -> bool:
+    """Whether some client's weight differs from 1."""
+    return any("weight" in client for client in summary["clients"])
+
+
+def described(name: str, client: Mapping[str, Any]) -> str:
+    """A client of several runs with what is special about it, behind its name."""
+    special = ["misbehaves"] if client["misbehaving"] else []
+    if weight := client.get("weight"):
+        special.append(f"weight {number(weight['mean'])}")
+    return f"{name} ({', '.join(special)})" if special else name
 
 
 def client_value(row: Summary, column: Column, censored: Collection[str]) -> str:
@@ -34,7 +49,7 @@ def client_table(summary: Summary, width: int) -> Table:
     Numbers are never cut; whole columns are left out instead.
     """
     ruler = Console(width=10 * width)
-    for columns in fitting(client_columns()):
+    for columns in fitting(client_columns(summary)):
         table = _table(summary, columns)
         if ruler.measure(table).maximum <= width:
             break

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
+from fairbench.report.numbers import less_than, more_than
 from fairbench.report.table import basis
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
@@ -42,8 +43,15 @@ def show(interval: Summary | None, digits: int) -> str:
     """
     if interval is None:
         return "-"
-    sign = "> " if interval.get("lower_bound") else "< " if interval.get("upper_bound") else ""
-    mean = f"{sign}{interval['mean']:,.{digits}f}"
+    mean = _mean(interval, digits)
     if interval["low"] is None:
         return mean
     return f"{mean} [{interval['low']:,.{digits}f}, {interval['high']:,.{digits}f}]"
+
+
+def _mean(interval: Summary, digits: int) -> str:
+    if interval.get("lower_bound"):
+        return more_than(interval["mean"], digits)
+    if interval.get("upper_bound"):
+        return less_than(interval["mean"], digits)
+    return f"{interval['mean']:,.{digits}f}"

@@ -29,16 +29,19 @@ def whole(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:,.0f}"
 
 
-def more_than(value: float) -> str:
-    """``> x`` for a lower bound; rounded down, so that it stays true."""
-    scale = 10 ** _decimals(value)
-    return f"> {floor(value * scale) / scale:,.{_decimals(value)}f}"
+def more_than(value: float, digits: int | None = None) -> str:
+    """``> x`` for a lower bound; rounded down, so that it stays true.
+
+    To so many ``digits`` after the point, by default as many as ``number`` would write.
+    """
+    digits = _decimals(value) if digits is None else digits
+    return f"> {floor(value * 10**digits) / 10**digits:,.{digits}f}"
 
 
-def less_than(value: float) -> str:
+def less_than(value: float, digits: int | None = None) -> str:
     """``< x`` for an upper bound; rounded up, so that it stays true."""
-    scale = 10 ** _decimals(value)
-    return f"< {ceil(value * scale) / scale:,.{_decimals(value)}f}"
+    digits = _decimals(value) if digits is None else digits
+    return f"< {ceil(value * 10**digits) / 10**digits:,.{digits}f}"
 
 
 def index(value: float | None) -> str:

@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE, columns_of
+from fairbench.metrics.fit_domain import WARN_ABOVE
 from fairbench.metrics.metric import Display
-from fairbench.report.client_table import client_table
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.report.client_table import client_table, is_weighted
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.results.store import Summary
 
@@ -91,7 +93,7 @@ def cluster_line(summary: Summary) -> str:
 def basis(summary: Summary) -> str:
     """Whether the numbers are simulated, emulated or measured, and on what."""
     if summary.get("emulated"):
-        return f"emulated on {summary['timing_profile']}"
+        return f"emulated on {summary['timing_profile'] or summary.get('served')}"
     if not summary["simulated"]:
         return f"measured on {summary.get('served', 'real servers')}"
     error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
@@ -112,19 +114,20 @@ def details_line(summary: Summary) -> str:
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """The numbers over all clients: what each line is about, and what it says."""
+    by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (
         "Jain index",
-        f"{written(summary, 'jain_index')} of service "
+        f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair: {written(summary, 'jain_index_maxmin')}), "
-        f"{written(summary, 'jain_index_actual')} of actual service, "
+        f"{written(summary, 'jain_index_actual')} of actual service{by_weight}, "
         f"{written(summary, 'jain_index_entitlement')} per entitlement",
     )
     if summary.get("jain_index_paper_window") is not None:
         between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
         jain = written(summary, "jain_index_paper_window")
         yield "", f"{jain} of service while all clients were active ({between})"
-    yield "worst client", f"{written(summary, 'min_entitlement_ratio')} of its max-min fair share"
+    yield "worst client", _worst(summary)
     yield "well-behaved", _victims(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
     if "time_to_50pct_s" in summary:
@@ -133,13 +136,30 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield (
         "requests",
         f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
-        f"{number(summary['completed'])} completed, {number(summary['failed'])} unfinished, "
-        f"{number(summary['refused'])} refused",
+        f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
+        f"{number(summary['refused'])} refused"
+        + (f", {number(summary['failed'])} failed" if summary["failed"] else ""),
     )
+    if is_extrapolated(summary):
+        outside = written(summary, "outside_fit_ratio")
+        yield "timing", f"{outside} of the busy time is outside what the profile was fitted to"
     for column in columns_of(Display.SUMMARY):
         value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
         known = summary.get(column.key) is not None
         yield column.title, f"{value} {unit}" if known and unit else value
+
+
+def is_extrapolated(summary: Summary) -> bool:
+    """Whether much of the simulated time lies outside the timing profile's fit."""
+    outside = summary.get("outside_fit_ratio")
+    return outside is not None and bool(outside > WARN_ABOVE)
+
+
+def _worst(summary: Summary) -> str:
+    reason = summary.get("notes", {}).get("min_entitlement_ratio")
+    if summary["min_entitlement_ratio"] is None and reason == NOT_CONTENDED:
+        return NOT_CONTENDED
+    return f"{written(summary, 'min_entitlement_ratio')} of its max-min fair share"
 
 
 def _throughput(summary: Summary) -> str:
@@ -169,17 +189,26 @@ def _victims(summary: Summary) -> str:
         for rank, key in keys.items()
         if key in summary
     ]
-    kind = {"ttft": " to the first token", "program": " for a program"}
-    text = ", ".join(parts) + kind.get(summary.get("latency", ""), "")
+    text = ", ".join(parts) + latency_kind(summary)
     if n is not None and n < ENOUGH_FOR_P99:
         text += f" (n = {n}; a P99 needs about {ENOUGH_FOR_P99})"
+    return text
+
+
+def latency_kind(summary: Summary) -> str:
+    """What latencies are of, and whether time in which users think is in them, if that is known."""
+    kind = {"ttft": " to the first token", "program": " for a program"}
+    text = kind.get(summary.get("latency", ""), "")
+    if summary.get("latency") == "program" and summary.get("think_time") is not None:
+        text += ", think time included" if summary["think_time"] else ", without think time"
     return text
 
 
 def _gap(summary: Summary) -> str:
     gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
     bound_s = summary.get("service_gap_bound_s")
-    return f"largest {_work(gap, gap * bound_s / bound if gap and bound and bound_s else None)}"
+    work = _work(gap, gap * bound_s / bound if gap and bound and bound_s else None)
+    return f"largest{' over weight' if is_weighted(summary) else ''} {work}"
 
 
 def _bound(summary: Summary) -> str:
@@ -211,7 +240,12 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
-        if not (key.endswith("_ms") or key.startswith("time_to_") or _is_bound(key, summary)):
+        if not (
+            reason == NOT_CONTENDED
+            or key.endswith("_ms")
+            or key.startswith("time_to_")
+            or _is_bound(key, summary)
+        ):
             by_reason.setdefault(reason, []).append(key.removeprefix("clients."))
     label = "notes"
     if summary.get("token_count_method"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.errors.validation import read_toml
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison_summary import compared_summary
 from fairbench.results.grid import Experiment, key_of, labels, place_of
 from fairbench.results.intervals import combine
@@ -61,12 +62,17 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
     read = [(run, experiment_of(run)) for run in runs]
     keys = [alone_key(experiment) for _, experiment in read]
     best: dict[str, float] = {}
+    contended: set[str] = set()
     for key, (run, _) in zip(keys, read, strict=True):
         best[key] = max(best.get(key, 0.0), run.summary["service_rate_tok_s"] or 0.0)
+        if run.summary["notes"].get("min_entitlement_ratio") != NOT_CONTENDED:
+            contended.add(key)
     cells: dict[str, dict[str, list[ComparedRun]]] = {}
     named = labels([experiment for _, experiment in read])
     for (place, scheduler), key, (run, experiment) in zip(named, keys, read, strict=True):
-        summary = compared_summary(run.summary, best[key], alone.get(key, ()))
+        summary = compared_summary(
+            run.summary, best[key], alone.get(key, ()), contended=key in contended
+        )
         at_place = cells.setdefault(place, {})
         at_place.setdefault(scheduler, []).append(ComparedRun(run, experiment, summary))
     return [

@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.metrics.fairness import max_min
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.sharing import LIVE, PERCENTS, Bound, Incentive, incentive, worst
 from fairbench.results.store import Summary
 from fairbench.results.sweep_store import AloneRows
 
 
-def compared_summary(summary: Summary, best: float, alone: AloneRows) -> dict[str, Any]:
+def compared_summary(
+    summary: Summary, best: float, alone: AloneRows, *, contended: bool = True
+) -> dict[str, Any]:
     """A summary with what only a comparison can tell.
 
     ``best_service_rate_tok_s`` is ``best``, the most that any scheduler delivered at this place and
     seed; ``min_entitlement_best_ratio`` the worst client's part of its max-min fair share of that;
     ``sharing_incentive_p50`` and ``_p99`` are those of the worst-off well-behaved client. Each
     client gets ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and both incentives.
+    Unless the place was ``contended`` under some scheduler, ratios of fair shares are undefined.
     ``upper_bounds`` lists incentives that are at most what they say; those that are at least that
     are in ``censored``, and why one is null in ``notes``.
     """
@@ -32,6 +36,11 @@ def compared_summary(summary: Summary, best: float, alone: AloneRows) -> dict[st
         return ratio.value
 
     clients = _entitled(summary["clients"], best)
+    if not contended:
+        notes["min_entitlement_best_ratio"] = NOT_CONTENDED
+        for client in clients:
+            client["entitlement_best_ratio"] = None
+            notes[f"clients.{client['client']}.entitlement_best_ratio"] = NOT_CONTENDED
     incentives = {percent: _incentives(summary, alone, percent) for percent in PERCENTS}
     for client in clients:
         for percent, ratios in incentives.items():
@@ -52,7 +61,11 @@ def compared_summary(summary: Summary, best: float, alone: AloneRows) -> dict[st
 
 def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[str, Any]]:
     """The clients' rows with their max-min fair shares of the best total, tokens per second."""
-    entitlement = max_min(best, [client["demand_tok_s"] or 0.0 for client in clients])
+    entitlement = max_min(
+        best,
+        [client["demand_tok_s"] or 0.0 for client in clients],
+        [client.get("weight", 1.0) for client in clients],
+    )
     return [
         {
             **client,

@@ -6,6 +6,13 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
+from fairbench.workloads.programs import program_class
+
+
+def _pauses(spec: ExperimentSpec) -> bool:
+    """Whether the latency of some client's programs includes time in which its user thinks."""
+    plans = spec.client_plans()
+    return any(program_class(plan.kind).pauses(plan.params) for plan in plans)
 
 
 def run_header(
@@ -42,6 +49,7 @@ def run_header(
         "dp": spec.dp,
         "seed": spec.seed,
         "latency": spec.workload.latency,
+        "think_time": spec.workload.latency == "program" and _pauses(spec),
         "mem_fraction_static": mem_fraction_static,
         "pool_tokens": pool_tokens,
         "chunked_prefill_size": chunked_prefill_size,

@@ -53,6 +53,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "timing_profile": None if spec.gpu == NO_PROFILE else spec.gpu,
         "seed": spec.seed,
         "tag": spec.tag,
+        **({"weights": spec.weights} if spec.weights else {}),
         "spec_identity": identity(spec),
         "fairbench_version": fairbench.__version__,
         "git": git_state(Path(fairbench.__file__).parent),

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
-from fairbench.metrics.records import Client, Facts, Window
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.metrics.records import Client, Facts, FitLimits, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
@@ -25,10 +26,11 @@ def run_facts(
     pool_tokens: int,
     bound: ServiceBound | None,
     bound_unavailable: str,
+    fit: FitLimits | None = None,
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
-        ((plan.client, plan.misbehaving) for plan in plans),
+        (Client(plan.client, plan.misbehaving, plan.weight) for plan in plans),
         window=run_window(spec, last_arrival_s, end_s),
         end_s=end_s,
         workers=workers,
@@ -36,6 +38,7 @@ def run_facts(
         latency=spec.workload.latency,
         bound=bound,
         bound_unavailable=bound_unavailable,
+        fit=fit,
     )
 
 
@@ -45,7 +48,10 @@ def stored_facts(
     """The facts of a stored run, over any window."""
     summary = run.summary
     return _facts(
-        ((row["client"], row["misbehaving"]) for row in summary["clients"]),
+        (
+            Client(row["client"], row["misbehaving"], row.get("weight", 1.0))
+            for row in summary["clients"]
+        ),
         window=window,
         end_s=summary["duration"],
         workers=summary["dp"],
@@ -53,11 +59,25 @@ def stored_facts(
         latency=summary["latency"],
         bound=bound,
         bound_unavailable=bound_unavailable,
+        fit=fit_limits(summary["timing_profile"]),
+    )
+
+
+def fit_limits(profile_id: str | None) -> FitLimits | None:
+    """What a bundled timing profile was fitted to; None for none, or one that is not bundled."""
+    if profile_id is None or profile_id not in profile_ids():
+        return None
+    profile = load_profile(profile_id)
+    domain, pool = profile.fit_domain, profile.pool
+    if domain is None:
+        return None
+    return FitLimits(
+        domain.decode_batch, domain.context_tokens or pool.tokens(pool.mem_fraction_static)
     )
 
 
 def _facts(
-    clients: Iterable[tuple[str, bool]],
+    clients: Iterable[Client],
     *,
     window: Window,
     end_s: float,
@@ -66,9 +86,10 @@ def _facts(
     latency: Literal["program", "ttft"],
     bound: ServiceBound | None,
     bound_unavailable: str,
+    fit: FitLimits | None,
 ) -> Facts:
     return Facts(
-        clients=tuple(Client(*one) for one in clients),
+        clients=tuple(clients),
         window=window,
         horizon_s=end_s,
         workers=workers,
@@ -76,6 +97,7 @@ def _facts(
         latency=latency,
         bound=bound,
         bound_unavailable=bound_unavailable,
+        fit=fit,
     )
 
 

@@ -158,7 +158,14 @@ def read_run(path: Path) -> StoredRun:
             f"{path / MANIFEST}: schema_version = {version!r}: this fairbench reads "
             f"{SCHEMA_VERSION}"
         )
-    return StoredRun(path, read_json(path / SUMMARY), manifest)
+    return StoredRun(path, _in_present_terms(read_json(path / SUMMARY)), manifest)
+
+
+def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
+    """Older summaries called unfinished requests failed."""
+    if "unfinished" in summary or "failed" not in summary:
+        return summary
+    return summary | {"failed": 0, "unfinished": summary["failed"]}
 
 
 def runs_in(folder: Path) -> list[StoredRun]:

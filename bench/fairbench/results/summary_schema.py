@@ -46,6 +46,7 @@ class _Run(_Shown):
     dp: Count
     seed: Count
     latency: str = ""
+    think_time: bool | None = None
     pool_tokens: Count | None = None
     mem_fraction_static: Number = None
     token_count_method: str | None = None

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from fairbench.core import CostModel
+from fairbench.core import HEAVIEST, LIGHTEST, CostModel
+from fairbench.errors import UsageError
 from fairbench.schedulers.views import FleetView
+
+
+def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
+    """Weights by client, from whoever wrote them. Raises UsageError for one that is not allowed."""
+    for client, weight in weights.items():
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not (number and LIGHTEST <= weight <= HEAVIEST):
+            allowed = f"a number from {LIGHTEST:g} to {HEAVIEST:g}"
+            raise UsageError(f"weights.{client} = {weight!r}: must be {allowed}")
+    return {client: float(weight) for client, weight in weights.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +40,3 @@ class Setup:
     def weight(self, client: str) -> float:
         """The client's entitlement relative to the others'."""
         return self.weights.get(client, 1)
-
-    @property
-    def equal_weights(self) -> bool:
-        """Whether every client is entitled to the same."""
-        return all(weight == 1 for weight in self.weights.values())

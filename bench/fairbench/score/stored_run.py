@@ -61,11 +61,12 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """Gaps between single tokens, and what the server kept back, are not in the tables."""
+    """What is not in the tables: gaps between tokens, how requests failed, what was kept back."""
     from fairbench.metrics.catalogue import needing
     from fairbench.metrics.metric import Needs
     from fairbench.metrics.unknown import forget
 
+    scored["failed"], scored["refused"] = stored["failed"], stored["refused"]
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)

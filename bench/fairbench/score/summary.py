@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import inf, nextafter
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from fairbench.metrics.records import Client, Facts, Service, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.unknown import forget_needing
 from fairbench.results.run_facts import metrics_of
+from fairbench.schedulers.setup import checked_weights
 from fairbench.score.records import Scored
 
 NO_BOUND = "the scheduler of these records is not known"
@@ -25,17 +26,23 @@ def scored_summary(
     window: Window,
     *,
     misbehaving: Collection[str] = (),
+    weights: Mapping[str, float] | None = None,
     latency: Literal["program", "ttft"] = "program",
 ) -> dict[str, Any]:
     """Every metric that the records give; the others are null, with the reason in ``notes``.
 
-    Raises UsageError if one of ``misbehaving`` is no client.
+    ``weights`` are the clients', by name, 1 where there is none. Raises UsageError if one of
+    ``misbehaving`` or of ``weights`` is no client, or for a weight that is not allowed.
     """
-    for name in misbehaving:
-        if name not in scored.clients:
-            raise unknown_name("client in --misbehaving", name, scored.clients)
+    weights = checked_weights(weights or {})
+    for flag, names in (("misbehaving", misbehaving), ("weights", weights)):
+        for name in names:
+            if name not in scored.clients:
+                raise unknown_name(f"client in --{flag}", name, scored.clients)
     facts = Facts(
-        clients=tuple(Client(name, name in misbehaving) for name in scored.clients),
+        clients=tuple(
+            Client(name, name in misbehaving, weights.get(name, 1.0)) for name in scored.clients
+        ),
         window=window,
         horizon_s=scored.horizon_s,
         workers=max(1, int(scored.requests.worker.max()) + 1),

@@ -2,7 +2,8 @@
 
 A part is 1/n of every replica, in speed and in KV pool, so that any n divides a cluster of any dp
 and routing stays what it is. Such a replica takes n times as long for each iteration, fixed costs
-included, and holds 1/n of the requests.
+included, and holds 1/n of the requests. n is the number of clients, or by weight the sum of the
+weights over the client's own.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def simulate_alone(
 ) -> list[dict[str, Any]]:
     """Latency of each well-behaved client of ``spec`` with its programs on 1/n of the cluster.
 
-    n is the number of clients. A row has ``client``, ``latency_n`` and, in seconds, ``p50_s``,
-    ``p95_s`` and ``p99_s`` (null if among refused requests); ``censored`` names those that are
-    lower bounds. Each is the better of both ``ROUTERS`` with ``LOCAL``; the scheduler of ``spec``
-    does not matter. The cohort is that of the shared run. Incomplete if ``interrupted``.
+    A row has ``client``, ``latency_n`` and, in seconds, ``p50_s``, ``p95_s`` and ``p99_s`` (null if
+    among refused requests); ``censored`` names those that are lower bounds. Each is the better of
+    both ``ROUTERS`` with ``LOCAL``; the scheduler of ``spec`` does not matter. The cohort is that
+    of the shared run. Incomplete if ``interrupted``.
     """
     plans = spec.client_plans()
     source = source_of(spec)
@@ -49,14 +50,15 @@ def simulate_alone(
         if interrupted():
             break
         if not plan.misbehaving:
-            rows.append(_row(_parts(spec), plan, source, last_ps, interrupted))
+            parts = sum(one.weight for one in plans) / plan.weight
+            rows.append(_row(_specs(spec, parts), plan, parts, source, last_ps, interrupted))
     return rows
 
 
-def _parts(spec: ExperimentSpec) -> list[ExperimentSpec]:
+def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     """The cluster with one client's KV pool, behind each router that makes a difference."""
     params = make_params("engine", EngineParams, spec.settings)
-    pool_tokens = engine_limits(params, load_profile(spec.gpu)).pool_tokens // spec.clients
+    pool_tokens = int(engine_limits(params, load_profile(spec.gpu)).pool_tokens // parts)
     settings = {**spec.settings, "engine.max_total_tokens": max(1, pool_tokens)}
     part = spec.model_copy(update={"local": LOCAL, "settings": settings})
     return [
@@ -66,15 +68,16 @@ def _parts(spec: ExperimentSpec) -> list[ExperimentSpec]:
 
 
 def _row(
-    parts: list[ExperimentSpec],
+    specs: list[ExperimentSpec],
     plan: ClientPlan,
+    parts: float,
     source: Source | None,
     last_ps: int,
     interrupted: Callable[[], bool],
 ) -> dict[str, Any]:
     found: dict[str, Percentile] = {f"p{p}_s": Percentile(inf, False) for p in PERCENTS}
-    for part in parts:
-        simulation = Simulation(part, (plan,), source, slowdown=part.clients)
+    for spec in specs:
+        simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
         simulation.cluster.last_arrival_ps = last_ps  # the window ends with everyone's arrivals
         simulation.cluster.settle()

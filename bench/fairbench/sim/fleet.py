@@ -20,6 +20,7 @@ class SimFleet:
     def load(self, worker: int) -> WorkerLoad:
         one = self._workers[worker]
         one.sync()
-        queued, running, cache = len(one.waiting), one.running_count, one.cache
+        queued = len(one.frontend) + len(one.waiting)
+        running, cache = one.running_count, one.cache
         tokens = cache.capacity - cache.free - cache.evictable
         return WorkerLoad(queued + running, tokens, queued, running)

@@ -26,7 +26,7 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.news import eviction_news
@@ -36,7 +36,7 @@ from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.summary import facts_of, summary_of
 from fairbench.streams import stream
 from fairbench.workloads.datasets import Source, load_source
-from fairbench.workloads.plan import ClientPlan, program_stream
+from fairbench.workloads.plan import ClientPlan, program_stream, weights_of
 
 PROGRESS_EVERY_PS = PS_PER_S
 
@@ -79,10 +79,18 @@ def simulate(
         return simulation.result(complete, source)
 
 
+def sglang_worker(parts: WorkerParts) -> Worker:
+    """The simulated SGLang server."""
+    cache = KVCache(parts.limits.pool_tokens, parts.on_evict)
+    return Worker(
+        parts.index, parts.clock, parts.scheduler, parts.profile, parts.limits, parts.log, cache
+    )
+
+
 class Simulation:
     """The cluster of one experiment. ``run`` once, then ``result``.
 
-    ``slowdown`` multiplies every iteration time.
+    ``slowdown`` multiplies every iteration time; ``worker_of`` makes the workers.
     """
 
     def __init__(
@@ -91,13 +99,16 @@ class Simulation:
         plans: tuple[ClientPlan, ...],
         source: Source | None,
         *,
-        slowdown: int = 1,
+        slowdown: float = 1,
+        worker_of: WorkerOf = sglang_worker,
     ) -> None:
         self.spec = spec
         self.plans = plans
         params = make_params("engine", EngineParams, spec.settings)
+        timing = make_params("timing", TimingParams, spec.settings)
         self.profile = slowed(load_profile(spec.gpu), slowdown)
-        self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
+        self.profile = replace(self.profile, shared_read=timing.shared_prefix_read)
+        self.timing_error_pct = timing.error_pct
         if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
             self.profile = perturbed(self.profile, self.timing_error_pct, rng)
@@ -112,10 +123,11 @@ class Simulation:
         self.router = build_router(spec.router, spec.settings, spec.dp)
         self.setup = Setup(
             tuple(clients),
+            weights_of(plans),
             pool_tokens=self.limits.pool_tokens,
             costs=ProfileCosts(self.profile),
         )
-        workers: list[Replica] = [self._worker(index) for index in range(spec.dp)]
+        workers: list[Replica] = [worker_of(self._parts(index)) for index in range(spec.dp)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
         self.cluster = Cluster(self.clock, self.router, workers, clients)
         for number, plan in enumerate(plans):
@@ -127,15 +139,15 @@ class Simulation:
         """What is written down, by the names of the tables."""
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
 
-    def _worker(self, index: int) -> Replica:
-        cache = KVCache(self.limits.pool_tokens)
+    def _parts(self, index: int) -> WorkerParts:
+        local = build_local(self.spec.local, self.spec.settings)
+        local.prepare(self.setup)
+        on_evict = None
         if self.router.wants_evictions:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)
             delay_ps = round(cluster.eviction_delay_s * PS_PER_S)
-            cache.on_evict = eviction_news(self.clock, self.router, index, delay_ps)
-        local = build_local(self.spec.local, self.spec.settings)
-        local.prepare(self.setup)
-        return Worker(index, self.clock, local, self.profile, self.limits, self.log, cache)
+            on_evict = eviction_news(self.clock, self.router, index, delay_ps)
+        return WorkerParts(index, self.clock, local, self.profile, self.limits, self.log, on_evict)
 
     def run(
         self,

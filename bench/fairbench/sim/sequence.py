@@ -82,3 +82,15 @@ class Sequence:
         self.prompt = (*self.request.prompt, Segment(self.output.key, self.produced))
         self.total = self.request.input_tokens + self.produced
         self.node, self.filled, self.private = None, 0, 0
+
+    def not_admitted(self, cached_tokens: int) -> None:
+        """Take back its last admission, with so many tokens cached: the run ended before its end.
+
+        Only the records are put right.
+        """
+        if self.retractions:
+            self.readmitted_ps = NEVER
+            self.recompute_tokens -= self.total - cached_tokens
+        else:
+            self.admitted_ps = NEVER
+            self.cached_tokens = self.extend_tokens = 0

@@ -7,52 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.fairness import jain
-from fairbench.metrics.trace import (
-    Trace,
-    max_service_spread,
-    service_rates_tok_s,
-    throughput_tok_s,
-    ttft_s,
+from fairbench.metrics.trace import Trace, max_service_spread, throughput_tok_s, ttft_s
+from fairbench.validate.pair import Pair as Pair
+from fairbench.validate.targets import (
+    GAP_TARGET_FACTOR,
+    IDLE_TARGET_S,
+    P99_TARGET_PCT,
+    gap_within,
+    least_within,
+    p50_target,
+    p50_within,
+    p99_within,
 )
+from fairbench.validate.windows import JAIN_TOLERANCE, RATE_TARGET_PCT, Window, windows
 
 WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact
 FEW_CLIENTS = 3  # up to so many are shown one by one
-
-RATE_TARGET_PCT = 5.0  # throughput, service rate of each client, refusals
-P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # of times to first token that exceed LONG_TTFT_S
-LONG_TTFT_S = 1.0
-GAP_TARGET_FACTOR = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One number of both sides; NaN where a side has none."""
-
-    simulated: float
-    measured: float
-
-    @property
-    def error_pct(self) -> float | None:
-        """Percent of the measured value; None where that is undefined."""
-        if self.simulated == self.measured:
-            return 0.0
-        if not self.measured or not isfinite(self.simulated - self.measured):
-            return None
-        return 100 * (self.simulated / self.measured - 1)
-
-    def within(self, percent: float) -> bool:
-        """Whether the error is defined and at most so much either way."""
-        return self.error_pct is not None and abs(self.error_pct) <= percent
-
-    def as_dict(self) -> dict[str, float | None]:
-        """For JSON: undefined is null."""
-        simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
-        return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +46,21 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    service_rates: dict[int, Pair]
+    windows: tuple[Window, ...]  # to the last arrival, then slices of that
     max_gap: Pair
-    jain: Pair
     ttft: tuple[TTFT, ...]
+    least_ttft_s: Pair
     refused: Pair
+
+    @property
+    def service_rates(self) -> dict[int, Pair]:
+        """Of each client, to the last arrival."""
+        return self.windows[0].rates
+
+    @property
+    def jain(self) -> Pair:
+        """Of the service rates to the last arrival."""
+        return self.windows[0].jain
 
     @property
     def rate_errors_pct(self) -> list[float]:
@@ -91,7 +74,10 @@ class RunComparison:
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
-        """Every number, by a name that is the same in all runs of a scenario."""
+        """Every number, by a name that is the same in all runs of a scenario.
+
+        None is fixed by the trace: service is taken to the last arrival, not to the last token.
+        """
         yield "throughput", self.throughput
         yield from self.service_columns()
         yield "max gap", self.max_gap
@@ -101,8 +87,16 @@ class RunComparison:
             yield f"TTFT P99 of {ttft.group}", ttft.p99_s
         yield "refused", self.refused
 
+    def other_columns(self) -> Iterator[tuple[str, Pair]]:
+        """What ranks no scheduler: the server's least time to first token, and every slice."""
+        yield "least TTFT", self.least_ttft_s
+        for number, window in enumerate(self.windows[1:], start=1):
+            for client, pair in window.rates.items():
+                yield f"service rate of client {client}, slice {number}", pair
+            yield f"Jain, slice {number}", window.jain
+
     def service_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Each client's service rate."""
+        """Each client's service rate to the last arrival."""
         for client, pair in self.service_rates.items():
             yield f"service rate of client {client}", pair
 
@@ -120,15 +114,13 @@ class RunComparison:
             "throughput_tok_s": self.throughput.as_dict(),
             "max_service_gap": self.max_gap.as_dict(),
             "jain_index": self.jain.as_dict(),
+            "least_ttft_s": self.least_ttft_s.as_dict(),
             "refused": self.refused.as_dict(),
             "ttft": [
                 {"group": t.group, "p50_s": t.p50_s.as_dict(), "p99_s": t.p99_s.as_dict()}
                 for t in self.ttft
             ],
-            "clients": [
-                {"client": client, "service_rate_tok_s": pair.as_dict()}
-                for client, pair in self.service_rates.items()
-            ],
+            "windows": [window.as_dict() for window in self.windows],
             "misses": self.misses,
         }
 
@@ -142,16 +134,15 @@ def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
     """Both sides of a run through the same functions."""
-    rates = [service_rates_tok_s(trace, WEIGHTS) for trace in (simulated, measured)]
+    everyone = measured.clients
     return RunComparison(
         name=name,
         scenario=scenario,
         fitted=fitted,
         requests=len(measured),
         throughput=Pair(throughput_tok_s(simulated), throughput_tok_s(measured)),
-        service_rates={c: Pair(rates[0][c], rates[1][c]) for c in measured.clients},
+        windows=windows(simulated, measured, WEIGHTS),
         max_gap=Pair(max_service_spread(simulated, WEIGHTS), max_service_spread(measured, WEIGHTS)),
-        jain=Pair(jain(list(rates[0].values())), jain(list(rates[1].values()))),
         ttft=tuple(
             TTFT(
                 group,
@@ -162,6 +153,7 @@ def compare_run(
             )
             for group, clients in groups(measured).items()
         ),
+        least_ttft_s=Pair(ttft_s(simulated, everyone, 0), ttft_s(measured, everyone, 0)),
         refused=Pair(simulated.refused, measured.refused),
     )
 
@@ -179,25 +171,34 @@ def groups(trace: Trace) -> dict[str, list[int]]:
 
 
 def _misses(run: RunComparison) -> Iterator[str]:
-    rates = [("throughput", run.throughput), *run.service_columns(), ("refused", run.refused)]
-    for name, pair in rates:
+    for name, pair in (("throughput", run.throughput), ("refused", run.refused)):
         if not pair.within(RATE_TARGET_PCT):
             yield _miss(name, pair, f"{RATE_TARGET_PCT:g}%")
+    for window in run.windows:
+        yield from _window_misses(window)
     for ttft in run.ttft:
-        for rank, pair, target in (
-            ("P50", ttft.p50_s, P50_TARGET_PCT),
-            ("P99", ttft.p99_s, P99_TARGET_PCT),
-        ):
-            if pair.measured > LONG_TTFT_S and not pair.within(target):
-                yield _miss(f"TTFT {rank} of {ttft.group}", pair, f"{target:g}%")
+        for rank, pair, within, target in _ttft_targets(ttft):
+            if not within:
+                yield _miss(f"TTFT {rank} of {ttft.group}", pair, target)
+    if not least_within(run.least_ttft_s):
+        yield _miss("least TTFT", run.least_ttft_s, f"{IDLE_TARGET_S:g} s")
     if not gap_within(run.max_gap):
         yield _miss("max gap", run.max_gap, f"a factor of {GAP_TARGET_FACTOR:g}")
 
 
-def gap_within(gap: Pair) -> bool:
-    """Whether the two largest gaps are within ``GAP_TARGET_FACTOR`` of each other."""
-    low, high = sorted((gap.simulated, gap.measured))
-    return high <= GAP_TARGET_FACTOR * low
+def _window_misses(window: Window) -> Iterator[str]:
+    where = f" in {window.start_s:.0f} to {window.end_s:.0f} s" if window.slice else ""
+    for client, pair in window.rates.items():
+        if not window.rate_within(client):
+            target = f"{window.target_pct:g}%"
+            yield _miss(f"service rate of client {client}{where}", pair, target)
+    if not window.jain_within:
+        yield _miss(f"Jain{where}", window.jain, f"{JAIN_TOLERANCE:g}")
+
+
+def _ttft_targets(ttft: TTFT) -> Iterator[tuple[str, Pair, bool, str]]:
+    yield "P50", ttft.p50_s, p50_within(ttft.p50_s), p50_target(ttft.p50_s)
+    yield "P99", ttft.p99_s, p99_within(ttft.p99_s), f"{P99_TARGET_PCT:g}%"
 
 
 def _miss(name: str, pair: Pair, target: str) -> str:

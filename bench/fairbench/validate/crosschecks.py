@@ -19,9 +19,14 @@ from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.metrics.trace import Trace
-from fairbench.validate.calibrate import DERIVED_PROFILE
-from fairbench.validate.measured import build_scheduler
-from fairbench.validate.replay import FITTED_PROFILE, PREFILL_OVERHEAD_MS, replay, server_limits
+from fairbench.validate.artifact import build_scheduler
+from fairbench.validate.replay import (
+    DERIVED_PROFILE,
+    FITTED_PROFILE,
+    PREFILL_OVERHEAD_MS,
+    replay,
+    server_limits,
+)
 
 LONG_PROMPT_TOKENS = 28_650
 CHAT_CONTEXT_TOKENS = 314  # ShareGPT: mean prompt 214, half of the mean output 199 (assumed)

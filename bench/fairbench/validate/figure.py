@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.report.palette import BLUE, GREEN, PURPLE, VERMILION
-from fairbench.validate.compare import (
-    LONG_TTFT_S,
-    P50_TARGET_PCT,
-    P99_TARGET_PCT,
-    RATE_TARGET_PCT,
-    Pair,
-    RunComparison,
-)
+from fairbench.validate.compare import RunComparison
+from fairbench.validate.pair import Pair
+from fairbench.validate.targets import LONG_TTFT_S, P50_TARGET_PCT, P99_TARGET_PCT
+from fairbench.validate.windows import RATE_TARGET_PCT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +32,7 @@ P99 = _Kind("TTFT P99 (if over 1 s)", "v", PURPLE.colour)
 KINDS = (THROUGHPUT, GAP, P50, P99)
 
 
-def draw(runs: list[RunComparison], basis: str, paths: Sequence[Path]) -> None:
+def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw to each of ``paths``, in the format of its suffix. Needs matplotlib.
 
     Open marks are of runs that were fitted to. The same comparison gives the same SVG.
@@ -49,10 +45,7 @@ def draw(runs: list[RunComparison], basis: str, paths: Sequence[Path]) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
         _errors(left, runs)
         _times(right, runs)
-        figure.suptitle(
-            f"{len(runs)} runs simulated against measured: Llama-2-7b on one A10G, S-LoRA's engine "
-            "(VTC-artifact 192c2e2)"
-        )
+        figure.suptitle(f"{len(runs)} runs simulated against measured: {title}")
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
             # Without a date, so that the same numbers make the same file.

@@ -34,9 +34,7 @@ def as_json_object(
 
 
 def check_output(directory: Path) -> None:
-    """Raise UsageError unless the figure can be drawn and the directory be made."""
-    if find_spec("matplotlib") is None:
-        raise UsageError("output_dir: the figure needs matplotlib: pip install '.[plot]'")
+    """Raise UsageError unless the directory can be made."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,19 +42,25 @@ def check_output(directory: Path) -> None:
 
 
 def write_files(
-    directory: Path, whole: Mapping[str, Any], runs: list[RunComparison], basis: str
-) -> None:
-    """Write ``validation.{json,csv,svg,png}``. Raises UsageError if they cannot be written."""
-    from fairbench.validate.figure import draw
+    directory: Path, whole: Mapping[str, Any], runs: list[RunComparison], title: str, basis: str
+) -> bool:
+    """Write ``validation.{json,csv}``, and ``.{svg,png}`` if matplotlib is there: returned.
 
+    Raises UsageError if they cannot be written.
+    """
     path = directory / NAME
+    drawable = find_spec("matplotlib") is not None
     try:
         text = json.dumps(whole, allow_nan=False, indent=1) + "\n"
         path.with_suffix(".json").write_text(text, encoding="utf-8")
         path.with_suffix(".csv").write_text(_csv(runs), encoding="utf-8")
-        draw(runs, basis, (path.with_suffix(".svg"), path.with_suffix(".png")))
+        if drawable:
+            from fairbench.validate.figure import draw
+
+            draw(runs, title, basis, (path.with_suffix(".svg"), path.with_suffix(".png")))
     except OSError as error:
         raise UsageError(f"output_dir {directory}: cannot be written: {error.strerror}") from None
+    return drawable
 
 
 def _csv(runs: list[RunComparison]) -> str:
@@ -65,7 +69,7 @@ def _csv(runs: list[RunComparison]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "fitted", "number", "simulated", "measured", "error_pct"])
     for run in runs:
-        for column, pair in run.columns():
+        for column, pair in (*run.columns(), *run.other_columns()):
             values = pair.as_dict().values()
             cells = ["" if value is None else f"{value:.5g}" for value in values]
             writer.writerow([run.name, "yes" if run.fitted else "no", column, *cells])

@@ -1,4 +1,4 @@
-"""Runs that were measured on a real server: the file, and the schedulers that it names."""
+"""Runs that were measured on a real server: the file that holds them (docs/validation.md)."""
 
 from __future__ import annotations
 
@@ -6,32 +6,20 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairbench.errors import DataError, unknown_name
+from fairbench.errors import DataError
 from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.registry import build_local
-
-# Name in [VTC-artifact] (fair_bench/) -> local scheduler here and its settings. They charge
-# the whole input, and the artifact's form of VTC is what produced the records.
-_ARTIFACT = {"charge": "input", "form": "artifact"}
-_SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "FCFS": ("fcfs", {}),
-    "LCF": ("lcf", _ARTIFACT),
-    "VTC": ("vtc", _ARTIFACT),
-    "VTC_oracle": ("vtc-predict", _ARTIFACT),
-    "VTC_pred_50": ("vtc-predict", {**_ARTIFACT, "error": 0.5}),
-    "VTC_predict": ("vtc-predict", {**_ARTIFACT, "predictor": "average"}),
-}
-_RATE_LIMIT = re.compile(r"LShare/rpm([1-9]\d*)")
-KNOWN_SCHEDULERS = (*_SCHEDULERS, "LShare/rpmN")
+from fairbench.validate.artifact import build_scheduler
+from fairbench.validate.recorded import RECORDED, Recorded, recorded
 
 _COLUMNS = {  # of the file -> of Trace
     "client": "client",
@@ -41,35 +29,33 @@ _COLUMNS = {  # of the file -> of Trace
     "first_token_latency": "first_token_latency_s",
     "request_latency": "request_latency_s",
 }
+_WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """``scheduler`` and ``scenario`` as the run's path names them, e.g. VTC and overload."""
+    """``scheduler`` and ``scenario`` as the run's path names them, e.g. VTC and overload.
+
+    ``weights`` are the clients', None for what the scheduler's name implies; ``folder`` is what
+    tells runs of one name apart.
+    """
 
     scheduler: str
     scenario: str
     trace: Trace
+    recorded: Recorded = RECORDED[-1]
+    weights: Mapping[str, float] | None = None
+    folder: str = ""
 
     @property
     def name(self) -> str:
-        """``scheduler/scenario``."""
-        return f"{self.scheduler}/{self.scenario}"
+        """``scheduler/scenario``, behind the folder if there is one."""
+        return f"{self.folder or self.scheduler}/{self.scenario}"
 
-
-def build_scheduler(measured_name: str) -> LocalScheduler:
-    """A fresh scheduler of the kind that a measured run was made with.
-
-    Raises DataError for one that is not known here.
-    """
-    if limit := _RATE_LIMIT.fullmatch(measured_name):
-        return build_local("rpm", {"rpm.limit": int(limit[1])})
-    if measured_name not in _SCHEDULERS:
-        error = unknown_name("scheduler of a measured run", measured_name, KNOWN_SCHEDULERS)
-        raise DataError(str(error))
-    name, params = _SCHEDULERS[measured_name]
-    return build_local(name, {f"{name}.{param}": value for param, value in params.items()})
+    def build_scheduler(self) -> LocalScheduler:
+        """A fresh scheduler of the kind that made the run."""
+        return build_scheduler(self.scheduler, self.recorded, self.weights)
 
 
 def load_measured(path: Path) -> list[MeasuredRun]:
@@ -77,10 +63,11 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
     Each has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
-    refused). Raises DataError naming file, line and field, also for an unknown scheduler.
+    refused); it may have ``recorded`` (when) and ``weights`` (of clients 0, 1, ...). Raises
+    DataError naming file, line and field, also for an unknown scheduler.
     """
     runs = []
-    for number, text in _lines(path):
+    for number, text in lines(path):
         where = f"{path}, line {number}"
         try:
             record = json.loads(text)
@@ -96,7 +83,8 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     return runs
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a text file, packed (``.gz``) or not. Raises DataError if unreadable."""
     try:
         packed = path.suffix == ".gz"
         with gzip.open(path, "rt") if packed else path.open(encoding="utf-8") as lines:
@@ -109,21 +97,40 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _measured(record: Any, where: str) -> MeasuredRun:
     if not isinstance(record, dict) or not isinstance(record.get("path"), str):
         raise DataError(f"{where}: missing field 'path'")
-    scheduler, scenario = _names(record["path"], where)
+    scheduler, scenario, folder = _names(record["path"], where)
     try:
-        build_scheduler(scheduler)
+        date = recorded(scheduler, scenario, record.get("recorded"))
+        weights = _weights(record.get("weights"))
+        build_scheduler(scheduler, date, weights)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    return MeasuredRun(scheduler, scenario, _trace(record, where))
+    return MeasuredRun(scheduler, scenario, _trace(record, where), date, weights, folder)
 
 
-def _names(path: str, where: str) -> tuple[str, str]:
-    """``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``."""
+def _names(path: str, where: str) -> tuple[str, str, str]:
+    """``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
+
+    ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
+    """
     *folders, file = path.split("/")
     if not folders:
         raise DataError(f"{where}: field 'path' = {path!r} names no scheduler: SCHEDULER/FILE")
-    kept = folders[-2:] if folders[-2:-1] == ["LShare"] else folders[-1:]
-    return "/".join(kept), file.split(".")[0].removeprefix("all_results_")
+    scenario = file.split(".")[0].removeprefix("all_results_")
+    if folders[-2:-1] == ["LShare"]:
+        return "/".join(folders[-2:]), scenario, ""
+    if lengths := _WITH_LENGTH.fullmatch(folders[-1]):
+        return lengths[1], scenario, "/".join(folders[-2:])
+    return folders[-1], scenario, ""
+
+
+def _weights(values: Any) -> dict[str, float] | None:
+    """Of clients 0, 1, ... by name."""
+    if values is None:
+        return None
+    numbers = values if isinstance(values, list) else []
+    if not numbers or not all(isinstance(x, int | float) and 0 < x < inf for x in numbers):
+        raise DataError("field 'weights' must be a list of positive numbers")
+    return {str(client): float(weight) for client, weight in enumerate(numbers)}
 
 
 def _trace(record: dict[str, Any], where: str) -> Trace:

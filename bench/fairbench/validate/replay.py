@@ -1,12 +1,14 @@
 """Replays measured runs: same arrivals, same lengths, simulated time.
 
-The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm``. Its settings below
-are read from that code; only ``PREFILL_OVERHEAD_MS`` and the profile's ``c_T`` are fitted, by
-``calibrate`` on the runs of ``FITTED_SCENARIOS``, and frozen.
+The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` on the settings below, read
+from that code. Decode is as derived for the GPU; a prefilled token costs what the artifact's own
+profile says. Only what a minibatch and a running request cost the host is fitted, by ``calibrate``
+on the runs of ``FITTED_SCENARIOS``, and frozen.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,11 +22,23 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.lightllm import LightLLMLimits, LightLLMWorker
 from fairbench.sim.sequence import NEVER, Sequence
-from fairbench.validate.measured import MeasuredRun, build_scheduler
+from fairbench.validate.measured import MeasuredRun
+from fairbench.validate.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
+DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"  # with nothing measured on the server
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-PREFILL_OVERHEAD_MS = 70.0
+# Start and merge of a minibatch.
+PREFILL_OVERHEAD_MS = 14.0
+# What a decode step costs a running request, mostly in the server's Python loops. The two fitted
+# runs of December 2023 were made on a slower host than the four of 2024.
+REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.04, "2024-06": 0.04}
+# The way in and out (HTTP, tokenizer), which keeps no one else waiting: with it the one first token
+# that those runs show of a warm and empty server (131 ms for 258 tokens) is as late as measured.
+RESPONSE_MS = 4.0
+# A matrix product runs in tiles, the largest of 256 rows: 258 tokens take as long as 512.
+PREFILL_TILE = 256
+IDLE_POLL_MS = 10.0  # manager.py, loop_for_fwd
 
 # A prompt of n tokens was sent as "Hello " * n: the tokenizer puts BOS before it and makes a token
 # of the last blank (fair_bench/trace.py, dummy_prompt).
@@ -34,17 +48,35 @@ ADDED_PROMPT_TOKENS = 2
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
-def server_limits(prefill_overhead_ms: float = PREFILL_OVERHEAD_MS) -> LightLLMLimits:
-    """The settings of the server that the measured runs were made on."""
+def server_limits(
+    prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
+) -> LightLLMLimits:
+    """The settings of the server that the measured runs were made on, or one with another pool."""
     return LightLLMLimits(
-        POOL_TOKENS, client_tokens=CLIENT_TOKENS, prefill_overhead_ms=prefill_overhead_ms
+        pool_tokens,
+        client_tokens=CLIENT_TOKENS,
+        prefill_overhead_ms=prefill_overhead_ms,
+        prefill_tile=PREFILL_TILE,
+        idle_poll_ms=IDLE_POLL_MS,
     )
 
 
-def replay_run(run: MeasuredRun, profile: TimingProfile | None = None) -> Trace:
+def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
+    """The profile with another cost of a running request in a decode step."""
+    return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
+
+
+def fitted_profile(date: Recorded) -> TimingProfile:
+    """The measured server as it was then."""
+    return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
+
+
+def replay_run(
+    run: MeasuredRun, profile: TimingProfile | None = None, pool_tokens: int = POOL_TOKENS
+) -> Trace:
     """A measured run as the simulator has it, on the fitted profile if no other is given."""
-    used = profile or load_profile(FITTED_PROFILE)
-    return replay(run.trace, build_scheduler(run.scheduler), used, server_limits())
+    used = profile or fitted_profile(run.recorded)
+    return replay(run.trace, run.build_scheduler(), used, server_limits(pool_tokens=pool_tokens))
 
 
 def replay(
@@ -90,7 +122,7 @@ def _request(trace: Trace, index: int) -> Request:
 def _latencies_s(times_ps: list[int], sequences: list[Sequence]) -> Floats:
     return np.array(
         [
-            np.nan if at == NEVER else (at - sequence.arrival_ps) / PS_PER_S
+            np.nan if at == NEVER else (at - sequence.arrival_ps) / PS_PER_S + RESPONSE_MS / 1_000
             for at, sequence in zip(times_ps, sequences, strict=True)
         ]
     )

@@ -12,17 +12,11 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.validate.compare import (
-    LONG_TTFT_S,
-    P50_TARGET_PCT,
-    P99_TARGET_PCT,
-    RATE_TARGET_PCT,
-    Pair,
-    RunComparison,
-    gap_within,
-    mean_size,
-)
+from fairbench.validate.compare import RunComparison, mean_size
 from fairbench.validate.order import RUN_NOISE_PCT, ScenarioOrder
+from fairbench.validate.pair import Pair
+from fairbench.validate.targets import IDLE_TTFT_S, gap_within, least_within, p50_within, p99_within
+from fairbench.validate.windows import RATE_TARGET_PCT, Window
 
 FITTED, MISSED = "*", "!"
 
@@ -65,13 +59,14 @@ def _render(
 
 
 def _rates(runs: list[RunComparison]) -> Table:
-    headings = ("throughput\ntok/s", "\nerror", "client rates\nworst error", "\nmean",
-                "max gap\nk tokens", "\nfactor", "Jain\n", "refused\n")  # fmt: skip
-    table = _table("simulated/measured\nrun", headings)
+    headings = ("tok/s\n", "\nerror", "clients'\nworst", "rates\nmean", "Jain\n", "slices'\noff by",
+                "max gap\nk tokens", "refused\n")  # fmt: skip
+    table = _table("simulated/measured;\nto the last arrival", headings)
     for run in runs:
         errors = run.rate_errors_pct
         worst = max(errors, key=abs, default=None)
-        rates_within = all(pair.within(RATE_TARGET_PCT) for pair in run.service_rates.values())
+        whole, *slices = run.windows
+        rates_within = all(map(whole.rate_within, whole.rates))
         gap, gap_mark = run.max_gap, "" if gap_within(run.max_gap) else MISSED
         table.add_row(
             _name(run),
@@ -79,13 +74,25 @@ def _rates(runs: list[RunComparison]) -> Table:
             _percent(run.throughput.error_pct, within=run.throughput.within(RATE_TARGET_PCT)),
             _percent(worst, within=rates_within),
             UNDEFINED if (mean := mean_size(errors)) is None else f"{mean:.1f}%",
-            _both(Pair(gap.simulated / 1_000, gap.measured / 1_000)),
-            (f"{gap.simulated / gap.measured:.2f}" if gap.measured else UNDEFINED) + gap_mark,
-            f"{index(_none(run.jain.simulated))}/{index(_none(run.jain.measured))}",
+            _jain(run.jain) + ("" if whole.jain_within else MISSED),
+            _slices(slices),
+            _both(Pair(gap.simulated / 1_000, gap.measured / 1_000)) + gap_mark,
             f"{run.refused.simulated:.0f}/{run.refused.measured:.0f}"
             + ("" if run.refused.within(RATE_TARGET_PCT) else MISSED),
         )
     return table
+
+
+def _jain(pair: Pair) -> str:
+    return f"{index(_none(pair.simulated))}/{index(_none(pair.measured))}"
+
+
+def _slices(slices: list[Window]) -> str:
+    """How far Jain is off in the worst slice; marked if that or a client's rate misses."""
+    off = [abs(window.jain.simulated - window.jain.measured) for window in slices]
+    within = all(w.jain_within and all(map(w.rate_within, w.rates)) for w in slices)
+    worst = max((one for one in off if not isnan(one)), default=None)
+    return index(worst) + ("" if within else MISSED)
 
 
 def _ttft(runs: list[RunComparison]) -> Table:
@@ -96,10 +103,16 @@ def _ttft(runs: list[RunComparison]) -> Table:
         for ttft in run.ttft:
             cells = [
                 cell
-                for pair, target in ((ttft.p50_s, P50_TARGET_PCT), (ttft.p99_s, P99_TARGET_PCT))
-                for cell in _triple(pair, pair.measured <= LONG_TTFT_S or pair.within(target))
+                for pair, within in (
+                    (ttft.p50_s, p50_within(ttft.p50_s)),
+                    (ttft.p99_s, p99_within(ttft.p99_s)),
+                )
+                for cell in _triple(pair, within)
             ]
             table.add_row(_name(run), ttft.group.removeprefix("client "), *cells)
+        if run.least_ttft_s.measured <= IDLE_TTFT_S:
+            least = _triple(run.least_ttft_s, least_within(run.least_ttft_s))
+            table.add_row(_name(run), "least", *least, "", "", "")
     return table
 
 

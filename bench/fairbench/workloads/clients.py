@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, isnan
 from typing import TypeVar
@@ -25,13 +26,15 @@ def plan_clients(
     num_programs: int | None = None,
     burstiness: float = 1.0,
     duration_s: float | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> tuple[ClientPlan, ...]:
     """The clients of a run; None is the workload's own value.
 
     ``request_rate`` is in programs/s of each well-behaved client over the whole cluster; the
     workload's own rate is per GPU, so it is multiplied by ``dp``. The rates of clients that run
     another program change as it does. A client at m times the rate
-    sends m times ``num_programs``; that count lifts the workload's own duration.
+    sends m times ``num_programs``; that count lifts the workload's own duration. ``weights`` are
+    by name, 1 where there is none.
     Raises UsageError naming the value that is impossible.
     """
     chosen = spec.scenario(scenario)
@@ -53,6 +56,7 @@ def plan_clients(
         ClientPlan(
             *(index, len(names), name, False, spec.program, params),
             traffic.usual(load._replace(client=index)),
+            weight=(weights or {}).get(name, 1.0),
         )
         for index, name in enumerate(names)
     ]

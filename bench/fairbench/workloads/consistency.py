@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, unknown_name
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
 
@@ -25,6 +25,7 @@ def check_workload(spec: WorkloadSpec) -> None:
     except UsageError as error:
         raise ValueError(str(error)) from None
     _check_client_names(spec)
+    _check_client_weights(spec)
     _check_arrivals(spec)
     make_params(spec.program, spec.params, "params")
     for name, scenario in spec.scenarios.items():
@@ -45,6 +46,13 @@ def _check_client_names(spec: WorkloadSpec) -> None:
     for name in named:
         if named.count(name) > 1:
             raise ValueError(f"client_names: {name!r} is listed twice")
+
+
+def _check_client_weights(spec: WorkloadSpec) -> None:
+    names = spec.name_clients(spec.clients)
+    for name in spec.client_weights or ():
+        if name not in names:
+            raise ValueError(str(unknown_name("client in client_weights", name, names)))
 
 
 def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:

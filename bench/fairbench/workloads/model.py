@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from fairbench.core import HEAVIEST, LIGHTEST
 from fairbench.errors import unknown_name
 from fairbench.workloads.consistency import CALM, check_workload
 from fairbench.workloads.program_params import Value
@@ -31,6 +32,8 @@ def _not_generated(name: str) -> str:
     return _plain(name)
 
 
+Weight = Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)]
+"""What a client is entitled to, relative to the others."""
 ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_not_generated)]
 
 
@@ -90,8 +93,9 @@ class WorkloadSpec(_Table):
 
     ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
     ``latency`` is what its latency columns show: a whole program, or each request's first token.
-    ``client_names`` name the first clients; the rest are ``client-N``. ``arrivals`` say when
-    programs come, by default a Gamma process. Times are in seconds.
+    ``client_names`` name the first clients; the rest are ``client-N``. ``client_weights`` are by
+    name, 1 where none is given. ``arrivals`` say when programs come, by default a Gamma process.
+    Times are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
@@ -100,6 +104,7 @@ class WorkloadSpec(_Table):
     latency: Literal["program", "ttft"]
     clients: Annotated[int, Field(ge=1, le=1000)]
     client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
+    client_weights: dict[str, Weight] | None = None
     arrivals: Arrivals | None = None
     duration_s: Positive
     warmup_s: NotNegative

@@ -25,7 +25,8 @@ class ItemSource(Protocol):
 class ClientPlan:
     """One client of a run: what it runs (``params`` of the program ``kind``) and when.
 
-    ``client`` is its name, ``index`` its place among the ``clients`` clients of the run.
+    ``client`` is its name, ``index`` its place among the ``clients`` clients of the run;
+    ``weight`` what it is entitled to, relative to the others.
     """
 
     index: int
@@ -35,6 +36,7 @@ class ClientPlan:
     kind: str
     params: Any
     arrivals: ArrivalSource
+    weight: float = 1.0
 
 
 class ProgramArrival(NamedTuple):
@@ -42,6 +44,11 @@ class ProgramArrival(NamedTuple):
 
     at_s: float
     program: Program
+
+
+def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
+    """The weights by name of those clients whose weight is not 1."""
+    return {plan.client: plan.weight for plan in plans if plan.weight != 1}
 
 
 def expected_programs(plan: ClientPlan) -> float:

@@ -193,7 +193,7 @@ class EngineHome(Home):
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
         super().__init__(world, scheduler)
         self._sorted = ListView([], world.matched, lambda r: world.sequences[r].prompt)
-        config = SimpleNamespace(build=lambda: scheduler)
+        config = SimpleNamespace(build=lambda: scheduler, weights={})
         self._home = PluginHome(config, Ledger(), self._sort, self._match)
         self.view = self._home.view
         self._reqs: dict[Request, FakeReq] = {}

@@ -7,7 +7,7 @@ A client is backlogged while every worker's queue holds a request of it ([gaps] 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 
@@ -83,6 +83,18 @@ def max_gap(trace: Trace) -> int:
         for run in runs(backlogged[f] & backlogged[g]):
             worst = max(worst, int(np.ptp(ahead[run])))
     return worst
+
+
+def weighted_gaps(trace: Trace, weights: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """The same of service over weight, by pair of clients."""
+    backlogged, service, _, _ = trace.rows()
+    gaps = {}
+    for f, g in combinations(range(len(trace.clients)), 2):
+        first, second = trace.clients[f], trace.clients[g]
+        ahead = service[f] / weights[first] - service[g] / weights[second]
+        ranges = [float(np.ptp(ahead[run])) for run in runs(backlogged[f] & backlogged[g])]
+        gaps[first, second] = max(ranges, default=0.0)
+    return gaps
 
 
 def max_lag(trace: Trace) -> int:

@@ -1,13 +1,23 @@
 """Weights come from the experiment, by ``prepare``: service in proportion, in every policy."""
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from local_requests import Calls
 from local_toy import ToyEngine
-from local_toy_load import Mix, overload
+from local_toy_load import DLPM_UNIT, QUANTUM, VTC_UNIT, Mix, overload, toy
+from local_trace import weighted_gaps
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.quanta import rounds_to_credit
+from fairbench.schedulers.routing.d2lpm import D2LPM, refill
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
 
 WEIGHTS = {"b": 3.0}
@@ -22,7 +32,13 @@ def served(scheduler, clients="ab"):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: VTC(VTC.Params()), lambda: DLPM(DLPM.Params(quantum=500))], ids=["vtc", "dlpm"]
+    "make",
+    [
+        lambda: VTC(VTC.Params()),
+        lambda: DLPM(DLPM.Params(quantum=500)),
+        lambda: LCF(LCF.Params()),
+    ],
+    ids=["vtc", "dlpm", "lcf"],
 )
 def test_a_client_of_weight_three_gets_three_times_the_service(make):
     plain, weighted = make(), make()
@@ -32,6 +48,98 @@ def test_a_client_of_weight_three_gets_three_times_the_service(make):
     assert b / a == pytest.approx(1, rel=0.1)
     a, b = served(weighted)
     assert b / a == pytest.approx(3, rel=0.1)
+
+
+def largest_part_of_its_bound(policy, weights, told, seed, steps=150):
+    """The gap over its bound, 2Q + U/w_f + U/w_g, of the pair of clients that comes nearest."""
+    if isinstance(policy, int):
+        scheduler, unit, quantum = DLPM(DLPM.Params(quantum=policy)), DLPM_UNIT, policy
+    else:
+        scheduler, unit, quantum = VTC(VTC.Params(charge=policy)), VTC_UNIT, 0
+    scheduler.prepare(Setup(tuple(weights), told))
+    engine = toy(scheduler, "".join(weights))
+    overload(engine, Mix(seed, "".join(weights)), "".join(weights), steps)
+    return max(
+        gap / (2 * quantum + unit / weights[f] + unit / weights[g])
+        for (f, g), gap in weighted_gaps(engine.trace, weights).items()
+    )
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 30))]
+)
+@pytest.mark.parametrize("policy", ["extend", "input", 3, QUANTUM])
+def test_the_theorems_hold_by_weight_for_each_pair_of_clients(policy, seed):
+    """Also with a quantum of 3, which by weight is no whole number."""
+    rng = random.Random(f"{policy} {seed}")
+    weights = {client: 10 ** rng.uniform(-1, 1) for client in "abc"}
+    assert 0 < largest_part_of_its_bound(policy, weights, weights, seed) <= 1
+
+
+@pytest.mark.parametrize("policy", ["extend", QUANTUM])
+def test_whoever_is_not_told_the_weights_exceeds_the_bounds_of_them(policy):
+    weights = {"a": 8.0, "b": 4.0}
+    assert largest_part_of_its_bound(policy, weights, weights, 1, 400) <= 1
+    assert largest_part_of_its_bound(policy, weights, {}, 1, 400) > 1
+
+
+@given(st.floats(-1e6, 0), st.floats(1e-3, 1e6))
+def test_as_few_quanta_as_lift_a_client_into_credit(credit, quantum):
+    rounds = rounds_to_credit(credit, quantum)
+    assert rounds == int(rounds) >= 1
+    assert credit + rounds * quantum > 0
+    assert (rounds - 1) * quantum <= -credit * (1 + 1e-12)
+
+
+def test_a_quotient_that_is_rounded_up_leaves_nobody_at_nothing():
+    assert 1.0 // 0.1 == 9  # and ten times 0.1 is 1.0: ten quanta would give credit 0
+    assert rounds_to_credit(-1.0, 0.1) == 11
+    credit = {0: -1.0, 1: -2.0}
+    refill(credit, 0.1)
+    assert credit[0] > 0 > credit[1]
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 10**6), st.integers(-(10**6), 0))
+def test_whole_quanta_are_counted_in_whole_numbers(quantum, credit):
+    rounds = rounds_to_credit(credit, quantum)
+    assert isinstance(rounds, int)
+    assert 0 < credit + rounds * quantum <= quantum
+
+
+def test_d2lpm_grants_quanta_by_weight():
+    router = D2LPM(D2LPM.Params(worker_quantum=100), 2)
+    router.prepare(Setup(("a", "b"), {"b": 2.5}))
+    call = Calls()
+    for client in "ab":
+        router.route(call(client, tail=30), 0.0)
+    assert sorted(router.credit["a"].values()) == [70, 100]
+    assert sorted(router.credit["b"].values()) == [220, 250]
+
+
+def test_a_queue_before_the_cluster_heeds_weights():
+    """Of two that wait, who has three times the weight goes three times as often."""
+    scheduler = VTC(VTC.Params())
+    scheduler.prepare(Setup(("a", "b"), WEIGHTS))
+    queue = GatewayQueue(scheduler, RoundRobin(RoundRobin.Params(), 1), _OneAtATime())
+    call, sent = Calls(), []
+    for _ in range(40):
+        for client in "ab":
+            queue.enter(call(client, tail=10), 0.0)
+    for _ in range(40):
+        queue.release(0.0, lambda request, worker: sent.append(request.client))
+    assert sent.count("b") / sent.count("a") == pytest.approx(3, rel=0.1)
+
+
+class _OneAtATime:
+    """Room for another whenever it is asked at the beginning, never for a second."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def has_room(self):
+        self.asked += 1
+        return self.asked % 2 == 1
 
 
 def test_vtcs_own_weights_are_laid_over_the_experiments():

@@ -87,7 +87,10 @@ class LiveBackend(ABC, Generic[C]):
 
     def verify(self, url: str) -> None:
         """Raise RunFailed unless the worker there schedules as the experiment has it."""
-        require_active(fetch_report(url), local=self.spec.local, settings=self.spec.settings)
+        spec = self.spec
+        require_active(
+            fetch_report(url), local=spec.local, settings=spec.settings, weights=spec.weights
+        )
 
     def vocabulary(self) -> range:
         """The token ids that prompts may be made of."""
@@ -103,6 +106,7 @@ class LiveBackend(ABC, Generic[C]):
             "dp": spec.dp,
             "local": spec.local,
             "settings": worker_settings(spec),
+            "weights": spec.weights or {},
         }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairbench.config.backend import Emulator
 from fairbench.config.toml import toml_value
+from fairbench.config.weights import weight_flags
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import mem_fraction
 from fairbench.hardware.engine_params import EngineParams
@@ -36,6 +37,7 @@ class EmulatorBackend(LiveBackend[Emulator]):
         arguments += ["--time-scale", str(self.config.time_scale)]
         for key, value in worker_settings(spec).items():
             arguments += ["--set", f"{key}={toml_value(value)}"]
+        arguments += weight_flags(spec.weights)
         return [*arguments, *self.config.server_args]
 
     def served(self, info: Mapping[str, Any]) -> Served:

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairbench.config.backend import AS_SERVED, Endpoint
+from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
 from fairbench.live.driver.target import Target
+from fairbench.live.processes.http import get_json
 from fairbench.live.processes.start import Recipe
+
+ASK_TIMEOUT_S = 2.0
 
 
 class EndpointBackend(LiveBackend[Endpoint]):
@@ -22,12 +26,16 @@ class EndpointBackend(LiveBackend[Endpoint]):
         return []
 
     def served(self, info: Mapping[str, Any]) -> Served:
+        emulated = info.get("emulated") is True
         model = "" if self.spec.model == AS_SERVED else f", {self.spec.model}"
         return Served(
             self.config.kind,
             name=f"{self.config.base_url}{model}",
+            emulated=emulated,
             workers=1,
             unbounded="the scheduler is the server's own",
+            timing_profile=info.get("timing_profile") if emulated else None,
+            timing_grade=info.get("timing_grade") if emulated else None,
         )
 
     def target(self, url: str, options: LiveOptions) -> Target:
@@ -40,6 +48,25 @@ class EndpointBackend(LiveBackend[Endpoint]):
             lengths=config.output_lengths,
             max_concurrency=config.max_concurrency,
         )
+
+
+def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """What a server that runs already says of itself, {} if nothing of the kind.
+
+    An emulator says so, also behind our router, in whose list of models it owns one.
+    """
+
+    def ask(path: str) -> dict[str, Any]:
+        try:
+            return get_json(f"{url.rstrip('/')}{path}", headers=headers, timeout_s=ASK_TIMEOUT_S)
+        except RunFailed:
+            return {}
+
+    if info := ask("/server_info"):
+        return info
+    models = ask("/v1/models").get("data")
+    owners = [card.get("owned_by") for card in models or () if isinstance(card, dict)]
+    return {"emulated": True} if "fairbench" in owners else {}
 
 
 BACKEND = EndpointBackend

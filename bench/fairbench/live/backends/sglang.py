@@ -91,7 +91,7 @@ class SGLangBackend(LiveBackend[SGLang]):
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
             return {LOCAL: ""}  # whatever this process was told itself
-        return plugin_environment(self.spec.local, self.spec.settings)
+        return plugin_environment(self.spec.local, self.spec.settings, self.spec.weights)
 
     def _gpus(self) -> list[dict[str, str]]:
         config, dp = self.config, self.spec.dp

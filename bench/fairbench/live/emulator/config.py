@@ -18,6 +18,8 @@ from fairbench.schedulers.registry import local_class
 class EmulatorConfig:
     """``gpu`` is a timing profile's full id; ``settings`` those of the local scheduler and engine.
 
+    ``weights`` are what clients are entitled to, 1 where there is none.
+
     ``time_scale`` emulated seconds pass in a real one; every iteration takes ``slowdown`` times as
     long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 is any
     free port, a ``kv_events_port`` of None publishes nothing. ``tokenizer`` is a file for prompts
@@ -28,6 +30,7 @@ class EmulatorConfig:
     model: str
     local: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
     host: str = "127.0.0.1"
     port: int = 0
     kv_events_port: int | None = None

@@ -49,6 +49,7 @@ def _report(emulator: EmulatedWorker) -> dict[str, Any]:
     return {
         "local": local,
         "params": as_settings(local, scheduler.params),
+        "weights": dict(emulator.config.weights),
         "counters": {
             "finished": engine.finished,
             "refused": engine.refused,

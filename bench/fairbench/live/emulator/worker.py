@@ -54,7 +54,9 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     cache = PublishingCache(limits.pool_tokens, streams, send)
     wall = WallClock(config.time_scale, loop.time)
     timing = slowed(profile, config.slowdown)
-    setup = Setup(pool_tokens=limits.pool_tokens, costs=ProfileCosts(timing))
+    setup = Setup(
+        weights=config.weights, pool_tokens=limits.pool_tokens, costs=ProfileCosts(timing)
+    )
 
     def new_scheduler() -> LocalScheduler:
         scheduler = build_local(config.local, config.settings)

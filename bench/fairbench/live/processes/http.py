@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
@@ -23,10 +24,12 @@ def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> b
         return False
 
 
-def get_json(url: str) -> dict[str, Any]:
+def get_json(
+    url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
     """The JSON object at a URL. Raises RunFailed if there is none."""
     try:
-        with _direct.open(url, timeout=TIMEOUT_S) as answer:
+        with _direct.open(Request(url, headers=dict(headers or {})), timeout=timeout_s) as answer:
             content = json.load(answer)
     except (OSError, HTTPException, ValueError) as error:
         raise RunFailed(f"{url}: {error}") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.toml import toml_value
+from fairbench.config.weights import weight_flags
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
 
@@ -28,7 +29,7 @@ def router_recipe(spec: ExperimentSpec, workers: Sequence[WorkerAddress]) -> Rec
         for key, value in spec.settings.items():
             if key.startswith(f"{spec.router}."):
                 arguments += ["--set", f"{key}={toml_value(value)}"]
-        return arguments
+        return [*arguments, *weight_flags(spec.weights)]
 
     return Recipe("router", command)
 

@@ -14,6 +14,7 @@ from fairbench.live.processes.addresses import WorkerAddress
 class RouterConfig:
     """The router by its name and ``NAME.PARAM`` settings, the workers, and the limits.
 
+    ``weights`` are what clients are entitled to, 1 where there is none.
     ``keys`` maps API keys to clients; without them a request says whose it is. ``tokenizer`` is a
     tokenizer.json, without which tokens are approximated. ``max_queue`` bounds the requests that
     are under way, most of which wait at the workers. A worker that fails a health check, or does
@@ -23,6 +24,7 @@ class RouterConfig:
     router: str
     workers: Sequence[WorkerAddress]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
     keys: Mapping[str, str] | None = None
     tokenizer: str | None = None
     max_queue: int = 10_000

@@ -78,7 +78,7 @@ async def _new_dispatcher(
         page_tokens=page_tokens,
         followed={n for n, worker in enumerate(workers) if worker.kv_events is not None},
     )
-    router.prepare(Setup(pool_tokens=tokens or 0, fleet=dispatcher))
+    router.prepare(Setup(weights=config.weights, pool_tokens=tokens or 0, fleet=dispatcher))
     return dispatcher
 
 

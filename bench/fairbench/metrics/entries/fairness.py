@@ -120,6 +120,13 @@ METRICS = (
         undefined=NOT_ALL_ACTIVE,
     ),
     Metric(
+        key="weight",
+        heading="weight",
+        of=Of.CLIENT,
+        undefined="every client has the weight 1",
+        shown=(Shown(Display.CLIENTS, 0, dropped=5),),
+    ),
+    Metric(
         key="demand_tok_s",
         heading="demand",
         unit="tok/s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fairbench.metrics.fit_domain import outside_fit_ratio
 from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Needs, Of, Presence, Shown
 from fairbench.metrics.reasons import EMPTY_WINDOW, NO_TIME
 
@@ -97,14 +98,20 @@ METRICS = (
         form=Form.PERCENT,
         most=1.0,
         undefined="the window is empty",
-        needs=frozenset({Needs.ADMISSION}),
         presence=Presence.IN_REPORTS,
     ),
     Metric(
         key="demand_limited",
         heading="limited by demand",
         kind=Kind.FLAG,
-        needs=frozenset({Needs.ADMISSION}),
+        undefined="in older runs where the server did not report admissions",
         presence=Presence.IN_REPORTS,
+    ),
+    Metric(
+        key="outside_fit_ratio",
+        heading="busy time outside the timing profile's fit",
+        form=Form.PERCENT,
+        undefined="nothing was simulated, or nobody knows what the timing profile was fitted to",
+        compute=outside_fit_ratio,
     ),
 )

@@ -18,7 +18,7 @@ METRICS = (
     ),
     Metric(
         key="failed",
-        heading="requests unfinished",
+        heading="requests failed",
         kind=Kind.COUNT,
         better=Better.LESS,
         presence=Presence.ALWAYS,
@@ -26,6 +26,13 @@ METRICS = (
     Metric(
         key="refused",
         heading="requests refused",
+        kind=Kind.COUNT,
+        better=Better.LESS,
+        presence=Presence.ALWAYS,
+    ),
+    Metric(
+        key="unfinished",
+        heading="requests unfinished",
         kind=Kind.COUNT,
         better=Better.LESS,
         presence=Presence.ALWAYS,

@@ -8,6 +8,7 @@ from pathlib import Path
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
+from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED
@@ -71,7 +72,7 @@ def _headlines(combined: Summary) -> Iterator[Headline]:
 
 def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
     for client in combined["clients"]:
-        yield f"{client['client']}{' (misbehaves)' if client['misbehaving'] else ''}", client
+        yield described(client["client"], client), client
 
 
 def _grid(

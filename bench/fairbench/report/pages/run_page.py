@@ -24,7 +24,7 @@ from fairbench.report.pages.page import (
 )
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.run_warnings import run_warnings
-from fairbench.report.table import basis, details_line, notes_of, results_of
+from fairbench.report.table import basis, details_line, latency_kind, notes_of, results_of
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary
@@ -67,7 +67,7 @@ def title(summary: Summary) -> str:
 
 
 def _headlines(summary: Summary) -> Iterator[Headline]:
-    kind = "to the first token" if summary["latency"] == "ttft" else "for a program"
+    kind = latency_kind(summary).strip()
     for column in columns_of(Display.HEADLINES):
         yield Headline(column.title, _headline(summary, column), column.note.format(latency=kind))
 
@@ -81,7 +81,7 @@ def _headline(summary: Summary, column: Column) -> str:
 
 def client_grid(summary: Summary) -> Grid:
     """One row per client, as in the printed table."""
-    censored, columns = set(summary["censored"]), client_columns()
+    censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
             Cell(f"{row['client']}{' (misbehaves)' if row['misbehaving'] else ''}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.report.numbers import latency, number, percent, whole
-from fairbench.report.table import ENOUGH_FOR_P99
+from fairbench.report.table import ENOUGH_FOR_P99, is_extrapolated
 from fairbench.results.store import Summary
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself
@@ -21,15 +21,21 @@ def run_warnings(summary: Summary) -> Iterator[str]:
     for key, what in JAIN.items():
         if summary[key] is None:
             yield f"The Jain index of {what} is undefined: {notes.get(key, 'no reason is stored')}."
-    if summary["refused"]:
+    if lost := summary["failed"] + summary["refused"]:
         yield (
-            f"{number(summary['refused'])} of {number(summary['num_requests'])} requests failed or "
+            f"{number(lost)} of {number(summary['num_requests'])} requests failed or "
             "were refused; their latency counts as infinite."
         )
-    if summary["failed"]:
+    if summary["unfinished"]:
         yield (
-            f"{number(summary['failed'])} of {number(summary['num_requests'])} requests were "
+            f"{number(summary['unfinished'])} of {number(summary['num_requests'])} requests were "
             "unfinished at the end; a percentile that falls among them is a lower bound (> x)."
+        )
+    if is_extrapolated(summary):
+        outside = percent(summary["outside_fit_ratio"])
+        yield (
+            f"{outside} of the busy time lies outside what the timing profile was fitted to "
+            "(larger batches, or more context): extrapolated."
         )
     yield from _of_the_window(summary)
     if is_above_bound(summary):

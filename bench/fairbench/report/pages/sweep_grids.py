@@ -7,6 +7,7 @@ from itertools import groupby
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
+from fairbench.report.client_table import described
 from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns, ends_of
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED
@@ -63,8 +64,7 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
             rows.append([Cell(cell.scheduler)])
             runs = len(cell.combined["seeds"])
             for client in cell.combined["clients"]:
-                behaviour = " (misbehaves)" if client["misbehaving"] else ""
-                name = f"{INDENT}{client['client']}{behaviour}"
+                name = described(f"{INDENT}{client['client']}", client)
                 rows.append(plain_row(name, client, columns, runs))
         headings = ["", *(column.title for column in columns)]
         yield Section(place, [Grid(headings, rows)], folded=True)

@@ -35,9 +35,11 @@ def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
     """In how many runs, by their summaries, there is something to know."""
     counts = {
         "ended before their time": sum(not run["complete"] for run in runs),
-        "had requests that failed or were refused": sum(run["refused"] > 0 for run in runs),
+        "had requests that failed or were refused": sum(
+            run["failed"] + run["refused"] > 0 for run in runs
+        ),
         "had requests unfinished at the end; percentiles among them are lower bounds (> x)": sum(
-            run["failed"] > 0 for run in runs
+            run["unfinished"] > 0 for run in runs
         ),
         "have no Jain index of actual service": sum(
             run["jain_index_actual"] is None for run in runs

@@ -11,6 +11,7 @@ from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.quanta import rounds_to_credit
 
 
 class DLPM(LocalScheduler):
@@ -48,8 +49,8 @@ class DLPM(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.credit: dict[str, int] = {}  # q_i; its keys are the client list l
-        self._frozen: dict[str, int] = {}  # debts of clients that left, under rejoin=min0
+        self.credit: dict[str, float] = {}  # q_i; its keys are the client list l
+        self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
         self._outstanding: Counter[str] = Counter()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -101,16 +102,17 @@ class DLPM(LocalScheduler):
         waiting = [c for c in view.clients() if c not in blocked]
         if not waiting:
             return False
-        rounds = min(-self.credit[c] // self._quantum(c) + 1 for c in waiting)
+        rounds = min(rounds_to_credit(self.credit[c], self._quantum(c)) for c in waiting)
         for client, credit in list(self.credit.items()):
             if credit <= 0:
                 quantum = self._quantum(client)
-                self.credit[client] += min(rounds, -credit // quantum + 1) * quantum
+                self.credit[client] += min(rounds, rounds_to_credit(credit, quantum)) * quantum
                 self._let_go(client)
         return True
 
-    def _quantum(self, client: str) -> int:
-        return max(1, round(self.params.quantum * self.setup.weight(client)))
+    def _quantum(self, client: str) -> float:
+        # Not rounded: quanta out of proportion would let clients drift apart without limit.
+        return self.params.quantum * self.setup.weight(client)
 
     def _let_go(self, client: str) -> None:
         """Take an idle client off the list, by the rule of ``rejoin``."""
@@ -130,7 +132,5 @@ class DLPM(LocalScheduler):
         params = self.params
         if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
             return NoBound(f"{self.name} bounds no service difference in this form")
-        if not self.setup.equal_weights:
-            return NoBound(f"{self.name} bounds no service difference of clients by weight")
         weights = ServiceWeights(params.extend_weight, params.output_weight)
         return ServiceBound("actual", params.quantum, "DLPM Theorem 4.1", weights)

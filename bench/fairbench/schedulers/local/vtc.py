@@ -29,17 +29,18 @@ class VTC(LocalScheduler):
 
         ``charge``: ``extend`` books uncached input tokens ([DLPM] §7.1 needs it), ``input`` the
         whole input ([VTC]). ``lift``: ``none`` is the naive form without lines 6-13, for comparison
-        only. ``weights``: in place of the experiment's own: a client of weight 2 is entitled to
-        twice the service ([VTC] §4.3).
+        only. ``weights``: another spelling of the experiment's own, over which they are laid: a
+        client of weight 2 is entitled to twice the service ([VTC] §4.3).
         ``form``: ``artifact`` does what the code behind [VTC]'s figures does: no lift when nobody
         waits, the first output token free, and one token more for every running request in each
-        step that ends one ([VTC-artifact]). It is there to replay that code's records; it
+        step that ends one ([VTC-artifact]); ``artifact-2023`` is that code before June 2024,
+        without those tokens more. They are there to replay that code's records; ``artifact``
         breaks Theorem 4.4.
         """
 
         charge: Literal["extend", "input"] = "extend"
         lift: Literal["paper", "none"] = "paper"
-        form: Literal["paper", "artifact"] = "paper"
+        form: Literal["paper", "artifact", "artifact-2023"] = "paper"
         weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
@@ -51,7 +52,8 @@ class VTC(LocalScheduler):
         self._last_left: str | None = None
         self._turn: dict[str, int] = {}  # when a client was last picked: ties rotate
         self._picks = 0
-        self._artifact = params.form == "artifact"
+        self._artifact = params.form != "paper"
+        self._charges_at_finish = params.form == "artifact"
         self._first: Counter[str] = Counter()  # first tokens yet to come
         self._running: Counter[str] = Counter()
         self._step_charged = False
@@ -93,7 +95,7 @@ class VTC(LocalScheduler):
             self._running[client] += 1
         if not recompute:
             tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
-            self._charge(client, self.params.input_weight * tokens)
+            self._charge(client, self._input_cost(request, tokens))
 
     def on_tokens(self, client: str, tokens: int) -> None:
         if self._artifact:
@@ -106,8 +108,8 @@ class VTC(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         if not self._artifact:
             return
-        if not self._step_charged:  # those that end in the step are charged too
-            self._step_charged = True
+        if self._charges_at_finish and not self._step_charged:
+            self._step_charged = True  # those that end in the step are charged too
             for client, running in self._running.items():
                 self._charge(client, self.params.output_weight * running)
         self._running[request.client] -= 1
@@ -117,7 +119,11 @@ class VTC(LocalScheduler):
             self._running[request.client] -= 1
         self._enter(request, view)
 
-    def _charge(self, client: str, service: int) -> None:
+    def _input_cost(self, request: Request, tokens: int) -> float:
+        """What admission charges for so many input tokens."""
+        return self.params.input_weight * tokens
+
+    def _charge(self, client: str, service: float) -> None:
         weight = self._weights.get(client, 1)
         self.counters[client] += service if weight == 1 else service / weight
 
@@ -128,8 +134,8 @@ class VTC(LocalScheduler):
         params = self.params
         if params.lift == "none" or self._artifact:
             return NoBound(f"{self.name} bounds no service difference in this form")
-        if any(weight != 1 for weight in self._weights.values()):
-            return NoBound(f"{self.name} bounds no service difference of clients by weight")
+        if self._weights != self.setup.weights:
+            return NoBound(f"{self.name} counts by other weights than the clients are entitled to")
         view = "actual" if params.charge == "extend" else "client"
         weights = ServiceWeights(params.input_weight, params.output_weight)
         return ServiceBound(view, 0, "VTC Theorem 4.4", weights)

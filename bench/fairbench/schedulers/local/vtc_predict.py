@@ -14,14 +14,21 @@ GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
 WINDOW = 5  # of the moving average
 
 
+def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
+    """Time of a request in a full batch, Llama-7b on an A10G ([VTC-artifact], req_queue.py)."""
+    x, y = input_tokens, output_tokens
+    return 0.21001891 * x + 0.10075395 * y + 0.0039868 * x * y + 0.00324733 * y * y + 1.14601454
+
+
 class PredictiveVTC(VTC):
     """Charges the predicted outputs at once, tokens only beyond them, and refunds the rest.
 
     ``oracle`` takes the allowed output for the true length, as runs with ``ignore_eos`` have it,
     off by up to ``error`` of it either way; ``average`` is a moving average of the client's last
-    outputs, 0 before the first. With ``form=artifact`` each step that ends a request charges one
-    token more for those that go on beyond their prediction ([VTC-artifact],
-    vtc_{oracle,pred_len}_req_queue.py).
+    outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost=profiled`` charges the
+    time of a request on an A10G, h(input, output), in place of weighted tokens ([VTC] §4.2). With
+    ``form=artifact`` each step that ends a request charges one token more for those that go on
+    beyond their prediction ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
     """
 
     name = "vtc-predict"
@@ -29,9 +36,10 @@ class PredictiveVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """Those of VTC, the predictor, and its error (0.5: off by up to 50%)."""
+        """Those of VTC, the predictor, its error (0.5: off by up to 50%), and what is charged."""
 
-        predictor: Literal["oracle", "average"] = "oracle"
+        predictor: Literal["oracle", "average", "none"] = "oracle"
+        cost: Literal["linear", "profiled"] = "linear"
         error: Annotated[float, Ge(0), Le(1)] = 0.0
 
     params: Params
@@ -41,13 +49,14 @@ class PredictiveVTC(VTC):
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}
         self._average: dict[str, float] = {}
+        self._input: dict[Request, int] = {}  # tokens charged at admission
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)
         if not recompute:
             predicted = self._predict(request)
             self._predicted[request], self._produced[request] = predicted, 0
-            self._charge(request.client, self.params.output_weight * predicted)
+            self._charge(request.client, self._outputs_cost(request, 0, predicted))
 
     def on_tokens(self, client: str, tokens: int) -> None:
         """Charged request by request instead; this only marks a new step."""
@@ -56,17 +65,18 @@ class PredictiveVTC(VTC):
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         before = max(self._produced[request], self._predicted[request])
         self._produced[request] += tokens
-        beyond = max(0, self._produced[request] - before)
-        self._charge(request.client, self.params.output_weight * beyond)
+        if (produced := self._produced[request]) > before:
+            self._charge(request.client, self._outputs_cost(request, before, produced))
 
     def on_finish(self, request: Request) -> None:
         if request not in self._predicted:  # it never ran
             return
-        if self._artifact:
+        if self._charges_at_finish:
             self._charge_beyond()
-        produced = self._produced.pop(request)
-        refund = max(0, self._predicted.pop(request) - produced)
-        self._charge(request.client, -self.params.output_weight * refund)
+        produced, predicted = self._produced.pop(request), self._predicted.pop(request)
+        if predicted > produced:
+            self._charge(request.client, self._outputs_cost(request, predicted, produced))
+        del self._input[request]
         old = self._average.get(request.client, 0.0)
         new = ((WINDOW - 1) * old + produced) / WINDOW
         self._average[request.client] = new if old else float(produced)
@@ -76,10 +86,27 @@ class PredictiveVTC(VTC):
             return
         self._step_charged = True
         for request, predicted in self._predicted.items():
-            if predicted < self._produced[request] < request.max_new_tokens:
-                self._charge(request.client, self.params.output_weight)
+            produced = self._produced[request]
+            if predicted < produced < request.max_new_tokens:
+                cost = self._outputs_cost(request, produced - 1, produced)
+                self._charge(request.client, cost)
+
+    def _input_cost(self, request: Request, tokens: int) -> float:
+        self._input[request] = tokens
+        if self.params.cost == "profiled":
+            return profiled_cost_ms(tokens, 0)
+        return super()._input_cost(request, tokens)
+
+    def _outputs_cost(self, request: Request, before: int, after: int) -> float:
+        """What the outputs cost up to ``after``, beyond those up to ``before``."""
+        if self.params.cost == "linear":
+            return self.params.output_weight * (after - before)
+        tokens = self._input[request]
+        return profiled_cost_ms(tokens, after) - profiled_cost_ms(tokens, before)
 
     def _predict(self, request: Request) -> int:
+        if self.params.predictor == "none":
+            return 0
         if self.params.predictor == "average":
             return round(self._average.get(request.client, 0.0))
         spread = 2 * (request.request_id * GOLDEN % 1) - 1

@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.fleet import Fleet
 
 
@@ -51,7 +52,7 @@ class D2LPM(Router):
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self.credit: dict[str, dict[int, int]] = {}  # q_{i,w}: client -> live worker -> credit
+        self.credit: dict[str, dict[int, float]] = {}  # q_{i,w}: client -> live worker -> credit
         self._fleet = Fleet(workers)
         self._tree = LocationTree(LocationNode)
 
@@ -69,12 +70,11 @@ class D2LPM(Router):
         tokens, workers = self._tree.holders(node)
         return workers if tokens >= self.params.min_match_tokens else 0
 
-    def _select(self, client: str, credit: dict[int, int], preferred: int) -> int:
+    def _select(self, client: str, credit: dict[int, float], preferred: int) -> int:
         """SELECTWORKER (lines 3-8)."""
         available = [worker for worker, left in credit.items() if left > 0]
         if not available:
-            weight = self.setup.weight(client)
-            refill(credit, max(1, round(self.params.worker_quantum * weight)))
+            refill(credit, self.params.worker_quantum * self.setup.weight(client))
             available = [worker for worker, left in credit.items() if left > 0]
         candidates = [worker for worker in available if preferred >> worker & 1]
         return self._fleet.least_loaded(candidates or available)
@@ -109,11 +109,11 @@ class D2LPM(Router):
                 del credit[worker]
 
 
-def refill(credit: dict[int, int], quantum: int) -> None:
+def refill(credit: dict[int, float], quantum: float) -> None:
     """Lines 5-6: add ``quantum`` to every worker until one is positive, in one go.
 
     Precondition: there is a worker, and none is positive.
     """
-    rounds = min(-left // quantum for left in credit.values()) + 1
+    rounds = min(rounds_to_credit(left, quantum) for left in credit.values())
     for worker in credit:
         credit[worker] += rounds * quantum

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Protocol, Self
+from typing import Self
 
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice, path, place_at
+from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
 
 # When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
 # at a refresh, whose single stamp they share, the request's place in the list (SGLang touches them
@@ -35,19 +36,7 @@ class KVNode(Node):
         self.waiters: Waiters | None = None
 
 
-class Waiter(Protocol):
-    """A waiting request attached to the node where its match ended when it was last matched."""
-
-    prompt: Prompt
-    total: int
-    node: KVNode | None
-    place: Place
-
-    def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Its place in the list in which the last refresh touched it."""
-        ...
-
-
+Waiter = AnyWaiter[KVNode]
 # By the key of the child that would extend their match (None: all of the prompt is matched).
 Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
 

@@ -5,6 +5,10 @@ end, with output lengths known (``Request.max_new_tokens`` is taken for the true
 measured runs, which ignored the end-of-sequence token). A new minibatch is tried
 ``max_wait_tokens`` decode steps after the last one and from then on after each step, or when idle.
 Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
+
+One event loop both reads the socket and runs the model, and the step's own coroutine resumes before
+the reader's. So a request that arrives during a step is seen one decision late, unless the step
+ended a request (the batch is filtered then, which lets the reader run). Idle, it looks every 10 ms.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ class LightLLMLimits:
 
     ``client_tokens`` of the pool are set aside for each client in the batch (its adapter).
     ``prefill_overhead_ms`` is what a minibatch costs beyond its tokens (its own start and merge).
+    The linear layers of a prefill compute whole tiles of ``prefill_tile`` rows; a minibatch of less
+    than one takes the next power of two. An idle server looks for requests every ``idle_poll_ms``.
     """
 
     pool_tokens: int
@@ -38,6 +44,13 @@ class LightLLMLimits:
     max_wait_tokens: int = 10
     max_prefill_tokens: int = 0
     prefill_overhead_ms: float = 0.0
+    prefill_tile: int = 1
+    idle_poll_ms: float = 0.0
+
+    def prefill_rows(self, tokens: int) -> int:
+        """Rows that the linear layers compute for a minibatch of so many tokens."""
+        tile = min(self.prefill_tile, 1 << (tokens - 1).bit_length())
+        return -(-tokens // tile) * tile
 
 
 class LightLLMWorker:
@@ -62,7 +75,9 @@ class LightLLMWorker:
         self._decoded = 0  # steps since the last minibatch
         self._run: DecodeRun | None = None
         self._prefilling: list[Sequence] = []
-        self._idle = True
+        self._poll_ps = round(limits.idle_poll_ms * PS_PER_MS)
+        self._idle_since_ps: int | None = 0
+        self._unread: list[Sequence] = []  # arrived, but the queue does not know of them yet
 
     def submit(self, sequence: Sequence) -> None:
         """A request arrives; it is refused at once if it can never fit or is over a rate limit."""
@@ -73,13 +88,34 @@ class LightLLMWorker:
             sequence.status = REFUSED
             sequence.on_done(sequence)
             return
-        if self._run is not None:
-            self._book(self._run, self._run.steps_before(self._clock.now_ps))
-        self.scheduler.on_arrival(request, self.waiting, now_s)
-        self.waiting.enter(sequence)
-        if self._idle:
-            self._idle = False
-            self._clock.at(self._clock.now_ps, DECIDE, 0, self._decide)
+        if self._read_at_once():
+            self.scheduler.on_arrival(request, self.waiting, now_s)
+            self.waiting.enter(sequence)
+            return
+        self._unread.append(sequence)
+        if self._idle_since_ps is not None:
+            self._clock.at(self._next_look_ps(self._idle_since_ps), DECIDE, 0, self._decide)
+            self._idle_since_ps = None
+
+    def _read_at_once(self) -> bool:
+        """Whether what arrives now is read before the next decision: not in the step before it."""
+        if self._run is None:
+            return bool(self._prefilling)
+        self._book(self._run, self._run.steps_before(self._clock.now_ps))
+        return self._run.steps > 1
+
+    def _next_look_ps(self, since_ps: int) -> int:
+        """When a server that has been idle since then sees what arrives now."""
+        if not self._poll_ps:
+            return self._clock.now_ps
+        return since_ps + -((since_ps - self._clock.now_ps) // self._poll_ps) * self._poll_ps
+
+    def _read(self) -> None:
+        """The queue learns of what has arrived."""
+        unread, self._unread = self._unread, []
+        for sequence in unread:
+            self.scheduler.on_arrival(sequence.request, self.waiting, self._clock.now_ps / PS_PER_S)
+            self.waiting.enter(sequence)
 
     def _free_tokens(self) -> int:
         return self.limits.pool_tokens - self.batch.context_tokens
@@ -90,11 +126,13 @@ class LightLLMWorker:
 
     def _decide(self) -> None:
         """S-LoRA's ``_step``: a minibatch if it is due and something fits, else decode."""
+        if not len(self.batch):
+            self._read()
         due = self.limits.max_wait_tokens - self._decoded
         if (due <= 0 or not len(self.batch)) and self._start_prefill():
             return
         if not len(self.batch):
-            self._idle = True
+            self._idle_since_ps = self._clock.now_ps
             return
         size = len(self.batch)
         steps = min(self.batch.steps_to_finish(), max(due, 1))  # overdue: it tries every step
@@ -102,6 +140,7 @@ class LightLLMWorker:
         growth_ps = self._profile.context_ps * size
         self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
         self._clock.at(self._run.end_ps(steps), END, 0, self._end_decode)
+        self._read()
 
     # Prefill.
 
@@ -114,7 +153,8 @@ class LightLLMWorker:
         for sequence in admitted:
             sequence.admitted_ps = now_ps
         chunks = [(0, sequence.total) for sequence in admitted]
-        duration_ps = self._profile.prefill_ps(chunks) + self._overhead_ps
+        rows = self.limits.prefill_rows(sum(tokens for _, tokens in chunks))
+        duration_ps = self._profile.prefill_ps(chunks, rows) + self._overhead_ps
         self._clock.at(now_ps + duration_ps, END, 0, self._end_prefill)
         return True
 
@@ -173,6 +213,8 @@ class LightLLMWorker:
             self.batch.leave(sequence)
             sequence.status, sequence.finish_ps = FINISHED, self._clock.now_ps
             self.scheduler.on_finish(sequence.request)
+        if done:
+            self._read()
         self._clock.at(self._clock.now_ps, DECIDE, 0, self._decide)
         for sequence in done:
             sequence.on_done(sequence)

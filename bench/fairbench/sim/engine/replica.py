@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from fairbench.core import Prompt
+from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 
 
@@ -19,6 +25,7 @@ class Replica(Protocol):
     """
 
     scheduler: LocalScheduler
+    frontend: FrontendQueue
     cache: KVCache
     batch: RunningBatch
     waiting: WaitingQueue
@@ -41,3 +48,18 @@ class Replica(Protocol):
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""
         ...
+
+
+class WorkerParts(NamedTuple):
+    """What a worker is made of. ``on_evict`` is for a router that wants to hear of evictions."""
+
+    index: int
+    clock: Clock
+    scheduler: LocalScheduler
+    profile: TimingProfile
+    limits: EngineLimits
+    log: ServiceLog
+    on_evict: Callable[[Prompt, int], None] | None
+
+
+WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedList
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class QueueScan:
     """Waiting requests in queue order."""
 
-    def __init__(self, entries: Iterator[Entry]) -> None:
+    def __init__(self, entries: Iterator[Entry[Any]]) -> None:
         self._entries = entries
         self._skipped: set[str] = set()
 

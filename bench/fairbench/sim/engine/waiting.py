@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from itertools import islice
+from typing import Any, Generic
 
 from sortedcontainers import SortedList
 
@@ -17,16 +18,17 @@ from fairbench.core import Prompt, Request
 from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.schedulers.views import NothingRunning, RunningView
-from fairbench.sim.engine.kv_cache import KVCache, KVNode, Waiter
+from fairbench.sim.engine.prefix_cache import N, PrefixCache, Waiter
 from fairbench.sim.engine.scans import MatchScan, QueueScan
 from fairbench.sim.sequence import Sequence
 
 DEPRIORITIZED, ARRIVED = 1, 2  # sort keys behind every -matched
 TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing
-Order = tuple[int, int, "Entry"]  # (sort key, rank among equal keys, unique)
+FIRST = -(1 << 62)  # before every match
+Order = tuple[int, int, "Entry[Any]"]  # (sort key, rank among equal keys, unique)
 
 
-class Entry:
+class Entry(Generic[N]):
     """One waiting request. ``key, rank`` is its place in the list that SGLang would sort."""
 
     __slots__ = (
@@ -51,7 +53,7 @@ class Entry:
         self.prompt = sequence.prompt
         self.total = sequence.total
         self.number = number
-        self.node: KVNode | None = None
+        self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
         self.before = (0, 0, 0)  # a refresh, and the key and rank that it found
@@ -76,27 +78,27 @@ class Entry:
         return min(self.node.depth, self.total - 1)
 
 
-class WaitingQueue:
+class WaitingQueue(Generic[N]):
     """The simulator's WaitingView. Match order is kept only if ``cache_aware``.
 
     Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` what is admitted, then
     ``end_pass``.
     """
 
-    def __init__(self, cache: KVCache, cache_aware: bool) -> None:
+    def __init__(self, cache: PrefixCache[N], cache_aware: bool) -> None:
         self.running: RunningView = NothingRunning()
         self._cache = cache
         self._cache_aware = cache_aware
-        self._queue: OrderedDict[int, Entry] = OrderedDict()
-        self._of_client: dict[str, OrderedDict[int, Entry]] = {}
-        self._entry: dict[Request, Entry] = {}
+        self._queue: OrderedDict[int, Entry[N]] = OrderedDict()
+        self._of_client: dict[str, OrderedDict[int, Entry[N]]] = {}
+        self._entry: dict[Request, Entry[N]] = {}
         self._sorted: dict[str, SortedList] = {}
-        self._leaving: list[Entry] = []
-        self._dirty: list[Entry] = []
-        self._cold: dict[Prompt, dict[Entry, None]] = {}
-        self._leader: dict[Prompt, Entry] = {}
-        self._joined: dict[Prompt, list[Entry]] = {}  # groups whose leader may have changed
-        self._number = 0
+        self._leaving: list[Entry[N]] = []
+        self._dirty: list[Entry[N]] = []
+        self._cold: dict[Prompt, dict[Entry[N], None]] = {}
+        self._leader: dict[Prompt, Entry[N]] = {}
+        self._joined: dict[Prompt, list[Entry[N]]] = {}  # groups whose leader may have changed
+        self._number = self._front = 0
         self._low = self._high = 0
         self._looked = False  # match_order has been called in this pass
         self._unmatched_passes = 0
@@ -134,15 +136,22 @@ class WaitingQueue:
 
     # The home's side.
 
-    def enter(self, sequence: Sequence) -> None:
-        """Append an arrival or a retracted request."""
-        self._number += 1
-        entry = Entry(sequence, self._number)
+    def enter(self, sequence: Sequence, *, first: bool = False) -> None:
+        """Take in an arrival or a retracted request: at the tail, or ``first``, at the head."""
+        if first:
+            self._front -= 1
+        else:
+            self._number += 1
+        entry: Entry[N] = Entry(sequence, self._front if first else self._number)
+        if first:
+            entry.key = FIRST
         client = entry.request.client
-        self._queue[entry.number] = entry
         if (mine := self._of_client.get(client)) is None:
             mine = self._of_client[client] = OrderedDict()
-        mine[entry.number] = entry
+        for queue in (self._queue, mine):
+            queue[entry.number] = entry
+            if first:
+                queue.move_to_end(entry.number, last=False)
         self._entry[entry.request] = entry
         if self._cache_aware:
             self._dirty.append(entry)
@@ -154,7 +163,7 @@ class WaitingQueue:
         """The waiting sequence that a scheduler named. Raises KeyError if it is not waiting."""
         return self._entry[request].sequence
 
-    def match(self, request: Request) -> tuple[KVNode, Place]:
+    def match(self, request: Request) -> tuple[N, Place]:
         """Match a candidate (at most its length - 1), touching its path."""
         entry = self._entry[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
@@ -214,7 +223,7 @@ class WaitingQueue:
 
     # Keeping the order.
 
-    def _on_moved(self, waiter: Waiter) -> None:
+    def _on_moved(self, waiter: Waiter[N]) -> None:
         assert isinstance(waiter, Entry)
         if not waiter.dirty:
             waiter.dirty = True
@@ -224,7 +233,7 @@ class WaitingQueue:
         """Do what SGLang's matching and stable sort would do to the list."""
         cache = self._cache
         cache.refresh_stamp = cache.next_stamp()
-        changed: dict[Entry, None] = {}
+        changed: dict[Entry[N], None] = {}
         for entry in self._dirty:
             entry.dirty = False
             if entry.admitted:
@@ -236,7 +245,7 @@ class WaitingQueue:
         self._elect_leaders(changed)
         self._move(changed, cache.refresh_stamp)
 
-    def _regroup(self, entry: Entry) -> None:
+    def _regroup(self, entry: Entry[N]) -> None:
         """Put a request into the group of its first 32 tokens if it is cold, out if it is warm."""
         assert entry.node is not None
         cold = entry.node.depth <= IN_BATCH_TOKENS
@@ -249,7 +258,7 @@ class WaitingQueue:
             self._cold.setdefault(head, {})[entry] = None
             self._joined.setdefault(head, []).append(entry)
 
-    def _leave_group(self, entry: Entry) -> None:
+    def _leave_group(self, entry: Entry[N]) -> None:
         if (head := entry.head) is None:
             return
         entry.head = None
@@ -262,7 +271,7 @@ class WaitingQueue:
             del self._leader[head]
             self._joined.setdefault(head, [])
 
-    def _elect_leaders(self, changed: dict[Entry, None]) -> None:
+    def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """In each group the first in the list is matched normally, the others come last."""
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
@@ -277,7 +286,7 @@ class WaitingQueue:
                     changed[old] = None
         self._joined.clear()
 
-    def _move(self, changed: dict[Entry, None], refresh: int) -> None:
+    def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
         """Give changed requests the places that a stable sort of the old list would give them."""
         moves: list[tuple[Order, int]] = []
         for entry in changed:
@@ -296,7 +305,7 @@ class WaitingQueue:
                 self._low -= 1
                 self._place(order[2], key, self._low)
 
-    def _place(self, entry: Entry, key: int, rank: int) -> None:
+    def _place(self, entry: Entry[N], key: int, rank: int) -> None:
         ordered = self._sorted[entry.request.client]
         ordered.remove(entry.order)
         entry.key, entry.rank = key, rank

@@ -79,7 +79,8 @@ class ServiceLog(Columns):
     ``extend_charged_tokens`` are booked at admission, ``extend_tokens`` when computed. In a decode
     stretch each step yields ``output_tokens / steps`` tokens and lasts ``step_growth_ps`` longer
     than the one before, so each step's time can be recomputed. ``context_tokens`` is the sum of
-    context lengths at the first step.
+    context lengths at the first step. A step that mixes both (vLLM) is written as a prefill
+    iteration, with the context lengths of those that decode in it.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -93,8 +94,12 @@ class ServiceLog(Columns):
         end_ps: int,
         batch: int,
         shares: Mapping[str, PrefillShare],
+        context_tokens: int = 0,
     ) -> None:
-        """A prefill iteration of ``batch`` requests; ``shares`` are by client."""
+        """A prefill iteration of ``batch`` requests; ``shares`` are by client.
+
+        Where some of them decode in it, ``context_tokens`` are theirs.
+        """
         for client, share in shares.items():
             self.append(
                 worker,
@@ -104,7 +109,7 @@ class ServiceLog(Columns):
                 1,
                 0,
                 batch,
-                0,
+                context_tokens,
                 share.input_tokens,
                 share.extend_charged_tokens,
                 share.extend_tokens,

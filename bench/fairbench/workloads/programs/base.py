@@ -47,6 +47,11 @@ class Program(ABC):
     ) -> Self:
         """Sample one program; lengths that ``item`` has are used in place of sampled ones."""
 
+    @classmethod
+    def pauses(cls, params: Any) -> bool:
+        """Whether it lets time pass between calls, as for a user who thinks."""
+        return False
+
     @abstractmethod
     async def run(self, llm: LLM) -> None:
         """Make all the calls. Raises ProgramFailed when one of them is refused."""

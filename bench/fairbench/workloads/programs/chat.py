@@ -78,6 +78,10 @@ class Chat(Program):
         content = content_key(program_id, item)
         return cls(program_id, client, content, turns, params.max_new_tokens)
 
+    @classmethod
+    def pauses(cls, params: Params) -> bool:
+        return params.turns_max > 1 and params.think_mean_s > 0
+
     async def run(self, llm: LLM) -> None:
         history: Prompt = ()
         for number, turn in enumerate(self._turns):

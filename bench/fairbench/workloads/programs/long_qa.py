@@ -99,6 +99,10 @@ class LongQA(Program):
         )
         return cls(program_id, client, root, questions, params.max_new_tokens)
 
+    @classmethod
+    def pauses(cls, params: Params) -> bool:
+        return params.questions > 1 and params.gap_mean_s > 0
+
     async def run(self, llm: LLM) -> None:
         await llm.gather([self._ask(llm, number) for number in range(len(self._questions))])
 

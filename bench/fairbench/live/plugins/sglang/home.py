@@ -51,7 +51,7 @@ class Home:
         self.batch = LiveBatch(self._tracked)
         self.view = LiveView(sort, match, self.batch)
         self.costs = FittedCosts() if self.scheduler.wants_costs else None
-        self.scheduler.prepare(Setup(costs=self.costs))
+        self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
         self._numbers = count()
         self._selection: Selection
         self._candidate: Request | None = None

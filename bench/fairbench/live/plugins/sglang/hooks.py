@@ -201,6 +201,7 @@ class Hooks:
         return {
             "local": self._config.local,
             "params": dict(self._config.params),
+            "weights": dict(self._config.weights),
             "versions": {"fairbench": __version__, "sglang": self._release},
             "hooks": {target: self.calls[target] for target in self.by_target()},
             "counters": {what: ledger.total(what) for what in COUNTED},

@@ -17,6 +17,7 @@ class PluginReport:
 
     local: str
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM
+    weights: Mapping[str, float] = field(default_factory=dict)
     hooks: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -39,14 +40,25 @@ def fetch_report(url: str) -> list[PluginReport]:
     ]
 
 
-def require_active(reports: list[PluginReport], *, local: str, settings: Mapping[str, Any]) -> None:
-    """Raise RunFailed unless every scheduler of the server is ``local`` with these settings."""
+def require_active(
+    reports: list[PluginReport],
+    *,
+    local: str,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, float] | None = None,
+) -> None:
+    """Raise RunFailed unless every scheduler of the server is ``local``, with these settings.
+
+    Nor if it has other ``weights`` of clients.
+    """
     if not reports:
         raise RunFailed(f"the server does not run fairbench's {local}: its plugin is not active")
-    wanted = plugin_config(local, settings)
+    wanted = plugin_config(local, settings, weights)
     for report in reports:
         if report.local != local:
             raise RunFailed(f"the server runs {report.local}, not {local}")
         for name, value in wanted.params.items():
             if (found := report.params.get(name)) != value:
                 raise RunFailed(f"the server runs {local} with {name}={found}, not {value}")
+        if report.weights != wanted.weights:
+            raise RunFailed(f"the server has weights {report.weights}, not {wanted.weights}")

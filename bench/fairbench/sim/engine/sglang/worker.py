@@ -18,6 +18,7 @@ from fairbench.schedulers.drive import never
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import Prefill, PrefillPass, run_selection, shares_of
@@ -50,6 +51,7 @@ class Worker:
         self.waiting = WaitingQueue(cache, scheduler.cache_aware)
         self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
         self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
+        self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
         self._profile = profile
         self._log = log
@@ -71,9 +73,13 @@ class Worker:
     # Arrivals.
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives. One that can never fit, or is over a rate limit, is refused now."""
-        request = sequence.request
+        """A request arrives. One that can never fit, or is over a rate limit, is refused."""
         sequence.worker = self.index
+        self.frontend.enter(sequence)
+
+    def _arrive(self, sequence: Sequence) -> None:
+        """It has come through to the scheduler."""
+        request = sequence.request
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(request) or not self.scheduler.accepts(request, now_s):
             sequence.status = REFUSED
@@ -101,7 +107,10 @@ class Worker:
         if sequence.status != UNFINISHED:
             return
         self.sync()
-        if sequence in self.batch.sequences:
+        if self.frontend.withdraw(sequence):
+            sequence.status = REFUSED
+            sequence.on_done(sequence)
+        elif sequence in self.batch.sequences:
             if self._run is not None:
                 self._stop_run(self._run)
             self.batch.cut(sequence, self._run.steps if self._run is not None else 0)
@@ -132,9 +141,15 @@ class Worker:
             self._book_decode(run, steps)
 
     def settle(self) -> None:
-        """``sync``, and write the stretch under way, which is the last: the simulation is over."""
+        """``sync``, and write the stretch under way, which is the last: the simulation is over.
+
+        An iteration that did not end has not happened: whom it admitted was not.
+        """
         self.sync()
         self._end_stretch()
+        for prefill in self._prefills:
+            if prefill.first:
+                prefill.sequence.not_admitted(prefill.cached)
 
     def _stop_run(self, run: DecodeRun) -> None:
         """End the run at the first boundary from now on, which may be now."""
@@ -156,7 +171,7 @@ class Worker:
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         prefilling = [p.sequence for p in self._prefills]
         chunked = [self._chunked] if self._chunked and self._chunked not in prefilling else []
-        return [*self.batch.sequences, *prefilling, *chunked, *waiting]
+        return [*self.batch.sequences, *prefilling, *chunked, *waiting, *self.frontend]
 
     # The loop.
 
@@ -269,7 +284,7 @@ class Worker:
             if not prefill.last:
                 continue
             if sequence.first_token_ps == NEVER:
-                sequence.first_token_ps = now_ps
+                sequence.first_token_ps = self.frontend.out_ps(now_ps)
             sequence.produced += 1
             self.scheduler.on_tokens(sequence.request.client, 1)
             if self.scheduler.per_request_tokens:
@@ -296,7 +311,10 @@ class Worker:
             len(self.waiting) and (self._preempts or not self._batch_is_full)
         ):
             steps = 1
+        # Each token once, with those that this step makes room for.
+        held = cache.capacity - cache.free - cache.evictable + size
         first_ps = self._profile.decode_ps(size, batch.context_tokens)
+        first_ps -= self._profile.saved_ps(max(0, batch.context_tokens - held))
         growth_ps = self._profile.context_ps * size
         self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
         self._await_end(self._run)
@@ -362,7 +380,7 @@ class Worker:
 
     def _finish(self, sequence: Sequence) -> None:
         self.batch.leave(sequence)
-        sequence.finish_ps = self._clock.now_ps
+        sequence.finish_ps = max(self._clock.now_ps, sequence.first_token_ps)
         sequence.status = FINISHED
         store_outputs(self.cache, sequence)
         self.scheduler.on_finish(sequence.request)

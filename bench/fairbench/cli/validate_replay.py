@@ -1,0 +1,98 @@
+"""``fairbench validate FILE``: runs of S-LoRA's engine, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fairbench.cli.output import print_json
+from fairbench.errors import unknown_name
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.validate.calibrate import best, candidates, fitted_runs
+from fairbench.validate.compare import RunComparison, compare_run
+from fairbench.validate.crosschecks import crosschecks as read_crosschecks
+from fairbench.validate.files import as_json_object, check_output, write_files
+from fairbench.validate.measured import MeasuredRun, load_measured
+from fairbench.validate.order import scheduler_orders
+from fairbench.validate.replay import FITTED_SCENARIOS, POOL_TOKENS, replay_run
+from fairbench.validate.settings import basis, settings, title
+from fairbench.validate.table import validation_text
+
+
+def validate_replay(
+    file: Path,
+    crosschecks: Path | None,
+    output_dir: Path | None,
+    profile: str | None,
+    pool: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Replay every run of a file and print the comparison; on the fitted server if not told."""
+    if profile is not None and profile not in profile_ids():
+        raise unknown_name("profile", profile, profile_ids())
+    runs = load_measured(file)
+    if output_dir is not None:
+        check_output(output_dir)
+    checks = None if crosschecks is None else [c.as_dict() for c in read_crosschecks(crosschecks)]
+    tokens = pool or POOL_TOKENS
+    _report(_compared(runs, profile, tokens), checks, output_dir, profile, tokens, as_json)
+
+
+def _compared(runs: list[MeasuredRun], profile: str | None, pool: int) -> list[RunComparison]:
+    timing = None if profile is None else load_profile(profile)
+    return [
+        compare_run(
+            run.name,
+            run.scenario,
+            run.trace,
+            replay_run(run, timing, pool),
+            fitted=profile is None and run.scenario in FITTED_SCENARIOS,
+        )
+        for run in runs
+    ]
+
+
+def _report(
+    runs: list[RunComparison],
+    checks: list[Mapping[str, Any]] | None,
+    output_dir: Path | None,
+    profile: str | None,
+    pool: int,
+    as_json: bool,
+) -> None:
+    orders, said = scheduler_orders(runs), basis(profile, pool)
+    whole = as_json_object(runs, orders, settings(profile, pool), checks)
+    if output_dir is not None:
+        drawn = write_files(output_dir, whole, runs, title(profile), said)
+        typer.echo(f"fairbench: written to {output_dir}", err=True)
+        if not drawn:
+            typer.echo("fairbench: no figure: it needs pip install '.[plot]'", err=True)
+    if as_json:
+        print_json(whole)
+    else:
+        typer.echo(validation_text(runs, orders, said, checks), nl=False)
+
+
+def print_fit(file: Path, *, as_json: bool) -> None:
+    """The calibration: every candidate, and the best."""
+    runs = fitted_runs(load_measured(file))
+    fits = list(candidates(runs))
+    chosen = best(runs, fits)
+    if as_json:
+        print_json({"candidates": [asdict(one) for one in fits], "best": asdict(chosen)})
+        return
+    for one in fits:
+        typer.echo(
+            f"{one.recorded}: minibatch {one.prefill_overhead_ms:.0f} ms, running request "
+            f"{one.request_step_ms:.2f} ms a step: error {one.error:.2%}"
+        )
+    steps = ", ".join(f"{ms:g} ms ({date})" for date, ms in chosen.request_step_ms.items())
+    typer.echo(
+        f"best: minibatch {chosen.prefill_overhead_ms:.0f} ms, running request {steps} a step, way "
+        f"in and out {chosen.response_ms:.0f} ms: error {chosen.error:.2%}"
+    )

@@ -1,0 +1,77 @@
+"""``fairbench validate`` of runs of real serving engines: SGLang and vLLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fairbench.cli.output import print_json
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.timing import TimingProfile
+from fairbench.results.store import write_json
+from fairbench.validate.serving.calibrate import fit
+from fairbench.validate.serving.compare import ServingComparison, compare_serving
+from fairbench.validate.serving.files import as_json_object, load_serving, write_comparison
+from fairbench.validate.serving.measured import ServingRun
+from fairbench.validate.serving.predict import predict
+from fairbench.validate.serving.profiles import profile_of
+from fairbench.validate.serving.replay import replay
+from fairbench.validate.serving.table import serving_text
+
+
+def validate_serving(
+    file: Path,
+    profile: str | None,
+    output_dir: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Replay, compare, print, and write files if asked to."""
+    runs = [_compared(run, profile) for run in load_serving(file)]
+    if output_dir is not None:
+        write_comparison(output_dir, runs)
+        typer.echo(f"fairbench: written to {output_dir}", err=True)
+    if as_json:
+        print_json(as_json_object(runs))
+    else:
+        typer.echo(serving_text(runs), nl=False)
+
+
+def predict_serving(file: Path, profile: str | None, out: Path) -> None:
+    """Write what the simulator expects of every run, its results unread."""
+    found = [predict(run, _profile(run, profile)) for run in load_serving(file, predict=True)]
+    if out.exists():
+        raise UsageError(f"predict {out}: exists; predictions are not overwritten")
+    write_json(out, {"predictions": found})
+    typer.echo(f"fairbench: {len(found)} runs predicted, written to {out}", err=True)
+
+
+def print_serving_fit(file: Path, *, as_json: bool) -> None:
+    """Redo the calibration of the measured profile, step by step."""
+    runs = [run for run in load_serving(file) if run.fitted]
+    if not runs:
+        raise DataError(f"{file}: no run that the profile is fitted to: sglang-a100-fixed-*, ...")
+    for found in fit(runs):
+        if not as_json:
+            typer.echo(f"error {found.error:.4f}: {_numbers(found.values)}")
+    if as_json:
+        print_json({"best": {"values": found.values, "error": found.error}})
+
+
+def _numbers(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+def _compared(run: ServingRun, profile: str | None) -> ServingComparison:
+    used = _profile(run, profile)
+    return compare_serving(run, replay(run, used), used.profile_id)
+
+
+def _profile(run: ServingRun, profile: str | None) -> TimingProfile:
+    if profile is None:
+        return profile_of(run.gpu, run.model, run.tp, run.engine)
+    if profile not in profile_ids():
+        raise unknown_name("profile", profile, profile_ids())
+    return load_profile(profile)

@@ -1,0 +1,83 @@
+"""The clients' weights: what the workload, a file, settings and flags say, laid over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any, NamedTuple
+
+from fairbench.config.spec import MAX_CLIENTS
+from fairbench.errors import UsageError
+from fairbench.workloads.model import WorkloadSpec
+
+# Weights belong to the experiment. These parameters of local schedulers were there before, and are
+# another spelling: what they say is moved.
+SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
+
+
+class MovedWeights(NamedTuple):
+    """Settings without weights, and the weights."""
+
+    settings: dict[str, Any]
+    weights: dict[str, Any]
+
+
+def moved_weights(
+    settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
+) -> MovedWeights:
+    """The ``settings`` of the parts in use without weights, and these with a file's ``weights``.
+
+    Those of a setting that is ``assigned`` count more than the file's, others less.
+    """
+    kept, found = dict(settings), dict(weights)
+    for key in SPELLINGS.intersection(settings):
+        moved, kept[key] = settings[key], {}
+        found = found | moved if key in assigned else moved | found
+    return MovedWeights(kept, found)
+
+
+def weights_of(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What is under the key ``weights``, if it is there. Raises UsageError unless it is a table."""
+    value = keys.get("weights") or {}
+    if not isinstance(value, Mapping):
+        raise UsageError(f"weights = {value!r}: must be a table of NAME = WEIGHT")
+    return dict(value)
+
+
+def resolve_weights(
+    workload: WorkloadSpec, clients: Any, given: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The weights of a run: the workload's own, of those of its clients that it has, and ``given``.
+
+    Who has no weight has 1. A given weight of 1 says nothing, unless the workload has another; None
+    if there is nothing to say. What is wrong with ``clients`` or ``given`` is left to the spec.
+    """
+    own = workload.client_weights or {}
+    if not (given or own):
+        return None
+    count = min(clients, MAX_CLIENTS) if isinstance(clients, int) else workload.clients
+    names = dict.fromkeys(workload.name_clients(count))
+    said = {name: one for name, one in own.items() if name in names}
+    silent = {name for name, one in given.items() if one == 1 and name in names} - own.keys()
+    said |= {name: one for name, one in given.items() if name not in silent}
+    # In the order of the clients, so that the same weights make the same experiment.
+    return {name: said[name] for name in (names | said) if name in said} or None
+
+
+def parse_weights(text: str | None) -> dict[str, float] | None:
+    """``NAME=WEIGHT,NAME=WEIGHT`` by name, None for None. Raises UsageError for another shape."""
+    if text is None:
+        return None
+    pairs = [word.rpartition("=") for word in text.split(",")]
+    try:
+        weights = {name.strip(): float(weight) for name, _, weight in pairs}
+    except ValueError:
+        weights = {}
+    if "" in weights or len(weights) < len(pairs):
+        raise UsageError(f"--weights {text}: write NAME=WEIGHT, commas between, each NAME once")
+    return weights
+
+
+def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
+    """The flag from which ``parse_weights`` makes these weights; none where there are none."""
+    text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
+    return ["--weights", text] if text else []

@@ -1,0 +1,52 @@
+"""What a vLLM engine is started with: its scheduler's and KV cache's settings, defaults resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class VLLMLimits:
+    """Settings by vLLM's own names (0.32.0). Tokens, except where a name says otherwise.
+
+    ``pool_tokens`` is the "GPU KV cache size" that vLLM prints: one block of it stays unused.
+    ``max_num_batched_tokens``: 8,192 for the API server on GPUs of 70 GiB and more but the A100,
+    with ``max_num_seqs`` 1,024. ``scheduler_reserve_full_isl``: admission wants the blocks of the
+    whole prompt, not of its first chunk. ``watermark`` is the share of all blocks that admission
+    leaves free while something runs. Raises ValueError for what vLLM does not start with.
+    """
+
+    pool_tokens: int
+    max_num_batched_tokens: int = 2_048
+    max_num_seqs: int = 256
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+    step_by_step: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} must be at least "
+                f"max_num_seqs {self.max_num_seqs}"
+            )
+        if self.blocks < 1:
+            raise ValueError(
+                f"pool_tokens {self.pool_tokens} must be at least two blocks of {self.block_size}"
+            )
+
+    @property
+    def all_blocks(self) -> int:
+        """vLLM's ``num_gpu_blocks``."""
+        return self.pool_tokens // self.block_size
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that hold something: vLLM keeps one as a placeholder."""
+        return self.all_blocks - 1
+
+    @property
+    def watermark_blocks(self) -> int:
+        """``watermark`` in blocks."""
+        return int(self.watermark * self.all_blocks)

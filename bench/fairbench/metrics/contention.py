@@ -1,0 +1,80 @@
+"""Whether the clients of a run had to compete: otherwise no share says anything about fairness."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairbench.metrics.records import REFUSED, UNFINISHED, Facts, Flags, Floats, Requests, Window
+from fairbench.metrics.unhindered import first_token_alone_s
+from fairbench.metrics.waiting import waits
+
+SHORT_ABOVE = 0.05  # of what was due, or of the time of its calls: below, nothing was withheld
+SERVING_AT_ONCE = 2.0  # a first token may take so many times the least, and nobody waited
+
+
+def contended(
+    requests: Requests, facts: Facts, window: Window, short: Floats, demand: Floats
+) -> bool:
+    """Whether some client was short of service in the window.
+
+    That is one that was ``short`` of 5% of its ``demand`` (tokens) when the window ended, whose
+    calls spent more than 5% of their time in a queue, or one of whose calls was refused.
+    """
+    lacking = np.any(short > SHORT_ABOVE * demand)
+    refused = (requests.status == REFUSED) & _within(requests.arrival_s, window)
+    return bool(
+        lacking or refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE)
+    )
+
+
+def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
+    """The part of the time of each client's calls in the window that they waited; 0 without any."""
+    clients, horizon_s = len(facts.clients), facts.horizon_s
+    placed = {"worker": np.maximum(0, requests.worker)}  # also what a router holds back waits
+    queued = waits(Requests.from_columns(requests.to_columns() | placed), horizon_s)
+    open_calls = requests.take(requests.status != REFUSED)
+    ended_s = np.where(open_calls.status == UNFINISHED, horizon_s, open_calls.finish_s)
+    waited_s = np.bincount(
+        queued.client, weights=_overlap(queued.start, queued.end, window), minlength=clients
+    )
+    lasted_s = np.bincount(
+        open_calls.client,
+        weights=_overlap(open_calls.arrival_s, ended_s, window),
+        minlength=clients,
+    )
+    return np.divide(waited_s, lasted_s, out=np.zeros(clients), where=lasted_s > 0)
+
+
+def admission_unknown(requests: Requests) -> Flags:
+    """Which answered calls have no admission of their own: it was not reported.
+
+    Such tables put it at the first token; a prefill that takes no time there is not.
+    """
+    unknown: Flags = requests.admitted_s == requests.first_token_s
+    return unknown
+
+
+def with_admissions(requests: Requests) -> Requests:
+    """The calls with their admission estimated from the time to the first token, where not known.
+
+    What that takes beyond twice the least that the run needed for as much input counts as waiting.
+    """
+    unknown = admission_unknown(requests)
+    if not unknown.any():
+        return requests
+    at_once_s = SERVING_AT_ONCE * first_token_alone_s(requests)
+    estimate = np.maximum(requests.arrival_s, requests.first_token_s - at_once_s)
+    columns = requests.to_columns()
+    columns["admitted_s"] = np.where(unknown, estimate, requests.admitted_s)
+    return Requests.from_columns(columns)
+
+
+def _within(times_s: Floats, window: Window) -> Flags:
+    inside: Flags = (times_s >= window.start_s) & (times_s < window.end_s)
+    return inside
+
+
+def _overlap(start_s: Floats, end_s: Floats, window: Window) -> Floats:
+    """How much of each interval lies in the window."""
+    inside: Floats = np.minimum(end_s, window.end_s) - np.maximum(start_s, window.start_s)
+    return np.maximum(0.0, inside)

@@ -1,0 +1,189 @@
+"""What was due to each client: what it would have received had nothing held its calls back.
+
+A call is due when its program would have made it had its predecessors taken no longer than they
+would have alone (``unhindered``): the same think times, without the time that was lost before. So
+a client that is served late is due what it could not even ask for yet, and one that has not asked
+because its user thinks is due nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests
+from fairbench.metrics.unhindered import Unhindered, unhindered
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    """The calls of a run: how long each answer is, and how late the call was made (s)."""
+
+    requests: Requests
+    output_tokens: Floats
+    alone: Unhindered
+    late_s: Floats
+
+    @property
+    def first_due_s(self) -> Floats:
+        """When its first token would have come."""
+        due: Floats = self.requests.arrival_s - self.late_s + self.alone.first_token_s
+        return due
+
+
+def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
+    """What each client was due before ``end_s`` and had not received: client-view tokens, weighted.
+
+    Exact for calls that were made. Of those that a program cut off by the end of the run never
+    made, by the part that finished programs of the client (of all, if it has none) had asked for at
+    the same age.
+    """
+    owner = _program_rows(requests, programs)
+    output, unsent = _lengths(requests, programs, owner, facts.weights)
+    alone = unhindered(requests, output, facts.horizon_s)
+    calls = _Calls(requests, output, alone, _late(requests, alone.lost_s))
+    clients = len(facts.clients)
+    made = _short_of(calls, end_s, facts)
+    never = _never_made(calls, programs, owner, unsent, end_s, facts)
+    return np.bincount(requests.client, weights=made, minlength=clients) + np.bincount(
+        programs.client, weights=never, minlength=clients
+    )
+
+
+def _program_rows(requests: Requests, programs: Programs) -> Ints:
+    """The row of each call's program; ``len(programs)`` if it is not there (of a killed run)."""
+    order = np.argsort(programs.program_id, kind="stable")
+    sorted_ids = programs.program_id[order]
+    found = np.searchsorted(sorted_ids, requests.program_id)
+    known = np.searchsorted(sorted_ids, requests.program_id, "right") > found
+    rows = np.full(len(requests), len(programs))
+    rows[known] = order[found[known]]
+    return rows
+
+
+def _lengths(
+    requests: Requests, programs: Programs, owner: Ints, weights: ServiceWeights
+) -> tuple[Floats, Floats]:
+    """The length of each answer when it is whole, and what each program had yet to ask for.
+
+    What a program's answers lack of its demand is shared out among the calls that were not
+    finished and those never made, by the most that each may still produce.
+    """
+    count = len(programs)
+
+    def of_program(amounts: Floats | Ints) -> Floats:
+        return np.bincount(owner, weights=amounts, minlength=count)[:count]
+
+    finished = requests.status == FINISHED
+    may_come = np.where(finished, 0, requests.max_new_tokens - requests.output_tokens)
+    may_come = np.maximum(0, may_come)
+    missing = np.maximum(0, programs.demand_output_tokens - of_program(requests.output_tokens))
+    calls = of_program(np.ones(len(requests)))
+    usual = of_program(requests.max_new_tokens) / np.maximum(1, calls)
+    unmade = np.maximum(0, programs.demand_requests - calls) * usual
+    shared = of_program(may_come) + unmade
+    part = np.divide(missing, shared, out=np.zeros(count), where=shared > 0)
+    part = np.minimum(1, part)
+    output = requests.output_tokens + may_come * np.append(part, 0.0)[owner]
+    unsent_input = np.maximum(0, programs.demand_input_tokens - of_program(requests.input_tokens))
+    unsent = weights.extend * unsent_input + weights.output * unmade * part
+    return output, np.where(programs.status == FINISHED, 0.0, unsent)
+
+
+def _late(requests: Requests, lost_s: Floats) -> Floats:
+    """How much earlier each call would have been made had those before it lost no time."""
+    late_s = np.zeros(len(requests))
+    before = _predecessors(requests)
+    order = np.argsort(requests.depth, kind="stable")
+    starts = np.flatnonzero(np.diff(requests.depth[order], prepend=-1))
+    for rows in np.split(order, starts[1:]):
+        after = rows[before[rows] >= 0]
+        late_s[after] = late_s[before[after]] + lost_s[before[after]]
+    return late_s
+
+
+def _predecessors(requests: Requests) -> Ints:
+    """The call that each waited for, -1 if for none.
+
+    It is the last to finish before, of the calls of its program one level less deep.
+    """
+    ended = np.flatnonzero(requests.status == FINISHED)
+    count = len(requests)
+    call = np.concatenate([ended, np.arange(count)])
+    asks = np.arange(len(call)) >= len(ended)
+    time_s = np.where(asks, requests.arrival_s[call], requests.finish_s[call])
+    level = requests.depth[call] - asks
+    program = requests.program_id[call]
+    order = np.lexsort((asks, time_s, level, program))
+    position = np.maximum.accumulate(np.where(asks[order], -1, np.arange(len(order))))
+    found = order[position]
+    same = (position >= 0) & (program[found] == program[order]) & (level[found] == level[order])
+    before = np.full(count, -1)
+    asking = asks[order]
+    before[call[order][asking]] = np.where(same, call[found], -1)[asking]
+    return before
+
+
+def _short_of(calls: _Calls, end_s: float, facts: Facts) -> Floats:
+    """What each call was due before ``end_s`` and had not received."""
+    requests, output, alone = calls.requests, calls.output_tokens, calls.alone
+    first_due_s = calls.first_due_s
+    begun = first_due_s < end_s
+    unread = begun & ~(requests.admitted_s < end_s)
+    came = np.where(
+        begun, np.minimum(output, 1 + _ratio(end_s - first_due_s, alone.per_token_s)), 0
+    )
+    last_s = np.where(np.isnan(requests.finish_s), facts.horizon_s, requests.finish_s)
+    part = _ratio(end_s - requests.first_token_s, last_s - requests.first_token_s)
+    later = np.maximum(0, requests.output_tokens - 1) * np.minimum(1, part)
+    got = np.where(requests.first_token_s < end_s, 1 + later, 0)
+    weights = facts.weights
+    return weights.extend * requests.input_tokens * unread + weights.output * np.maximum(
+        0, came - got
+    )
+
+
+def _ratio(amount: Floats, of: Floats | float) -> Floats:
+    """``amount / of``, infinite if ``of`` is 0."""
+    shape = np.broadcast_to(of, amount.shape)
+    return np.divide(amount, shape, out=np.full(amount.shape, np.inf), where=shape > 0)
+
+
+def _never_made(
+    calls: _Calls, programs: Programs, owner: Ints, unsent: Floats, end_s: float, facts: Facts
+) -> Floats:
+    """What each program would have asked for before ``end_s`` in calls that it never made."""
+    known = owner < len(programs)
+    owner = owner[known]
+    held_s = np.zeros(len(programs))
+    np.maximum.at(held_s, owner, (calls.late_s + calls.alone.lost_s)[known])
+    age_s = end_s - programs.arrival_s
+    reached_s = facts.horizon_s - programs.arrival_s - held_s
+    cut = np.flatnonzero((unsent > 0) & (reached_s < age_s))
+    due = np.zeros(len(programs))
+    weights = facts.weights
+    cost = weights.extend * calls.requests.input_tokens + weights.output * calls.output_tokens
+    cost = cost[known]
+    whole = np.bincount(owner, weights=cost, minlength=len(programs)) + unsent
+    call_age_s = calls.first_due_s[known] - programs.arrival_s[owner]
+    done = programs.status[owner] == FINISHED
+    for client in np.unique(programs.client[cut]):
+        own = cut[programs.client[cut] == client]
+        like = done & (programs.client[owner] == client)
+        like = like if like.any() else done
+        asked = _part_by(call_age_s[like], cost[like], age_s[own])
+        asked -= _part_by(call_age_s[like], cost[like], reached_s[own])
+        due[own] = np.minimum(unsent[own], whole[own] * asked)
+    return due
+
+
+def _part_by(ages_s: Floats, amounts: Floats, at_s: Floats) -> Floats:
+    """Which part of the amounts comes before each age; none of nothing."""
+    if not amounts.sum():
+        return np.zeros(len(at_s))
+    order = np.argsort(ages_s, kind="stable")
+    total = np.concatenate([[0.0], np.cumsum(amounts[order])])
+    part: Floats = total[np.searchsorted(ages_s[order], at_s, "left")] / total[-1]
+    return part

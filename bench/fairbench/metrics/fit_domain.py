@@ -1,0 +1,37 @@
+"""How much of a run's iterations lie outside what its timing profile was fitted to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairbench.metrics.records import Facts, Service
+from fairbench.metrics.tables import Tables
+
+WARN_ABOVE = 0.1
+
+
+def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
+    """Share of the workers' busy time in decode steps of a larger batch, or of more context.
+
+    NaN if nothing was run, or if nobody knows what the profile was fitted to. Of a stretch of
+    steps whose context grows over the limit the steps beyond it count.
+    """
+    if facts.fit is None:
+        return float("nan")
+    log = _stretches(tables.service)
+    busy_s = log.end_s - log.start_s
+    limit = facts.fit.context_tokens or np.inf
+    within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
+    beyond = 1 - np.clip(within, 0, log.steps) / log.steps
+    outside = np.where(log.batch_size > facts.fit.decode_batch, 1.0, beyond)
+    outside[log.context_tokens == 0] = 0.0  # prefill
+    return float((outside * busy_s).sum() / busy_s.sum()) if busy_s.sum() else float("nan")
+
+
+def _stretches(log: Service) -> Service:
+    """One row for each stretch of a worker's batch, whatever the number of clients in it."""
+    order = np.lexsort((log.start_s, log.worker))
+    worker, start_s = log.worker[order], log.start_s[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (worker[1:] != worker[:-1]) | (start_s[1:] != start_s[:-1])
+    return log.take(order[new])

@@ -1,0 +1,71 @@
+"""How long calls would have taken, had nothing held them back, as far as a run's own records tell.
+
+Nothing but the tables is asked, so that simulated, live, stored and other people's runs are judged
+alike: a call is compared with the fastest that the run itself has to show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbench.metrics.records import FINISHED, REFUSED, Floats, Ints, Requests
+
+FASTEST = 3  # which answer gives the pace: one or two that are faster may be hiccups of a stream
+MANY_TOKENS = 16  # in an answer; the pace of shorter ones is mostly rounding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unhindered:
+    """Seconds that each call would have taken: to the first token, for every later one, in all.
+
+    ``lost_s`` is how much longer it did take, or has taken when the run ended.
+    """
+
+    first_token_s: Floats
+    per_token_s: float
+    latency_s: Floats
+    lost_s: Floats
+
+
+def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
+    """Every call as if it had been alone; ``output_tokens`` is the true length of each answer.
+
+    The first token after the least time in which the run answered a call with as much to compute
+    or more (of one never admitted all input), the others at the pace of one of the fastest answers.
+    """
+    first_s, pace_s = first_token_alone_s(requests), _pace(requests)
+    latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
+    ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
+    taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
+    # Nothing of a refused call was ever under way.
+    lost_s = np.where(requests.status == REFUSED, taken_s, np.maximum(0.0, taken_s - latency_s))
+    return Unhindered(first_s, pace_s, latency_s, lost_s)
+
+
+def first_token_alone_s(requests: Requests) -> Floats:
+    """The least time to a first token of the calls with at least as much to compute as each."""
+    answered = ~np.isnan(requests.first_token_s)
+    if not answered.any():
+        return np.zeros(len(requests))
+    computed: Ints = np.where(
+        np.isnan(requests.admitted_s), requests.input_tokens, requests.extend_tokens
+    )
+    order = np.argsort(computed[answered], kind="stable")
+    waited_s = (requests.first_token_s - requests.arrival_s)[answered][order]
+    least_s = np.minimum.accumulate(waited_s[::-1])[::-1]
+    found = np.searchsorted(computed[answered][order], computed, "left")
+    result: Floats = least_s[np.minimum(found, len(least_s) - 1)]
+    return result
+
+
+def _pace(requests: Requests) -> float:
+    """Seconds for a token after the first, in one of the fastest answers."""
+    for least in (MANY_TOKENS, 2):
+        chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
+        if chosen.any():
+            spent_s = (requests.finish_s - requests.first_token_s)[chosen]
+            pace = np.sort(spent_s / (requests.output_tokens[chosen] - 1))
+            return float(pace[min(FASTEST, len(pace)) - 1])
+    return 0.0

@@ -1,0 +1,45 @@
+"""A token bucket a client before the cluster: what is over its rate is refused at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+
+class TokenBucket(LocalScheduler):
+    """Each client has ``burst`` tokens at most, and gets ``rate_per_min`` of them a minute.
+
+    A request takes one, or is refused. The rest goes in order of arrival. InferGrid's gateway does
+    so (coconut-labs/infergrid @a8d3ea8).
+    """
+
+    name = "token-bucket"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``rate_per_min`` and ``burst`` are requests of one client."""
+
+        rate_per_min: Annotated[float, Gt(0)] = 600.0
+        burst: Annotated[float, Ge(1)] = 10.0
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._filled: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted
+
+    def accepts(self, request: Request, now_s: float) -> bool:
+        tokens, counted_s = self._filled.get(request.client, (self.params.burst, now_s))
+        gained = (now_s - counted_s) * self.params.rate_per_min / 60
+        tokens = min(self.params.burst, tokens + gained)
+        accepted = tokens >= 1
+        self._filled[request.client] = (tokens - accepted, now_s)
+        return accepted
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        waiting = view.queue_order()
+        while (request := next(waiting, None)) is not None:
+            yield request

@@ -1,0 +1,10 @@
+"""Quanta: how often a client in debt is granted one until it is in credit."""
+
+from __future__ import annotations
+
+
+def rounds_to_credit(credit: float, quantum: float) -> float:
+    """How many quanta lift a credit of at most 0 above 0: as few as that takes, summed at once."""
+    rounds = -credit // quantum + 1
+    # By weight a quantum may be no whole number, and a quotient of such is rounded.
+    return rounds if rounds * quantum > -credit else rounds + 1

@@ -1,0 +1,60 @@
+"""What stands before an engine's scheduler: HTTP and tokenizer, one request at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from fairbench.hardware.timing import PS_PER_MS, Frontend
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.sequence import Sequence
+
+
+class FrontendQueue:
+    """Passes requests on in the order they come, each after its turn and the way in and out.
+
+    The process is one: while it works on a request the next waits, and so does an answer's first
+    token. What an answer takes on its way out otherwise is counted on the way in, where it delays
+    the same latencies. Without costs everything passes at once.
+    """
+
+    def __init__(
+        self, clock: Clock, costs: Frontend, key: int, pass_on: Callable[[Sequence], None]
+    ) -> None:
+        self._clock = clock
+        self._costs = costs
+        self._key = key
+        self._pass_on = pass_on
+        self._free_ps = 0
+        self._held: dict[Sequence, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._held)
+
+    def enter(self, sequence: Sequence) -> None:
+        """A request arrives at the server."""
+        if self._costs == Frontend():
+            self._pass_on(sequence)
+            return
+        costs = self._costs
+        turn_ms = costs.request_ms + costs.token_ms * sequence.request.input_tokens
+        self._free_ps = max(self._clock.now_ps, self._free_ps) + round(turn_ms * PS_PER_MS)
+        self._held[sequence] = None
+        at_ps = self._free_ps + round(costs.delay_ms * PS_PER_MS)
+        self._clock.at(at_ps, ARRIVE, self._key, partial(self._leave, sequence))
+
+    def out_ps(self, now_ps: int) -> int:
+        """When a token that the engine has ready now goes out."""
+        return max(now_ps, self._free_ps)
+
+    def withdraw(self, sequence: Sequence) -> bool:
+        """Nobody wants it any more; False if it is not here."""
+        return self._held.pop(sequence, sequence) is None
+
+    def _leave(self, sequence: Sequence) -> None:
+        if sequence in self._held:
+            del self._held[sequence]
+            self._pass_on(sequence)

@@ -1,0 +1,17 @@
+"""Parts of prefill work in one engine iteration."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairbench.sim.sequence import Sequence
+
+
+class Prefill(NamedTuple):
+    """One sequence's part of an iteration. ``last``: its prompt is complete after it."""
+
+    sequence: Sequence
+    cached: int
+    tokens: int
+    first: bool
+    last: bool

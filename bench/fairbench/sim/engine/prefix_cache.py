@@ -1,0 +1,67 @@
+"""What a waiting queue asks of a KV cache, whatever its engine stores prefixes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from fairbench.core import Prompt
+from fairbench.schedulers.prefix_tree import Place
+
+
+class CacheNode(Protocol):
+    """The end of a cached prefix of ``depth`` tokens."""
+
+    @property
+    def depth(self) -> int: ...
+
+
+N = TypeVar("N", bound=CacheNode)
+
+
+class Waiter(Protocol[N]):
+    """A waiting request attached to the node where its match ended when it was last matched."""
+
+    prompt: Prompt
+    total: int
+    node: N | None
+    place: Place
+
+    def touched_at(self, refresh: int) -> tuple[int, int]:
+        """Its place in the list in which the last refresh touched it."""
+        ...
+
+
+class PrefixCache(Protocol[N]):
+    """Cached prefixes, and the waiting requests attached to them.
+
+    ``on_moved`` hears of a waiter whose match has changed, once it is attached.
+    """
+
+    root: N
+    on_moved: Callable[[Waiter[N]], None] | None
+    refresh_stamp: int
+
+    def next_stamp(self) -> int:
+        """A new, latest access stamp."""
+        ...
+
+    def attach(self, waiter: Waiter[N]) -> None:
+        """Match a waiting request, from where its last match ended, if it had one."""
+        ...
+
+    def detach(self, waiter: Waiter[N]) -> None:
+        """Forget a waiting request."""
+        ...
+
+    def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
+        """Walk on from ``node``, which ends at ``place`` of the prompt, to depth ``limit``."""
+        ...
+
+    def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
+        """``descend`` from the root."""
+        ...
+
+    def touch(self, node: N) -> None:
+        """A candidate or the head of the queue looks at the path to ``node``."""
+        ...

@@ -1,0 +1,77 @@
+"""The second part of a vLLM step: waiting requests, in the scheduler's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.core import PS_PER_S, Request
+from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import Tried, drive, never
+from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.vllm.block_tree import BlockNode
+from fairbench.sim.engine.vllm.booking import Booking
+from fairbench.sim.engine.vllm.running import RunningList, Step
+from fairbench.sim.engine.waiting import WaitingQueue
+
+
+class Admission:
+    """Admits into a step. In vLLM the first request that does not fit ends the pass, which is what
+    ``fcfs`` does; another scheduler decides that itself.
+    """
+
+    def __init__(
+        self,
+        limits: VLLMLimits,
+        running: RunningList,
+        waiting: WaitingQueue[BlockNode],
+        booking: Booking,
+    ) -> None:
+        self._limits = limits
+        self._running = running
+        self._waiting = waiting
+        self._booking = booking
+
+    def run(
+        self,
+        step: Step,
+        scheduler: LocalScheduler,
+        now_ps: int,
+        preempt: Callable[[Request], bool] = never,
+    ) -> None:
+        """One pass: what is admitted gets a chunk of the step."""
+
+        def try_admit(request: Request) -> Tried:
+            if step.budget <= 0:
+                return Tried.OVER
+            if self._is_full:
+                return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
+            if not self._try(request, step):
+                return Tried.NO_ROOM
+            sequence = self._waiting.sequence_of(request)
+            self._waiting.admit(request)
+            self._booking.admit(sequence, scheduler, now_ps)
+            over = step.budget <= 0 or (self._is_full and not scheduler.preempts)
+            return Tried.LAST if over else Tried.ADMITTED
+
+        try:
+            drive(scheduler.select(self._waiting, now_ps / PS_PER_S), try_admit, preempt)
+        finally:
+            self._waiting.end_pass()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._running) >= self._limits.max_num_seqs
+
+    def _try(self, request: Request, step: Step) -> bool:
+        sequence = self._waiting.sequence_of(request)
+        node, place = self._waiting.match(request)
+        left = sequence.total - node.depth
+        tokens = min(left, step.budget)
+        if not self._running.admit(sequence, node, place, node.depth + tokens):
+            return False
+        sequence.node, sequence.filled = None, node.depth
+        last = tokens == left
+        step.chunks.append(Prefill(sequence, node.depth, tokens, first=True, last=last))
+        step.budget -= tokens
+        return True

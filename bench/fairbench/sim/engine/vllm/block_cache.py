@@ -1,0 +1,158 @@
+"""vLLM's KV memory: blocks, a prefix cache of full ones, and the free list in order of eviction."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from fairbench.core import Prompt
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.sim.engine.vllm.block_tree import (
+    Block,
+    BlockNode,
+    BlockTree,
+    Waiter,
+    file,
+    prefix_of,
+    unfile,
+)
+
+
+class BlockCache:
+    """``blocks`` blocks of ``block_size`` tokens. ``on_evict(prefix, tokens)`` hears of evictions.
+
+    vLLM's free list has the blank blocks at its head and the cached ones behind them, least
+    recently used first: what is given back full goes to the tail, what is not to the head. So the
+    blank ones need only be counted. Without ``prefix_caching`` all are blank.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        on_evict: Callable[[Prompt, int], None] | None = None,
+        *,
+        prefix_caching: bool = True,
+    ) -> None:
+        self.blocks = self.blank = blocks
+        self.block_size = block_size
+        self.on_evict = on_evict
+        self.prefix_caching = prefix_caching
+        self.tree = BlockTree(block_size)
+        self.root = self.tree.root
+        self.unused: OrderedDict[Block, None] = OrderedDict()  # cached, next to be evicted first
+        self.on_moved: Callable[[Waiter], None] | None = None
+        self.refresh_stamp = 0
+        self._stamp = 0
+
+    # In tokens, for whoever knows nothing of blocks.
+
+    @property
+    def capacity(self) -> int:
+        """All of the memory, in tokens."""
+        return self.blocks * self.block_size
+
+    @property
+    def free(self) -> int:
+        """Tokens of memory with nothing in it."""
+        return self.blank * self.block_size
+
+    @property
+    def evictable(self) -> int:
+        """Cached tokens that nobody uses."""
+        return len(self.unused) * self.block_size
+
+    # Blocks.
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that a request could get."""
+        return self.blank + len(self.unused)
+
+    def take(self, count: int) -> list[Block]:
+        """Blocks for a request, blank ones first. They must be there."""
+        taken = [Block() for _ in range(min(count, self.blank))]
+        self.blank -= len(taken)
+        while len(taken) < count:
+            block, _ = self.unused.popitem(last=False)
+            self._evict(block)
+            block.users = 1
+            taken.append(block)
+        return taken
+
+    def use(self, block: Block) -> None:
+        """One more request uses a cached block."""
+        if not block.users:
+            del self.unused[block]
+        block.users += 1
+
+    def give_back(self, blocks: Iterable[Block]) -> None:
+        """A request is done with its blocks, which are named from the last to the first."""
+        for block in blocks:
+            block.users -= 1
+            if not block.users:
+                if block.node is None:
+                    self.blank += 1
+                else:
+                    self.unused[block] = None
+
+    def store(self, node: BlockNode, prompt: Prompt, place: Place, block: Block) -> Place:
+        """A block is full: it can be found from now on, behind ``node``. Returns its end."""
+        end = self.tree.store(node, prompt, place, block)
+        child = block.node
+        assert child is not None
+        if len(child.blocks) == 1 and (group := node.awaited.get(child.key)):
+            for waiter in list(group):
+                self._moved(waiter)
+        return end
+
+    def _evict(self, block: Block) -> None:
+        node = self.tree.drop(block)
+        if node is None:
+            return
+        if self.on_evict is not None:
+            self.on_evict(prefix_of(node), self.block_size)
+        parent = node.parent
+        assert parent is not None
+        for waiter in list(node.waiters):
+            unfile(waiter, self.block_size)
+            file(waiter, parent, self.block_size)
+            self._moved(waiter)
+
+    # What a waiting queue asks (a PrefixCache).
+
+    def descend(
+        self, node: BlockNode, prompt: Prompt, place: Place, limit: int
+    ) -> tuple[BlockNode, Place]:
+        """The longest cached prefix of whole blocks, at most ``limit`` tokens, from ``node`` on."""
+        return self.tree.descend(node, prompt, place, limit)
+
+    def match(self, prompt: Prompt, limit: int) -> tuple[BlockNode, Place]:
+        """``descend`` from the root."""
+        return self.tree.descend(self.root, prompt, (0, 0), limit)
+
+    def touch(self, node: BlockNode) -> None:
+        """Nothing: in vLLM a look does not count as use."""
+
+    def next_stamp(self) -> int:
+        """A new, latest stamp."""
+        self._stamp += 1
+        return self._stamp
+
+    def attach(self, waiter: Waiter) -> None:
+        """Match a waiting request, from where its last match ended, if it had one."""
+        start, place = self.root, (0, 0)
+        if waiter.node is not None:
+            start, place = waiter.node, waiter.place
+            unfile(waiter, self.block_size)
+        node, _ = self.tree.descend(start, waiter.prompt, place, waiter.total - 1)
+        file(waiter, node, self.block_size)
+
+    def detach(self, waiter: Waiter) -> None:
+        """Forget a waiting request."""
+        unfile(waiter, self.block_size)
+        waiter.node = None
+
+    def _moved(self, waiter: Waiter) -> None:
+        if self.on_moved is not None:
+            self.on_moved(waiter)

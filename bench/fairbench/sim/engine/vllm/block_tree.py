@@ -1,0 +1,152 @@
+"""The cached blocks of a pool, by the prefix that each ends: vLLM's chained block hashes as a tree.
+
+Two blocks have the same hash in vLLM exactly if they hold the same tokens behind the same tokens;
+here, if their prompts lead to the same node. Several blocks may hold the same: vLLM keeps both.
+"""
+
+from __future__ import annotations
+
+from fairbench.core import Prompt, Segment
+from fairbench.schedulers.prefix_tree import Place, Slice, place_at
+from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
+
+Key = tuple[Slice, ...]  # the tokens of one block
+
+
+class Block:
+    """Memory for some tokens. ``node`` is set once it is full and can be found."""
+
+    __slots__ = ("node", "users")
+
+    def __init__(self) -> None:
+        self.users = 1
+        self.node: BlockNode | None = None
+
+
+class BlockNode:
+    """A prefix of whole blocks, ``depth`` tokens long, and the blocks that hold its last part."""
+
+    __slots__ = ("awaited", "blocks", "children", "depth", "key", "parent", "waiters")
+
+    def __init__(self, parent: BlockNode | None, key: Key, depth: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.depth = depth
+        self.children: dict[Key, BlockNode] = {}
+        self.blocks: dict[Block, None] = {}  # the first is the one that is used
+        self.waiters: dict[Waiter, None] = {}  # whose match ends here
+        self.awaited: dict[Key, dict[Waiter, None]] = {}  # the same, by what would extend it
+
+
+Waiter = AnyWaiter[BlockNode]
+
+
+class BlockTree:
+    """Nodes of blocks of ``block_size`` tokens. A node exists while a block holds its last part."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.root = BlockNode(None, (), 0)
+
+    def descend(
+        self, node: BlockNode, prompt: Prompt, place: Place, limit: int
+    ) -> tuple[BlockNode, Place]:
+        """Walk on from ``node``, which ends at ``place`` of the prompt: at most to ``limit``."""
+        size = self.block_size
+        while node.children and node.depth + size <= limit:
+            key, end = next_block(prompt, place, size)
+            child = node.children.get(key)
+            if child is None:
+                break
+            node, place = child, end
+        return node, place
+
+    def store(self, node: BlockNode, prompt: Prompt, place: Place, block: Block) -> Place:
+        """``block`` is full and follows ``node`` in the prompt; returns the place behind it."""
+        key, end = next_block(prompt, place, self.block_size)
+        child = node.children.get(key)
+        if child is None:
+            child = node.children[key] = BlockNode(node, key, node.depth + self.block_size)
+        child.blocks[block] = None
+        block.node = child
+        return end
+
+    def drop(self, block: Block) -> BlockNode | None:
+        """``block`` is overwritten. Returns its node if no other block holds the same.
+
+        By then the node has no children: whoever used a later block used one of these as well, and
+        gave it back later.
+        """
+        node, block.node = block.node, None
+        assert node is not None
+        del node.blocks[block]
+        if node.blocks:
+            return None
+        assert not node.children, "a prefix goes after what follows it"
+        assert node.parent is not None
+        del node.parent.children[node.key]
+        return node
+
+
+def next_block(prompt: Prompt, place: Place, tokens: int) -> tuple[Key, Place]:
+    """The slices of ``tokens`` tokens from ``place`` on, which must be there, and their end."""
+    index, offset = place
+    key, length = prompt[index]
+    if length - offset > tokens:  # most often a block lies within one segment
+        return ((key, offset, tokens),), (index, offset + tokens)
+    slices = []
+    while True:
+        taken = min(length - offset, tokens)
+        if taken:
+            slices.append((key, offset, taken))
+        tokens -= taken
+        if offset + taken == length:
+            index, offset = index + 1, 0
+        else:
+            offset += taken
+        if not tokens:
+            return tuple(slices), (index, offset)
+        key, length = prompt[index]
+
+
+def prefix_of(node: BlockNode) -> Prompt:
+    """All tokens up to the end of ``node``, as a prompt."""
+    keys: list[Key] = []
+    at: BlockNode | None = node
+    while at is not None:
+        keys.append(at.key)
+        at = at.parent
+    segments: list[Segment] = []
+    for slices in reversed(keys):
+        for key, start, length in slices:
+            if start:
+                segments[-1] = Segment(key, start + length)
+            else:
+                segments.append(Segment(key, length))
+    return tuple(segments)
+
+
+# Waiting requests, attached where their match ended.
+
+
+def file(waiter: Waiter, node: BlockNode, block_size: int) -> None:
+    """The match of ``waiter`` ends at ``node``."""
+    waiter.node = node
+    waiter.place = place_at(waiter.prompt, node.depth)
+    node.waiters[waiter] = None
+    if node.depth + block_size < waiter.total:
+        key, _ = next_block(waiter.prompt, waiter.place, block_size)
+        node.awaited.setdefault(key, {})[waiter] = None
+
+
+def unfile(waiter: Waiter, block_size: int) -> None:
+    """Undo ``file``."""
+    node = waiter.node
+    assert node is not None
+    del node.waiters[waiter]
+    if node.depth + block_size < waiter.total:
+        key, _ = next_block(waiter.prompt, waiter.place, block_size)
+        group = node.awaited[key]
+        del group[waiter]
+        if not group:
+            del node.awaited[key]

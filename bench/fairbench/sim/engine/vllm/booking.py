@@ -1,0 +1,63 @@
+"""What is written down of admissions and of the prompts computed in a vLLM step."""
+
+from __future__ import annotations
+
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.records.service_log import PrefillShare
+from fairbench.sim.sequence import NEVER, Sequence
+
+
+class Booking:
+    """Tells first computations from repeated ones.
+
+    A request may lose its memory while its prompt is being computed: then the rest of that prompt
+    is still computed for the first time.
+    """
+
+    def __init__(self) -> None:
+        self._reached: dict[Sequence, int] = {}  # tokens of a preempted prompt computed before
+
+    def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
+        """Record an admission and charge it. ``sequence.filled`` is what is cached."""
+        extend = sequence.total - sequence.filled
+        recompute = sequence.admitted_ps != NEVER
+        if recompute:
+            sequence.readmitted_ps = now_ps
+            sequence.recompute_tokens += extend - self._fresh(sequence, sequence.filled, extend)
+        else:
+            sequence.admitted_ps = now_ps
+            sequence.cached_tokens, sequence.extend_tokens = sequence.filled, extend
+        scheduler.on_admitted(sequence.request, extend, recompute)
+
+    def preempt(self, sequence: Sequence, decoding: bool) -> None:
+        """It loses its memory."""
+        reached = sequence.request.input_tokens if decoding else sequence.filled
+        self._reached[sequence] = max(reached, self._reached.get(sequence, 0))
+
+    def finish(self, sequence: Sequence) -> None:
+        """It is over."""
+        self._reached.pop(sequence, None)
+
+    def shares(self, chunks: list[Prefill]) -> dict[str, PrefillShare]:
+        """What the chunks of a step book, by client."""
+        shares: dict[str, PrefillShare] = {}
+        for sequence, cached, tokens, first, last in chunks:
+            client = sequence.request.client
+            if (share := shares.get(client)) is None:
+                share = shares[client] = PrefillShare()
+            fresh = self._fresh(sequence, cached, tokens)
+            share.extend_tokens += fresh
+            share.recompute_tokens += tokens - fresh
+            if first and not sequence.retractions:
+                share.input_tokens += sequence.request.input_tokens
+                share.extend_charged_tokens += sequence.extend_tokens
+            share.output_tokens += last
+        return shares
+
+    def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
+        """How many of ``tokens`` tokens behind ``cached`` are computed for the first time."""
+        if not sequence.retractions:
+            return tokens
+        end = min(cached + tokens, sequence.request.input_tokens)
+        return max(end - max(cached, self._reached[sequence]), 0)

@@ -1,0 +1,200 @@
+"""What runs on a vLLM worker, and the first part of a step: tokens and blocks for what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.schedulers.views import ClientLoad, Running, client_load
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.vllm.block_cache import BlockCache
+from fairbench.sim.engine.vllm.block_tree import BlockNode
+from fairbench.sim.engine.vllm.phases import Phases
+from fairbench.sim.engine.vllm.tables import BlockTables
+from fairbench.sim.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step computes. ``budget``: tokens that are left of it.
+
+    ``stalled`` are decoding sequences that get nothing: one before them in the list was itself
+    preempted for want of memory, where a scheduler's retraction order makes that possible.
+    """
+
+    budget: int
+    chunks: list[Prefill] = field(default_factory=list)
+    decodes: int = 0
+    preempted: bool = False
+    stalled: list[Sequence] = field(default_factory=list)
+
+
+class RunningList:
+    """vLLM's running list: in order of admission, prefilling ones included.
+
+    Only the last may be prefilling: while a prompt is incomplete it takes what is left of every
+    budget, so that nothing is admitted. The others decode, in ``batch``.
+    """
+
+    def __init__(self, cache: BlockCache, limits: VLLMLimits) -> None:
+        self.sequences: list[Sequence] = []
+        self.batch = RunningBatch()
+        self.tables = BlockTables(
+            cache,
+            reserve_full=limits.scheduler_reserve_full_isl,
+            watermark_blocks=limits.watermark_blocks,
+        )
+        self._cache = cache
+        self._phases = Phases(cache.block_size)
+        self._seats: dict[Sequence, int] = {}
+        self._admitted = 0
+        self._memory_step = 0  # steps before this one have their blocks
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    # Members.
+
+    def admit(self, sequence: Sequence, node: BlockNode, place: Place, tokens: int) -> bool:
+        """Blocks for its first ``tokens``, cached up to ``node``, and a place at the end.
+
+        False if there is no memory.
+        """
+        alone = not self.sequences
+        if not self.tables.admit(sequence, node, place, tokens, alone=alone):
+            return False
+        self._admitted += 1
+        self._seats[sequence] = self._admitted
+        self.sequences.append(sequence)
+        return True
+
+    def decode(self, sequence: Sequence) -> None:
+        """Its prompt is complete: it decodes from the next step on."""
+        batch = self.batch
+        batch.join(sequence)
+        context = sequence.request.input_tokens + sequence.produced
+        self._phases.join(sequence, batch.steps, context, self._seats[sequence])
+
+    def pause(self, sequence: Sequence) -> None:
+        """It does not decode any more, or sits out a step: then ``decode`` ends that."""
+        self.batch.leave(sequence)
+        self._phases.leave(sequence)
+
+    def finished(self) -> list[Sequence]:
+        """Those that are done with the step that ended, in running order."""
+        return sorted(self.batch.finished(), key=self._seats.__getitem__)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It is over or preempted: its blocks are free."""
+        if sequence in self.batch.sequences:
+            self.pause(sequence)
+        self.sequences.remove(sequence)
+        del self._seats[sequence]
+        self.tables.give_back(sequence)
+
+    # A step.
+
+    def schedule(self, step: Step, preempt: Callable[[], Sequence]) -> None:
+        """Tokens and blocks for what runs. ``preempt`` takes one out and returns it."""
+        batch = self.batch
+        new = batch.steps == self._memory_step  # not if the step is decided a second time
+        beginning = self._phases.count(batch.steps) if new else 0
+        budget = step.budget - len(batch)
+        last = self.sequences[-1] if len(self.sequences) > len(batch) else None
+        tokens = 0
+        if last is not None:
+            tokens = min(last.total - last.filled, budget)
+            beginning += self.tables.missing(last, last.filled + tokens)
+        if beginning > self._cache.free_blocks:
+            self._schedule_in_need(step, preempt)
+            return
+        self.provide(batch.steps + 1)
+        step.budget, step.decodes = budget, len(batch)
+        if last is not None and tokens:
+            self._extend(step, last, tokens)
+
+    def provide(self, steps: int) -> None:
+        """Give the decoding sequences the blocks of all steps before this one."""
+        for step in range(self._memory_step, steps):
+            for sequence in self._phases.beginning(step):
+                self.tables.add_block(sequence)
+            for sequence in self._phases.filling(step):
+                self.tables.store_block(sequence)
+        self._memory_step = max(self._memory_step, steps)
+
+    def steps_ahead(self, blocks: int, most: int) -> int:
+        """How many more steps need at most so many blocks, after those that have theirs."""
+        return self._phases.steps_within(self._memory_step, blocks, most)
+
+    def _extend(self, step: Step, sequence: Sequence, tokens: int) -> None:
+        assert self.tables.grow(sequence, sequence.filled + tokens)
+        last = sequence.filled + tokens == sequence.total
+        step.chunks.append(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
+        step.budget -= tokens
+
+    def _schedule_in_need(self, step: Step, preempt: Callable[[], Sequence]) -> None:
+        """One by one: not all that they need is there."""
+        scheduled: dict[Sequence, int] = {}
+        index = 0
+        while index < len(self.sequences) and step.budget > 0:
+            sequence = self.sequences[index]
+            has, needs = self._needs(sequence)
+            tokens = min(needs, step.budget)
+            while not self.tables.grow(sequence, has + tokens):
+                victim = preempt()
+                step.preempted = True
+                step.budget += scheduled.pop(victim, 0)
+                if victim is sequence:
+                    break
+            if sequence not in self._seats:
+                break
+            scheduled[sequence] = tokens
+            step.budget -= tokens
+            index = self.sequences.index(sequence) + 1
+        self._memory_step = self.batch.steps + 1
+        for sequence, tokens in scheduled.items():
+            if sequence in self.batch.sequences:
+                step.decodes += 1
+            else:
+                step.budget += tokens
+                self._extend(step, sequence, tokens)
+        step.stalled = [s for s in self.batch.sequences if s not in scheduled]
+
+    def _needs(self, sequence: Sequence) -> tuple[int, int]:
+        """Tokens that it has computed, and those that it has yet to, to have all of them."""
+        if sequence in self.batch.sequences:
+            return sequence.request.input_tokens + self.batch.produced(sequence) - 1, 1
+        return sequence.filled, sequence.total - sequence.filled
+
+
+class RunningListView:
+    """A RunningView of it. Nothing is kept free for outputs to come."""
+
+    def __init__(self, running: RunningList, cache: BlockCache) -> None:
+        self._running = running
+        self._cache = cache
+
+    @property
+    def free_tokens(self) -> int:
+        return self._cache.free + self._cache.evictable
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[Running]:
+        running = self._running
+        for sequence in list(running.sequences):
+            if sequence in running.batch.sequences:
+                produced = running.batch.produced(sequence)
+                held = sequence.request.input_tokens + produced
+            elif sequence in running.sequences:
+                produced, held = sequence.produced, sequence.filled
+            else:
+                continue  # preempted during this walk
+            yield Running(sequence.request, produced, held, 0)
+
+    def load(self, client: str) -> ClientLoad:
+        return client_load(self, client)

@@ -1,0 +1,112 @@
+"""Block tables: which blocks a running sequence has, and which of them can be found by others."""
+
+from __future__ import annotations
+
+from fairbench.core import Prompt
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.sim.engine.vllm.block_cache import BlockCache
+from fairbench.sim.engine.vllm.block_tree import Block, BlockNode
+from fairbench.sim.sequence import Sequence
+
+
+class Table:
+    """The blocks of one sequence. Those up to ``node`` are full and stored; it ends at ``place``."""
+
+    __slots__ = ("blocks", "node", "place", "prompt")
+
+    def __init__(self, prompt: Prompt, node: BlockNode, place: Place) -> None:
+        self.prompt = prompt  # with all of the outputs to come
+        self.blocks: list[Block] = []
+        self.node = node
+        self.place = place
+
+
+class BlockTables:
+    """The tables of what runs. As in vLLM, a block is stored when a step is scheduled that will
+    fill it, so that others may find it in that very step.
+    """
+
+    def __init__(self, cache: BlockCache, *, reserve_full: bool, watermark_blocks: int) -> None:
+        self._cache = cache
+        self._size = cache.block_size
+        self._reserve_full = reserve_full
+        self._watermark = watermark_blocks
+        self._tables: dict[Sequence, Table] = {}
+
+    def admit(
+        self, sequence: Sequence, node: BlockNode, place: Place, tokens: int, *, alone: bool
+    ) -> bool:
+        """Blocks for the first ``tokens`` of its prompt, of which those up to ``node`` are cached.
+
+        False, and nothing is done, if they are not there. ``alone``: nothing else is running.
+        """
+        cached = _path_blocks(node)
+        unused = sum(not block.users for block in cached)
+        whole = sequence.total if self._reserve_full else tokens
+        wanted = -(-whole // self._size) - len(cached) + unused
+        if not alone:
+            wanted += self._watermark
+        if wanted > self._cache.free_blocks:
+            return False
+        for block in cached:
+            self._cache.use(block)
+        table = Table((*sequence.request.prompt, sequence.output), node, place)
+        table.blocks = cached
+        self._tables[sequence] = table
+        self._extend(table, tokens)
+        return True
+
+    def missing(self, sequence: Sequence, tokens: int) -> int:
+        """Blocks that it lacks to hold ``tokens`` tokens."""
+        return max(-(-tokens // self._size) - len(self._tables[sequence].blocks), 0)
+
+    def grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Blocks for its first ``tokens`` tokens; False if they are not there."""
+        if self.missing(sequence, tokens) > self._cache.free_blocks:
+            return False
+        self._extend(self._tables[sequence], tokens)
+        return True
+
+    def add_block(self, sequence: Sequence) -> None:
+        """One more block, which must be there."""
+        self._tables[sequence].blocks += self._cache.take(1)
+
+    def store_block(self, sequence: Sequence) -> None:
+        """One more of its blocks is full."""
+        if self._cache.prefix_caching:
+            self._store(self._tables[sequence])
+
+    def give_back(self, sequence: Sequence) -> None:
+        """It is over or preempted. Its last block will be evicted first."""
+        self._cache.give_back(reversed(self._tables.pop(sequence).blocks))
+
+    def blocks(self, sequence: Sequence) -> list[Block]:
+        """The blocks of a running sequence, first to last."""
+        return self._tables[sequence].blocks
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def _extend(self, table: Table, tokens: int) -> None:
+        short = -(-tokens // self._size) - len(table.blocks)
+        if short > 0:
+            table.blocks += self._cache.take(short)
+        if self._cache.prefix_caching:
+            while table.node.depth + self._size <= tokens:
+                self._store(table)
+
+    def _store(self, table: Table) -> None:
+        block = table.blocks[table.node.depth // self._size]
+        table.place = self._cache.store(table.node, table.prompt, table.place, block)
+        assert block.node is not None
+        table.node = block.node
+
+
+def _path_blocks(node: BlockNode) -> list[Block]:
+    """The blocks that vLLM would use for the prefix that ends at ``node``, first to last."""
+    found: list[Block] = []
+    while node.parent is not None:
+        found.append(next(iter(node.blocks)))
+        node = node.parent
+    found.reverse()
+    return found

@@ -1,0 +1,41 @@
+"""When an idle worker asks its scheduler again, although nothing has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from fairbench.core import PS_PER_S
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.views import WaitingView
+from fairbench.sim.clock import DECIDE, Clock
+
+
+class WakeUp:
+    """Calls ``awake`` when a scheduler that leaves room unused wants to be asked again."""
+
+    def __init__(self, clock: Clock, index: int, awake: Callable[[], None]) -> None:
+        self._clock = clock
+        self._index = index
+        self._awake = awake
+        self._wake_ps: int | None = None
+
+    def rest(self, scheduler: LocalScheduler, waiting: WaitingView) -> None:
+        """The worker is idle. Who waits was left out by the scheduler's own wish."""
+        if scheduler.work_conserving:
+            return
+        now_ps = self._clock.now_ps
+        wake_s = scheduler.wake_s(waiting, now_ps / PS_PER_S)
+        if wake_s is not None:
+            self._at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
+
+    def _at(self, time_ps: int) -> None:
+        """One such time is enough, the earliest."""
+        if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
+            self._wake_ps = time_ps
+            self._clock.at(time_ps, DECIDE, self._index, self._wake)
+
+    def _wake(self) -> None:
+        if self._clock.now_ps == self._wake_ps:
+            self._wake_ps = None
+            self._awake()

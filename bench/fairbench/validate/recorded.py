@@ -1,0 +1,61 @@
+"""When a measured run was recorded: the server of that time charged and ran differently.
+
+The records carry no date. VTC-artifact's history does: the commit that last wrote each file, which
+is the table below (192c2e2 and its ancestors). A record may say so itself, in ``recorded``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from fairbench.errors import DataError, unknown_name
+
+Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
+RECORDED: tuple[Recorded, ...] = get_args(Recorded)
+
+# Scheduler -> scenarios. All else was recorded for the revision of June 2024, which brought every
+# scheduler that predicts, weighs or charges a profiled cost.
+_EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
+    "2023-12": {
+        "FCFS": (
+            "increase", "on_off_less", "on_off_overload", "overload", "poisson_on_off_overload",
+            "poisson_short_long", "proportional", "overload-s4",
+        ),
+        "VTC": (
+            "increase", "on_off_less", "on_off_overload", "poisson_on_off_overload",
+            "poisson_short_long", "poisson_short_long_2", "overload-s4",
+        ),
+    },
+    "2024-04": {
+        "FCFS": ("poisson_short_long_2",),
+        "LCF": ("dist_shift",),  # of 4 June, still on the code of April
+        "LShare/rpm10": ("real",),
+        "LShare/rpm15": ("real",),
+        "VTC": ("dist_shift", "proportional"),
+    },
+}  # fmt: skip
+
+
+def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
+    """When a run was recorded; ``stated`` is what its record says, None if nothing.
+
+    Raises DataError for a date that is not one of ``RECORDED``.
+    """
+    for date in RECORDED:
+        if stated == date:
+            return date
+    if stated is not None:
+        error = unknown_name("date in field 'recorded'", str(stated), RECORDED)
+        raise DataError(str(error))
+    for date, runs in _EARLIER.items():
+        if scenario in runs.get(scheduler, ()):
+            return date
+    return RECORDED[-1]
+
+
+def vtc_form(date: Recorded) -> str:
+    """What VTC-artifact's VTC did then: ``vtc.form``.
+
+    The second update of the counters, in steps that end a request, came in June 2024.
+    """
+    return "artifact" if date == "2024-06" else "artifact-2023"

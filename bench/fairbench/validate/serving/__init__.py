@@ -1,0 +1,1 @@
+"""The simulator's default engines beside runs of real SGLang and vLLM servers."""

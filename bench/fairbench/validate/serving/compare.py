@@ -1,0 +1,202 @@
+"""A measured serving run beside its replay: the same numbers of both, their errors, the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fairbench.metrics.fairness import jain
+from fairbench.metrics.records import Flags
+from fairbench.validate.compare import TTFT, WEIGHTS
+from fairbench.validate.pair import Pair
+from fairbench.validate.serving.measured import ServingRun
+from fairbench.validate.serving.prompts import refused_by_length, requests_of
+
+RATE_TARGET_PCT = 5.0  # throughput, service rate of each client, time per output token
+P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0  # of times to first token that exceed LONG_TTFT_S
+LONG_TTFT_S = 0.1
+JAIN_TARGET = 0.02
+REFUSED_TARGET = 0.01  # of all requests
+SLICES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Service between two times: each client's rate, and Jain's index of the rates."""
+
+    start_s: float
+    end_s: float
+    service_rates: dict[str, Pair]
+    jain: Pair
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "start_s": self.start_s,
+            "end_s": self.end_s,
+            "jain_index": self.jain.as_dict(),
+            "clients": [
+                {"client": client, "service_rate_tok_s": pair.as_dict()}
+                for client, pair in self.service_rates.items()
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ServingComparison:
+    """One run, simulated and measured. ``profile``: the timing profile it was simulated with."""
+
+    name: str
+    engine: str
+    profile: str
+    fitted: bool
+    requests: int
+    throughput: Pair
+    tpot_p50_ms: Pair
+    ttft: tuple[TTFT, ...]
+    refused: Pair
+    windows: tuple[Window, ...]
+
+    @property
+    def misses(self) -> list[str]:
+        """The targets that are missed, each with what is missed by how much."""
+        return list(_misses(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "engine": self.engine,
+            "timing_profile": self.profile,
+            "fitted": self.fitted,
+            "num_requests": self.requests,
+            "throughput_error_pct": self.throughput.error_pct,
+            "throughput_tok_s": self.throughput.as_dict(),
+            "tpot_p50_ms": self.tpot_p50_ms.as_dict(),
+            "refused": self.refused.as_dict(),
+            "ttft": [
+                {"group": t.group, "p50_s": t.p50_s.as_dict(), "p99_s": t.p99_s.as_dict()}
+                for t in self.ttft
+            ],
+            "windows": [window.as_dict() for window in self.windows],
+            "misses": self.misses,
+        }
+
+
+def compare_serving(measured: ServingRun, simulated: ServingRun, profile: str) -> ServingComparison:
+    """Both sides of a run through the same functions."""
+    sides = simulated, measured
+    return ServingComparison(
+        name=measured.name,
+        engine=measured.engine,
+        profile=profile,
+        fitted=measured.fitted,
+        requests=len(measured),
+        throughput=Pair(*map(throughput_tok_s, sides)),
+        tpot_p50_ms=Pair(*map(tpot_p50_ms, sides)),
+        ttft=tuple(_ttft(group, simulated, measured) for group in groups(measured)),
+        refused=Pair(*(int((~run.served & ~too_long(measured)).sum()) for run in sides)),
+        windows=tuple(_windows(simulated, measured)),
+    )
+
+
+def groups(run: ServingRun) -> list[str]:
+    """Kinds of clients: what their names are before any number, in order of the alphabet."""
+    return sorted({_group(client) for client in run.client})
+
+
+def too_long(run: ServingRun) -> Flags:
+    """Requests that the engine refused for their length: nobody's decision."""
+    return np.array([refused_by_length(run, request) for request in requests_of(run)])
+
+
+def throughput_tok_s(run: ServingRun) -> float:
+    """Input and output tokens a second, from the first request to the last answer."""
+    tokens = (run.prompt_tokens + run.output_tokens)[run.served].sum()
+    return float(tokens / np.nanmax(run.submit_s + run.latency_s))
+
+
+def tpot_p50_ms(run: ServingRun) -> float:
+    """Median over steady requests of the mean time between their output tokens."""
+    chosen = run.served & run.steady & (run.output_tokens > 1)
+    decode_s = (run.latency_s - run.ttft_s)[chosen]
+    return 1_000 * float(np.median(decode_s / (run.output_tokens[chosen] - 1)))
+
+
+def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
+    """Of the steady requests of a kind of clients."""
+    mine = np.array([_group(client) == group for client in run.client])
+    chosen = mine & run.served & run.steady
+    return float(np.percentile(run.ttft_s[chosen], percent)) if chosen.any() else float("nan")
+
+
+def service_rates_tok_s(run: ServingRun, start_s: float, end_s: float) -> dict[str, float]:
+    """Input + 2 x output of each client in a window: input at the first token, outputs evenly."""
+    first, last = run.submit_s + run.ttft_s, run.submit_s + run.latency_s
+    length = np.maximum(last - first, 1e-6)
+    inside = np.clip(np.minimum(last, end_s) - np.maximum(first, start_s), 0, None) / length
+    service = WEIGHTS.extend * run.prompt_tokens * ((first >= start_s) & (first < end_s))
+    service = np.nan_to_num(service + WEIGHTS.output * run.output_tokens * inside)
+    names = np.array(run.client)
+    return {
+        client: float(service[names == client].sum()) / (end_s - start_s)
+        for client in sorted(set(run.client))
+    }
+
+
+def _group(client: str) -> str:
+    return client.rstrip("0123456789").rstrip("_")
+
+
+def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
+    p50, p99 = (
+        Pair(*(ttft_percentile_s(run, group, percent) for run in (simulated, measured)))
+        for percent in (50, 99)
+    )
+    return TTFT(group, p50, p99)
+
+
+def _windows(simulated: ServingRun, measured: ServingRun) -> Iterator[Window]:
+    """From the warm-up's end to the last arrival as a whole, then in ``SLICES`` parts."""
+    start_s = float(measured.submit_s[measured.steady].min())
+    end_s = min(float(run.submit_s.max()) for run in (simulated, measured))
+    if not end_s > start_s:
+        return
+    marks = [start_s + (end_s - start_s) * part / SLICES for part in range(SLICES + 1)]
+    for start, end in [(start_s, end_s), *pairwise(marks)]:
+        rates = [service_rates_tok_s(run, start, end) for run in (simulated, measured)]
+        yield Window(
+            start,
+            end,
+            {client: Pair(rates[0][client], rates[1][client]) for client in rates[0]},
+            Pair(*(jain(list(side.values())) for side in rates)),
+        )
+
+
+def _misses(run: ServingComparison) -> Iterator[str]:
+    rates = [("throughput", run.throughput), ("time per output token P50", run.tpot_p50_ms)]
+    for name, pair in rates:
+        if not pair.within(RATE_TARGET_PCT):
+            yield _miss(name, pair, RATE_TARGET_PCT)
+    if abs(run.refused.simulated - run.refused.measured) > REFUSED_TARGET * run.requests:
+        yield _miss("refused", run.refused, 100 * REFUSED_TARGET)
+    for ttft in run.ttft:
+        for rank, pair, target in (
+            ("P50", ttft.p50_s, P50_TARGET_PCT),
+            ("P99", ttft.p99_s, P99_TARGET_PCT),
+        ):
+            if pair.measured > LONG_TTFT_S and not pair.within(target):
+                yield _miss(f"TTFT {rank} of {ttft.group}", pair, target)
+    for window in run.windows[:1]:
+        if abs(window.jain.simulated - window.jain.measured) > JAIN_TARGET:
+            yield f"Jain: {window.jain.simulated:.3f} against {window.jain.measured:.3f}"
+
+
+def _miss(name: str, pair: Pair, target: float) -> str:
+    error = "undefined" if pair.error_pct is None else f"{pair.error_pct:+.1f}%"
+    numbers = f"{pair.simulated:.4g} against {pair.measured:.4g}"
+    return f"{name}: {numbers}, {error} (target {target:g}%)"

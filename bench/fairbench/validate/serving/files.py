@@ -1,0 +1,79 @@
+"""Serving runs and their comparison as files: what is read, and JSON and a flat table written."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+from fairbench.validate.measured import lines
+from fairbench.validate.serving.compare import ServingComparison
+from fairbench.validate.serving.measured import ServingRun, is_serving_run, serving_run
+
+NAME = "validation"
+
+
+def holds_serving_runs(path: Path) -> bool:
+    """Whether the first line of the file is a run of a serving engine."""
+    for _, text in lines(path):
+        try:
+            return is_serving_run(json.loads(text))
+        except json.JSONDecodeError:
+            return False
+    return False
+
+
+def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
+    """Every run of the file, in its order. Raises DataError naming file, line and field."""
+    runs: list[ServingRun] = []
+    for number, text in lines(path):
+        where = f"{path}, line {number}"
+        try:
+            record = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: not JSON: {error.msg}") from None
+        if not is_serving_run(record):
+            raise DataError(f"{where}: missing field 'run_id' or 'columns'")
+        runs.append(serving_run(record, where, predict=predict))
+        if sum(run.name == runs[-1].name for run in runs) > 1:
+            raise DataError(f"{where}: two runs are called {runs[-1].name!r}")
+    return runs
+
+
+def write_comparison(directory: Path, runs: list[ServingComparison]) -> None:
+    """Write ``validation.json`` and ``validation.csv``. Raises UsageError if they cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        whole = json.dumps(as_json_object(runs), allow_nan=False, indent=1) + "\n"
+        (directory / f"{NAME}.json").write_text(whole, encoding="utf-8")
+        with (directory / f"{NAME}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["run", "fitted", "number", "simulated", "measured", "error_pct"])
+            writer.writerows(row for run in runs for row in _rows(run))
+    except OSError as error:
+        raise UsageError(f"output_dir {directory}: cannot be written: {error.strerror}") from None
+
+
+def as_json_object(runs: list[ServingComparison]) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {"runs": [run.as_dict() for run in runs]}
+
+
+def _rows(run: ServingComparison) -> Iterator[list[str]]:
+    pairs = {
+        "throughput_tok_s": run.throughput,
+        "tpot_p50_ms": run.tpot_p50_ms,
+        "refused": run.refused,
+    }
+    for ttft in run.ttft:
+        pairs[f"ttft_p50_s/{ttft.group}"] = ttft.p50_s
+        pairs[f"ttft_p99_s/{ttft.group}"] = ttft.p99_s
+    for window in run.windows[:1]:
+        pairs["jain_index"] = window.jain
+    for name, pair in pairs.items():
+        values = (pair.simulated, pair.measured, pair.error_pct)
+        numbers = ["" if value is None or value != value else f"{value:.5g}" for value in values]
+        yield [run.name, str(run.fitted).lower(), name, *numbers]

@@ -1,0 +1,148 @@
+"""Runs of a real serving engine: the file, one run a line, and what each says of itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.metrics.records import Flags, Floats, Ints
+
+# Only these were looked at when the profile was made; every other run is a test.
+FITTED = re.compile(r"sglang-a100-(fixed-c\d+|mixed-c1)-run\d+")
+_FIRST_OF_SET = re.compile(r"-c1-run1$")
+WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
+
+INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
+MEASURED = ("ttft_s", "latency_s", "error")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingRun:
+    """One run. Times are seconds from its start; ``ttft_s`` and ``latency_s`` are NaN if refused.
+
+    ``output_tokens`` is 0 for what was refused. Closed loop: at most ``concurrency`` requests
+    under way, of which ``connection_limit`` reach the server.
+    """
+
+    name: str
+    engine: Literal["sglang", "vllm"]
+    engine_version: str
+    gpu: str
+    model: str
+    tp: int
+    closed: bool
+    concurrency: int
+    connection_limit: int
+    gateway: str
+    client: tuple[str, ...]
+    submit_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    ttft_s: Floats
+    latency_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the measured profile was fitted to it."""
+        return FITTED.fullmatch(self.name) is not None
+
+    @property
+    def warm(self) -> bool:
+        """Whether the same prompts had been sent to the same server before."""
+        return self.closed and _FIRST_OF_SET.search(self.name) is None
+
+    @property
+    def served(self) -> Flags:
+        """The requests that got an answer."""
+        return ~np.isnan(self.latency_s)
+
+    @property
+    def output_limit(self) -> int:
+        """The most output tokens that were asked for: nearly all requests run to it."""
+        return int(self.output_tokens.max())
+
+    @property
+    def steady(self) -> Flags:
+        """Requests that count: of an open loop, those after the warm-up."""
+        return np.asarray(self.submit_s >= (0.0 if self.closed else WARM_UP_S))
+
+
+def is_serving_run(record: Any) -> bool:
+    """Whether a line of a file of measured runs is of this kind."""
+    return isinstance(record, dict) and "run_id" in record and "columns" in record
+
+
+def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
+    """One line of the file. ``predict``: leave the measured columns unread, they are NaN.
+
+    Raises DataError naming ``where`` and the field.
+    """
+
+    def field(name: str, kind: type, default: Any = None) -> Any:
+        value = record.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise DataError(f"{where}: field {name!r} = {value!r}: must be {kind.__name__}")
+        return value
+
+    for name, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
+        if field(name, str) not in allowed:
+            raise DataError(
+                f"{where}: field {name!r} = {record[name]!r}: allowed are {' and '.join(allowed)}"
+            )
+    columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
+    n = len(columns["client"])
+    no_limit = n if closed else 0
+    return ServingRun(
+        name=field("run_id", str),
+        engine=record["engine"],
+        engine_version=field("engine_version", str, ""),
+        gpu=field("gpu", str),
+        model=field("model", str),
+        tp=field("tp", int, 1),
+        closed=closed,
+        concurrency=field("concurrency", int, None if closed else 0),
+        connection_limit=field("connection_limit", int, no_limit),
+        gateway=field("gateway", str, ""),
+        **columns,
+    )
+
+
+def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise DataError(f"{where}: field 'columns' must be an object")
+    for name in INPUTS if predict else (*INPUTS, *MEASURED):
+        if not isinstance(given.get(name), list) or not given[name]:
+            raise DataError(f"{where}: columns: field {name!r} must be a list of values")
+        if len(given[name]) != len(given["client"]):
+            raise DataError(f"{where}: columns: field {name!r} is not as long as 'client'")
+    n, nan = len(given["client"]), float("nan")
+    numbers = {
+        name: _numbers([nan] * n if predict and name in MEASURED else given[name], name, where)
+        for name in ("submit_s", "prompt_tokens", "output_tokens", "ttft_s", "latency_s")
+    }
+    if not predict:
+        refused = np.array([bool(error) for error in given["error"]])
+        refused |= numbers["output_tokens"] == 0
+        for name in ("ttft_s", "latency_s"):
+            numbers[name] = np.where(refused, nan, numbers[name])
+    for name in ("prompt_tokens", "output_tokens"):
+        numbers[name] = numbers[name].astype(np.int64)
+    return {"client": tuple(str(client) for client in given["client"]), **numbers}
+
+
+def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
+    try:
+        column = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        column = np.empty(0)
+    if column.ndim != 1 or not column.size or (column < 0).any() or np.isinf(column).any():
+        raise DataError(f"{where}: columns: field {name!r} must hold numbers of at least 0")
+    return column

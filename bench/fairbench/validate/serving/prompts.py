@@ -1,0 +1,48 @@
+"""What was sent: the prompts of a measured serving run as segments, for its prefix cache.
+
+The texts are not in the file. Closed loop: a set of prompts without common prefix, the same in
+every run of the set. Open loop without ``prompt_tokens``: eight sentences of 9 to 16 tokens over
+and over; with it, fresh text of about 0.8 times the length that was asked for (the source's word
+list makes fewer tokens than words).
+"""
+
+from __future__ import annotations
+
+from fairbench.core import Request, Segment
+from fairbench.validate.serving.measured import ServingRun
+
+SENTENCES = 8
+SHORTEST_SENTENCE_TOKENS = 9
+TRUE_SHARE = 0.8
+LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs: what is longer is refused
+
+
+def requests_of(run: ServingRun) -> list[Request]:
+    """Every request of the run, by its index; those that the server must refuse as well."""
+    return [_request(run, index) for index in range(len(run))]
+
+
+def refused_by_length(run: ServingRun, request: Request) -> bool:
+    """Whether the engine refuses it for its length, at no cost."""
+    return not run.closed and request.input_tokens > LONGEST_TOKENS
+
+
+def output_tokens(run: ServingRun, index: int) -> int:
+    """The true length; the limit for what was refused when measured and may not be here."""
+    return int(run.output_tokens[index]) or run.output_limit
+
+
+def _request(run: ServingRun, index: int) -> Request:
+    prompt = (_segment(run, index),)
+    limit = max(run.output_limit, output_tokens(run, index))
+    return Request(index, run.client[index], index, 0, prompt, prompt[0].length, limit)
+
+
+def _segment(run: ServingRun, index: int) -> Segment:
+    tokens = int(run.prompt_tokens[index])
+    if run.closed:
+        return Segment(f"prompt-{index}", max(1, tokens))
+    if not tokens:
+        sentence = index % SENTENCES
+        return Segment(f"sentence-{sentence}", SHORTEST_SENTENCE_TOKENS + sentence)
+    return Segment(f"{run.name}-{index}", max(1, round(TRUE_SHARE * tokens)))

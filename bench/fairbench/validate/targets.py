@@ -1,0 +1,43 @@
+"""What a run's times to first token and gap should meet; services: ``windows``."""
+
+from __future__ import annotations
+
+from fairbench.validate.pair import Pair
+
+LONG_TTFT_S = 1.0
+P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # of times to first token that exceed LONG_TTFT_S
+# A shorter one turns on where in ten decode steps (0.3 s), between which the server admits nobody,
+# a request arrives: half of that.
+SHORT_P50_TARGET_S = 0.15
+# The least of all is a prefill on an idle server, if it is so short: half a decode step.
+IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
+GAP_TARGET_FACTOR = 1.5
+
+
+def p50_target(pair: Pair) -> str:
+    """The target of a median time to first token, in words."""
+    return f"{P50_TARGET_PCT:g}%" if pair.measured > LONG_TTFT_S else f"{SHORT_P50_TARGET_S:g} s"
+
+
+def p50_within(pair: Pair) -> bool:
+    """Whether a median time to first token meets its target: in percent, or seconds if short."""
+    if pair.measured > LONG_TTFT_S:
+        return pair.within(P50_TARGET_PCT)
+    return not abs(pair.simulated - pair.measured) > SHORT_P50_TARGET_S
+
+
+def p99_within(pair: Pair) -> bool:
+    """Whether a P99 of the time to first token meets its target; a short one has none."""
+    return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
+
+
+def least_within(pair: Pair) -> bool:
+    """Whether the least time to first token meets its target; on a busy server it has none."""
+    off_s = abs(pair.simulated - pair.measured)
+    return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)
+
+
+def gap_within(gap: Pair) -> bool:
+    """Whether the two largest gaps are within ``GAP_TARGET_FACTOR`` of each other."""
+    low, high = sorted((gap.simulated, gap.measured))
+    return high <= GAP_TARGET_FACTOR * low

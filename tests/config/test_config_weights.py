@@ -1,0 +1,133 @@
+"""Weights of clients in an experiment: from the workload, a file, settings and flags."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fairbench.config import identity, to_toml
+from fairbench.config.resolve import resolve
+from fairbench.config.sweep import make_sweep
+from fairbench.config.sweep_points import points
+from fairbench.errors import DataError, UsageError
+from fairbench.execute.requests import sweep_of
+from fairbench.workloads.spec import load_workload
+
+CHAT = load_workload("chat").model_dump(mode="json", exclude_none=True)
+NAMED = CHAT | {"client_names": ["gold", "free"], "client_weights": {"gold": 4, "client-2": 0.5}}
+
+
+def stored(spec):
+    """The keys of its experiment file."""
+    return tomllib.loads(to_toml(spec))
+
+
+def weights_of(flags, settings=None, file=None):
+    spec = resolve(flags, settings, file)
+    again = resolve({}, {}, stored(spec))
+    assert again == spec
+    assert identity(again) == identity(spec)
+    plans = {plan.client: plan.weight for plan in spec.client_plans()}
+    assert {name: one for name, one in plans.items() if one != 1} == {
+        name: one for name, one in (spec.weights or {}).items() if one != 1
+    }
+    return spec.weights
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, {"gold": 4.0, "client-2": 0.5}),
+        ({"weights": {"free": 2}}, {"gold": 4.0, "free": 2.0, "client-2": 0.5}),
+        ({"weights": {"gold": 1}}, {"gold": 1.0, "client-2": 0.5}),
+        ({"weights": {"free": 1}}, {"gold": 4.0, "client-2": 0.5}),
+        ({"clients": 2, "scenario": "none"}, {"gold": 4.0}),
+        ({"clients": 6, "weights": {"client-5": 3}}, {"gold": 4.0, "client-2": 0.5, "client-5": 3}),
+    ],
+)
+def test_flags_are_laid_over_the_workloads_own(flags, expected):
+    assert weights_of({"workload": NAMED, **flags}) == expected
+
+
+def test_without_weights_an_experiment_is_what_it_was():
+    plain = resolve({"workload": "chat"})
+    assert plain.weights is None
+    assert "weights" not in stored(plain)
+    ones = resolve({"workload": "chat", "weights": {"client-0": 1, "client-3": 1.0}})
+    assert identity(ones) == identity(plain)
+
+
+def test_the_order_in_which_they_are_named_makes_no_difference():
+    one = resolve({"weights": {"client-2": 3.0, "client-0": 2.0}})
+    other = resolve({"weights": {"client-0": 2.0, "client-2": 3.0}})
+    assert identity(one) == identity(other)
+
+
+def test_a_stored_run_with_weights_of_vtc_still_loads_and_they_are_the_experiments():
+    old = stored(resolve({"scheduler": "vtc"}))
+    old["settings"]["vtc"]["weights"] = {"client-1": 2.7}
+    assert weights_of({}, file=old) == {"client-1": 2.7}
+    spec = resolve({}, {}, old)
+    assert spec.settings["vtc.weights"] == {}
+    assert spec == resolve({"scheduler": "vtc", "weights": {"client-1": 2.7}})
+    # Under a scheduler that never knew them they had no effect, and have none now.
+    assert resolve({"scheduler": "dlpm"}, {}, old).weights is None
+
+
+def test_what_is_nearer_to_the_user_counts_more():
+    file = stored(resolve({"scheduler": "vtc", "weights": {"client-0": 2, "client-1": 2}}))
+    assert weights_of({}, {"vtc.weights": {"client-0": 3}}, file) == {"client-0": 3, "client-1": 2}
+    both = {"vtc.weights": {"client-0": 3, "client-1": 3}}
+    assert weights_of({"weights": {"client-1": 5}}, both, file) == {"client-0": 3, "client-1": 5}
+
+
+def test_another_workload_does_not_take_over_weights_that_were_only_a_default():
+    file = stored(resolve({"workload": NAMED}))
+    assert weights_of({"workload": "judge"}, file=file) is None
+    chosen = stored(resolve({"workload": "chat", "weights": {"client-1": 2}}))
+    assert weights_of({"workload": "judge"}, file=chosen) == {"client-1": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        ({"clent-0": 2}, "unknown client in weights 'clent-0': choose from client-0, client-1, "
+         "client-2. Did you mean 'client-0'?"),
+        ({"clent-0": 1}, "unknown client in weights 'clent-0': choose from"),
+        ({"client-0": 0}, "weights.client-0 = 0: must be greater than or equal to"),
+        ({"client-0": -2.0}, "weights.client-0 = -2.0: must be"),
+        ({"client-0": float("nan")}, "weights.client-0 = nan: must be"),
+        ({"client-0": "2"}, "weights.client-0 = '2': must be a valid number"),
+        ([2, 1], "weights = [2, 1]: must be a table of NAME = WEIGHT"),
+    ],
+)  # fmt: skip
+def test_wrong_weights_are_refused_in_one_line(weights, complaint):
+    with pytest.raises(UsageError) as refused:
+        resolve({"weights": weights})
+    assert str(refused.value).startswith(complaint)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(DataError, match=r"^x\.toml: "):
+        resolve({}, {}, {"weights": weights}, path=Path("x.toml"))
+
+
+def test_a_workload_file_names_clients_that_it_has():
+    with pytest.raises(UsageError, match=r"unknown client in client_weights 'golt'.*'gold'"):
+        resolve({"workload": NAMED | {"client_weights": {"golt": 2}}})
+    with pytest.raises(UsageError, match=r"client_weights\.gold = 0"):
+        resolve({"workload": NAMED | {"client_weights": {"gold": 0}}})
+
+
+def test_sweeps_have_them_at_every_point_or_as_an_axis():
+    flags = {"schedulers": ["vtc", "dlpm"], "weights": {"client-0": 2.0}}
+    assert [one.weights for one in points(sweep_of(None, flags, {}))] == [{"client-0": 2.0}] * 2
+    grid = {"weights": [{"client-0": 2}, {"client-0": 3}]}
+    swept = points(make_sweep({"name": "x", "grid": grid}))
+    assert [one.weights for one in swept] == [{"client-0": 2.0}, {"client-0": 3.0}]
+
+
+def test_the_example_of_the_documents_is_a_workload():
+    text = (Path(__file__).parents[2] / "docs" / "weights.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    greedy = {"workload": tomllib.loads(example), "scenario": "greedy"}
+    assert weights_of(greedy) == {"gold": 4.0, "silver": 2.0}

@@ -1,0 +1,165 @@
+"""The clients' weights reach every scheduler of a live run, and of ``fairbench serve``."""
+
+import asyncio
+from contextlib import contextmanager
+
+import pytest
+from live_emulator import CONFIG, running
+from live_router import GENERATE, PATHS, cluster
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.cli.emulate import emulate
+from fairbench.config.resolve import resolve
+from fairbench.config.weights import parse_weights, weight_flags
+from fairbench.errors import RunFailed
+from fairbench.execute import routed_workers
+from fairbench.execute.routed_workers import started_workers
+from fairbench.live import headers
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import live_backend, same_workers
+from fairbench.live.plugins.sglang.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.ledger import Ledger
+from fairbench.live.plugins.sglang.report import PluginReport, require_active
+from fairbench.live.processes.router import router_recipe
+
+WEIGHTS = {"client-0": 2.0, "client-1": 0.1}
+FLAGS = ["--weights", "client-0=2.0,client-1=0.1"]
+
+
+def test_the_flag_is_written_as_it_is_read():
+    assert weight_flags(WEIGHTS) == FLAGS
+    assert parse_weights(FLAGS[1]) == WEIGHTS
+    assert weight_flags(None) == weight_flags({}) == []
+
+
+def test_the_plugin_prepares_its_scheduler_with_them():
+    config = config_from(plugin_environment("dlpm", {"dlpm.quantum": 100}, WEIGHTS))
+    assert config == plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS)
+    home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
+    quanta = [home.scheduler._quantum(client) for client in ("client-0", "client-1", "another")]
+    assert quanta == [200, 10, 100]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"a": 0}', '{"a": "2"}', '{"a": 1e9}'])
+def test_wrong_weights_end_the_server(text, monkeypatch, capsys):
+    from fairbench.live.plugins import sglang as plugin
+
+    monkeypatch.setenv("FAIRBENCH_LOCAL", "dlpm")
+    monkeypatch.setenv("FAIRBENCH_WEIGHTS", text)
+    with pytest.raises(SystemExit) as ended:
+        plugin.register()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "eights" in told or "WEIGHTS" in told
+    assert told.count("\n") == 1
+
+
+def test_a_run_needs_servers_with_its_weights():
+    report = PluginReport(**Hooks(plugin_config("dlpm", {}, WEIGHTS), "0.5.23").report())
+    require_active([report], local="dlpm", settings={}, weights=WEIGHTS)
+    with pytest.raises(RunFailed, match=r"the server has weights \{'client-0': 2\.0"):
+        require_active([report], local="dlpm", settings={})
+
+
+def live(kind, **flags):
+    backend = {"backend": {"kind": kind}, "weights": WEIGHTS, "dp": 2, **flags}
+    return resolve(backend | ({"model": "m"} if kind == "sglang" else {}))
+
+
+def test_a_live_run_starts_its_processes_with_them(monkeypatch):
+    monkeypatch.setattr("fairbench.live.backends.sglang.sglang_python", lambda python: python)
+    monkeypatch.setattr("fairbench.live.backends.sglang.visible_gpus", lambda: ["0", "1"])
+    spec = live("emulator")
+    recipes = live_backend(spec).recipes(LiveOptions())
+    commands = [one.command([1, 2, 3]) for one in recipes]
+    for command in (*commands, router_recipe(spec, []).command([1])):
+        at = command.index("--weights")
+        assert command[at : at + 2] == FLAGS
+    for recipe in live_backend(live("sglang")).recipes(LiveOptions("python")):
+        assert config_from(recipe.environment).weights == WEIGHTS
+    assert same_workers(spec, spec)
+    assert not same_workers(spec, live("emulator", weights={"client-0": 2.0}))
+
+
+def test_an_emulator_has_them_and_says_so():
+    async def run():
+        loop = asyncio.get_running_loop()
+        settings = {"local": "vtc", "weights": WEIGHTS}
+        async with running(loop, **settings) as (emulator, session):
+            async with session.get("/server_info") as answer:
+                info = await answer.json()
+            return emulator.worker.scheduler.setup.weights, info["fairbench"]["weights"]
+
+    assert asyncio.run(run()) == (WEIGHTS, WEIGHTS)
+
+
+def test_the_router_grants_quanta_by_weight():
+    async def run():
+        settings = {"d2lpm.worker_quantum": 10_000}
+        router = {"router": "d2lpm", "settings": settings, "weights": {"ann": 3.0}}
+        async with cluster(2, router=router) as (under_test, _):
+            for client in ("ann", "bob"):
+                body = {**PATHS[GENERATE], "input_ids": [1] * 500}
+                async with under_test.post(GENERATE, body, **{headers.CLIENT: client}) as answer:
+                    assert answer.status == 200
+            credit = under_test.proxy.dispatcher.router.credit
+            return max(credit["ann"].values()), max(credit["bob"].values())
+
+    assert asyncio.run(run()) == (30_000, 10_000)
+
+
+@pytest.mark.parametrize("scheduler", ["dlpm", "vtc"])
+def test_serve_starts_workers_with_weights_of_anyone(scheduler, tmp_path, monkeypatch):
+    """Its clients are those who turn up, not a workload's."""
+
+    @contextmanager
+    def noted(spec, *more, **named):
+        specs.append(spec)
+        yield type("Workers", (), {"addresses": []})
+
+    specs = []
+    monkeypatch.setattr(routed_workers, "running_workers", noted)
+    flags = {"dp": 1, "backend": {"kind": "emulator"}, "scheduler": scheduler}
+    settings = {"vtc.weights": {"bob": 4}} if scheduler == "vtc" else {}
+    with started_workers(flags, settings, LiveOptions(), tmp_path, {"org/ann": 3.0}) as routed:
+        expected = {"org/ann": 3.0} | ({"bob": 4.0} if scheduler == "vtc" else {})
+        assert routed.weights == expected
+        assert specs[0].weights == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--weights", "ann"], "--weights ann: write NAME=WEIGHT, commas between, each NAME once"),
+        (["--weights", "ann=2,ann=3"], "each NAME once"),
+        (["--weights", "ann=-1"], "weights.ann = -1.0: must be a number from 1e-06 to 1e+06"),
+        (["--weights", "ann=nan"], "weights.ann = nan: must be a number from"),
+        (["--weights", "an=2", "--keys"], "unknown client in --weights 'an': choose from ann."),
+    ],
+)
+def test_wrong_weights_are_one_line(flags, complaint, tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('"secret-key" = "ann"\n')
+    flags = [*flags, str(keys)] if "--keys" in flags else flags
+    told = CliRunner().invoke(app, ["serve", "--worker-url", "http://127.0.0.1:9", *flags])
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert complaint in told.stderr
+    assert told.stderr.count("\n") == 1
+
+
+def test_an_emulator_by_hand_takes_the_flag(monkeypatch):
+    configured = []
+    monkeypatch.setattr("fairbench.live.emulator.app.serve_emulator", _noting(configured))
+    emulate(gpu="a100", model="llama-3.1-8b", local="vtc", weights="ann=2", settings=None)
+    assert configured[0].weights == {"ann": 2.0}
+    assert CONFIG.weights == {}
+
+
+def _noting(configured):
+    async def serve(config, announce):
+        configured.append(config)
+
+    return serve

@@ -1,0 +1,40 @@
+"""The share of busy time outside a timing profile's fit, by hand."""
+
+import numpy as np
+import pytest
+
+from fairbench.metrics.fit_domain import outside_fit_ratio
+from fairbench.metrics.records import Client, Facts, FitLimits, Programs, Requests, Service, Window
+from fairbench.metrics.tables import Tables
+
+# worker, client, start, end, steps, batch, context at the first step
+ROWS = [
+    (0, 0, 0.0, 1.0, 1, 4, 0),  # prefill: never outside
+    (0, 0, 1.0, 2.0, 10, 4, 100),  # 100 to 136 tokens: inside
+    (0, 1, 1.0, 2.0, 10, 4, 100),  # the same stretch, another client's row
+    (0, 0, 2.0, 4.0, 10, 4, 180),  # steps at 180, 184, 188, 192, 196, 200 are inside, four are not
+    (1, 0, 0.0, 3.0, 5, 9, 90),  # a batch above 8
+]
+
+
+def ratio(fit):
+    names = ("worker", "client", "start_s", "end_s", "steps", "batch_size", "context_tokens")
+    columns = {name: [0] * len(ROWS) for name in Service.__dataclass_fields__}
+    columns |= dict(zip(names, map(list, zip(*ROWS, strict=True)), strict=True))
+    empty = [
+        table.from_columns({name: [] for name in table.__dataclass_fields__})
+        for table in (Requests, Programs)
+    ]
+    tables = Tables(["a", "b"], *empty, Service.from_columns(columns))
+    clients = tuple(Client(name, False) for name in tables.clients)
+    return outside_fit_ratio(tables, Facts(clients, Window(0, 4), 4.0, 2, 1_000, fit=fit))
+
+
+def test_by_hand():
+    assert ratio(FitLimits(8, 200)) == pytest.approx((2.0 * 4 / 10 + 3.0) / 7.0)
+
+
+def test_limits_that_nobody_knows():
+    assert ratio(FitLimits(8, None)) == pytest.approx(3.0 / 7.0)
+    assert ratio(FitLimits(9, None)) == 0
+    assert np.isnan(ratio(None))

@@ -1,0 +1,175 @@
+"""Seed every fault in turn and see whether the fast suite notices.
+
+    python tests/mutation/run_mutation.py [FAULT ...] [--output FILE] [--rooms-only]
+
+Works on a copy of the repository. Prints a line a fault and writes JSON; of some faults only, it
+brings their entries up to date. Exit code 1 if less than 95% of all were caught, 2 if the tests
+fail without any fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mutation_faults import PACKAGE, ROOT, Fault, read_faults
+
+WANTED = 0.95
+OUTPUT = ROOT / "results" / "mutation.json"
+SUITE = ("tests",)
+NOT_COPIED = (".git", ".venv", "__pycache__", ".hypothesis", "build", "dist", "runs", "site")
+CPU_S = {"own": 180, "room": 600, "suite": 3000}  # an endless loop ends there; it was noticed
+MEMORY = 8 << 30
+FIRST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+class TestsFail(Exception):
+    """They fail without a fault, or do not run."""
+
+
+class Copy:
+    """A copy of the repository in which to seed faults, and its tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "checkout"
+        shutil.copytree(ROOT, self.root, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        shared = ROOT.parent / "shared"
+        if shared.exists():  # tests on real data look beside the checkout
+            (folder / "shared").symlink_to(shared)
+        self._passes: set[tuple[str, ...]] = set()
+        self._see_that_it_is_imported()
+
+    def first_failure(self, tests: Sequence[str], stage: str) -> str | None:
+        """The first test that fails, None if all pass. Raises TestsFail if they do not run."""
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-rfE"),
+            *("-p", "no:cacheprovider", "-p", "no_shrinking", "--hypothesis-seed=0"),
+            "--ignore=tests/mutation",
+            *tests,
+        ]
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: _limit(CPU_S[stage]),
+            check=False,
+        )
+        if done.returncode < 0:
+            return f"(stopped after {CPU_S[stage]} s of CPU)"
+        if done.returncode not in (0, 1):
+            raise TestsFail(
+                f"{' '.join(tests)}: exit code {done.returncode}\n{done.stdout[-2000:]}"
+            )
+        failed = FIRST.search(done.stdout)
+        assert (failed is None) == (done.returncode == 0), done.stdout[-2000:]
+        return failed[1] if failed else None
+
+    def check_without_fault(self, tests: Sequence[str], stage: str) -> None:
+        """Raises TestsFail unless these tests pass as things are."""
+        if tuple(tests) not in self._passes:
+            if failed := self.first_failure(tests, stage):
+                raise TestsFail(f"{failed} fails without any fault")
+            self._passes.add(tuple(tests))
+
+    def noticed(self, fault: Fault, stages: dict[str, Sequence[str]]) -> tuple[str, str] | None:
+        """The stage and the test that notice the fault, None if it survives."""
+        path = self.root / PACKAGE / fault.file
+        sound = path.read_text(encoding="utf-8")
+        for stage, tests in stages.items():
+            self.check_without_fault(tests, stage)
+            path.write_text(fault.seeded(sound), encoding="utf-8")
+            try:
+                if failed := self.first_failure(tests, stage):
+                    return stage, failed
+            finally:
+                path.write_text(sound, encoding="utf-8")
+        return None
+
+    def _environment(self) -> dict[str, str]:
+        paths = [self.root / "bench", Path(__file__).parent]
+        return os.environ | {
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def _see_that_it_is_imported(self) -> None:
+        command = [sys.executable, "-c", "import fairbench; print(fairbench.__file__)"]
+        found = subprocess.run(
+            command, cwd=self.root, env=self._environment(), capture_output=True, text=True
+        ).stdout.strip()
+        if not found.startswith(str(self.root)):
+            raise TestsFail(f"the tests would import {found or 'nothing'}, not the copy")
+
+
+def _limit(cpu_s: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def run(faults: list[Fault], *, rooms_only: bool) -> list[dict[str, str | None]]:
+    """Seed each of the faults; a row for each."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="fairbench-mutation-") as folder:
+        copy = Copy(Path(folder))
+        copy.check_without_fault(sorted({test for fault in faults for test in fault.tests}), "room")
+        for fault in faults:
+            copy._passes.add(fault.tests)
+            stages = {"own": fault.tests, "room": fault.room_tests, "suite": SUITE}
+            if rooms_only:
+                del stages["suite"]
+            stage, test = copy.noticed(fault, stages) or (None, None)
+            print(f"{'caught  ' if test else 'SURVIVED'}  {fault.name:52}{test or ''}", flush=True)
+            rows.append(
+                {"name": fault.name, "file": fault.file, "breaks": fault.breaks}
+                | {"caught_by": test, "stage": stage}
+            )
+    return rows
+
+
+def record(rows: list[dict[str, str | None]], faults: list[Fault], path: Path) -> float:
+    """Bring the JSON up to date; returns the share of all its faults that were caught."""
+    known = json.loads(path.read_text(encoding="utf-8"))["faults"] if path.exists() else []
+    by_name = {row["name"]: row for row in [*known, *rows]}
+    listed = [by_name[fault.name] for fault in faults if fault.name in by_name]
+    caught = sum(row["caught_by"] is not None for row in listed)
+    whole = {"caught": caught, "of": len(listed), "score": round(caught / len(listed), 4)}
+    path.write_text(json.dumps(whole | {"faults": listed}, indent=1) + "\n", encoding="utf-8")
+    print(f"{caught} of {len(listed)} caught: {caught / len(listed):.1%}")
+    return caught / len(listed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Seed faults and see whether tests notice.")
+    parser.add_argument("names", nargs="*", metavar="FAULT", help="only these")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE")
+    parser.add_argument("--rooms-only", action="store_true", help="do not ask the whole suite")
+    given = parser.parse_args()
+    faults = read_faults()
+    if unknown := set(given.names) - {fault.name for fault in faults}:
+        parser.error(f"no such fault: {', '.join(sorted(unknown))}")
+    chosen = [fault for fault in faults if not given.names or fault.name in given.names]
+    began = time.monotonic()
+    try:
+        rows = run(chosen, rooms_only=given.rooms_only)
+    except TestsFail as failed:
+        print(failed, file=sys.stderr)
+        return 2
+    score = record(rows, faults, given.output)
+    print(f"{(time.monotonic() - began) / 60:.0f} minutes")
+    return 0 if score >= WANTED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

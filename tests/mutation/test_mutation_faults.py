@@ -1,0 +1,46 @@
+"""The list of seeded faults is alive: each still applies, and the record is of this list."""
+
+import json
+from collections import Counter
+
+import pytest
+from mutation_faults import PACKAGE, ROOT, Fault, read_faults
+
+FAULTS = read_faults()
+RECORD = ROOT / "results" / "mutation.json"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_applies(fault):
+    sound = (ROOT / PACKAGE / fault.file).read_text(encoding="utf-8")
+    seeded = fault.seeded(sound)
+    assert seeded != sound
+    compile(seeded, fault.file, "exec")
+
+
+@pytest.mark.parametrize("text", ["nothing here", "x = 1 or x = 1"])
+def test_a_fault_whose_text_is_gone_or_not_alone_is_refused(text):
+    fault = Fault("one", "engine", "sim/clock.py", "x = 1", "x = 2", "it", (), ())
+    assert fault.seeded("y = x = 1") == "y = x = 2"
+    with pytest.raises(ValueError, match="not once"):
+        fault.seeded(text)
+
+
+def test_names_are_unique_and_tests_exist():
+    assert [name for name, n in Counter(fault.name for fault in FAULTS).items() if n > 1] == []
+    tests = {test for fault in FAULTS for test in (*fault.tests, *fault.room_tests)}
+    assert sorted(test for test in tests if not (ROOT / test).exists()) == []
+
+
+def test_there_are_faults_enough_in_every_room():
+    rooms = Counter(fault.room for fault in FAULTS)
+    assert set(rooms) == {"engine", "inputs", "metrics", "schedulers"}
+    assert sum(rooms.values()) >= 30
+
+
+def test_the_stored_score_is_of_these_faults():
+    stored = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert [row["name"] for row in stored["faults"]] == [fault.name for fault in FAULTS]
+    caught = [row for row in stored["faults"] if row["caught_by"]]
+    assert (stored["caught"], stored["of"]) == (len(caught), len(FAULTS))
+    assert len(caught) >= 0.95 * len(FAULTS)

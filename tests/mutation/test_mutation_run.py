@@ -1,0 +1,59 @@
+"""The script that seeds faults: what it calls caught, and what it writes down."""
+
+import json
+
+import pytest
+import run_mutation as run
+from mutation_faults import Fault
+
+
+def fault(name, new="len(accepted) > self.params.limit"):
+    return Fault(
+        name,
+        "schedulers",
+        "schedulers/local/rpm.py",
+        "len(accepted) >= self.params.limit",
+        new,
+        "the limit",
+        ("tests/schedulers/local/test_local_rpm.py",),
+        (),
+    )
+
+
+def row(name, test):
+    return {"name": name, "caught_by": test}
+
+
+def test_the_record_is_of_all_faults_and_keeps_what_was_not_run_again(tmp_path, capsys):
+    path = tmp_path / "record.json"
+    faults = [fault("a"), fault("b"), fault("c")]
+    assert run.record([row("a", "one"), row("b", None)], faults, path) == 0.5
+    assert run.record([row("c", "two"), row("b", "two")], faults, path) == 1.0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert (stored["caught"], stored["of"], stored["score"]) == (3, 3, 1.0)
+    assert stored["faults"] == [row("a", "one"), row("b", "two"), row("c", "two")]
+    # One that is no longer listed is dropped.
+    assert run.record([row("c", None)], faults[1:], path) == 0.5
+    assert capsys.readouterr().out.splitlines()[-1] == "1 of 2 caught: 50.0%"
+
+
+@pytest.mark.slow
+def test_a_fault_is_caught_and_a_change_without_effect_survives(tmp_path):
+    copy = run.Copy(tmp_path)
+    real, harmless = fault("real"), fault("none", new="self.params.limit <= len(accepted)")
+    before = (copy.root / run.PACKAGE / real.file).read_text(encoding="utf-8")
+    stage, test = copy.noticed(real, {"own": real.tests})
+    assert (stage, test.partition("::")[0]) == ("own", real.tests[0])
+    assert copy.noticed(harmless, {"own": real.tests}) is None
+    assert (copy.root / run.PACKAGE / real.file).read_text(encoding="utf-8") == before
+
+
+@pytest.mark.slow
+def test_tests_that_fail_without_a_fault_stop_the_run(tmp_path):
+    copy = run.Copy(tmp_path)
+    broken = copy.root / "tests" / "test_broken.py"
+    broken.write_text("def test_it():\n    assert False\n", encoding="utf-8")
+    with pytest.raises(run.TestsFail, match=r"test_broken.py::test_it fails without any fault"):
+        copy.noticed(fault("real"), {"own": ["tests/test_broken.py"]})
+    with pytest.raises(run.TestsFail, match="exit code"):
+        copy.noticed(fault("real"), {"own": ["tests/not_there.py"]})

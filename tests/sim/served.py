@@ -1,0 +1,119 @@
+"""Whole experiments on workers of one's choice, and whether their records are the same."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbench.config.resolve import resolve
+from fairbench.sim.run import Simulation, source_of
+
+TABLES = {
+    "requests": ("request_id",),
+    "programs": ("program_id",),
+    "service": ("start_ps", "worker", "client"),
+}
+
+
+def cell(workload, scenario, scheduler, *, dp=4, seconds=None, drain=None, seed=0, **settings):
+    """The experiment of a default cell, or its first ``seconds`` of arrivals."""
+    given = {"workload": workload, "scenario": scenario, "scheduler": scheduler}
+    given |= {"dp": dp, "seed": seed}
+    if seconds is not None:
+        given["duration_s"] = seconds
+    if drain is not None:
+        given["max_drain_s"] = drain
+    return resolve(given, {key.replace("__", "."): value for key, value in settings.items()})
+
+
+@dataclass
+class Served:
+    """What a simulation wrote down: each table's columns, rows in an order of their own."""
+
+    tables: dict
+    seconds: float
+
+    @property
+    def facts(self):
+        """How much there was to get wrong."""
+        requests, service = self.tables["requests"], self.tables["service"]
+        _, first = np.unique(
+            np.stack([service["worker"], service["start_ps"]]), axis=1, return_index=True
+        )
+        return {
+            "requests": len(requests["request_id"]),
+            "iterations": int(service["steps"][first].sum()),
+            "prefills": int((service["context_tokens"][first] == 0).sum()),
+            "retractions": int(requests["retractions"].sum()),
+            "rows": sum(len(next(iter(table.values()))) for table in self.tables.values()),
+        }
+
+    def unlike(self, other):
+        """How many rows are not the same in both, of all tables."""
+        return sum(
+            abs(len(ours[key]) - len(theirs[key])) + int(_differing(ours, theirs).sum())
+            for key, ours, theirs in (
+                (keys[0], self.tables[name], other.tables[name]) for name, keys in TABLES.items()
+            )
+        )
+
+
+def _differing(ours, theirs):
+    """Which rows, of those that both have, are not the same."""
+    both = min(len(next(iter(table.values()))) for table in (ours, theirs))
+    return np.any([ours[name][:both] != theirs[name][:both] for name in ours], axis=0)
+
+
+def serve(spec, worker_of=None):
+    """Run an experiment, on the simulator's own workers if no others are given."""
+    start = time.perf_counter()
+    extra = {} if worker_of is None else {"worker_of": worker_of}
+    simulation = Simulation(spec, spec.client_plans(), source_of(spec), **extra)
+    simulation.run()
+    simulation.cluster.settle()
+    tables = {}
+    for name, keys in TABLES.items():
+        log = getattr(simulation.logs, name)
+        columns = {column: np.asarray(log.column(column)) for column in log.names}
+        order = np.lexsort([columns[key] for key in reversed(keys)])
+        tables[name] = {column: values[order] for column, values in columns.items()}
+    simulation.cluster.abandon()
+    return Served(tables, time.perf_counter() - start)
+
+
+def longest_of(served):
+    """Tokens of the longest request with all the output that it may have."""
+    requests = served.tables["requests"]
+    return int((requests["input_tokens"] + requests["max_new_tokens"]).max(initial=1))
+
+
+def differences(want, got):
+    """What differs, a line a table: nothing if the records are identical."""
+    lines = []
+    for name, keys in TABLES.items():
+        ours, theirs = want.tables[name], got.tables[name]
+        rows = len(ours[keys[0]]), len(theirs[keys[0]])
+        other = _differing(ours, theirs)
+        if rows[0] != rows[1] or other.any():
+            lines.append(f"{name}: {rows[0]} and {rows[1]} rows, {other.sum()} differ")
+            for at in np.flatnonzero(other)[:3]:
+                lines += [
+                    f"  {column} {ours[column][at]} | {theirs[column][at]}"
+                    for column in ours
+                    if column in keys or ours[column][at] != theirs[column][at]
+                ]
+    return lines
+
+
+def compare(spec, workers, **how):
+    """The records of a simulation and of one on other ``workers``, and what differs.
+
+    ``workers(spec, longest, **how)`` is a context that gives a ``worker_of``; no request with its
+    output is longer than ``longest`` tokens.
+    """
+    ours = serve(spec)
+    with workers(spec, longest_of(ours), **how) as worker_of:
+        theirs = serve(spec, worker_of)
+    return ours, theirs, differences(ours, theirs)

@@ -1,0 +1,72 @@
+"""Whole experiments through SGLang's own scheduler classes, against the simulator's records.
+
+    python tests/sim/sglang_cells.py CELL ... [--seconds N] [--drain N] [--table FILE]
+
+in the environment that tests/sglang_cpu/install.sh makes. A CELL is like tot-s1-dlpm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+from pathlib import Path
+
+from served import cell, compare
+from sglang_replica import sglang_workers
+from sglang_seam import sglang
+
+TABLE = Path(__file__).resolve().parents[2] / "results" / "tables" / "sglang-cells.csv"
+
+
+def row_of(spec, name, ours, theirs):
+    """What a comparison of a cell found, for the table."""
+    length = spec.duration_s + spec.max_drain_s
+    return {
+        "cell": name,
+        "simulated, s": f"{length:,.0f}",
+        **{key: f"{value:,}" for key, value in ours.facts.items()},
+        "rows that differ": f"{ours.unlike(theirs):,}",
+    }
+
+
+def run_cell(name, table, **length):
+    """Compare a cell, say how it went, and put its row into ``table``."""
+    workload, _, rest = name.rpartition("-s")
+    scenario, _, scheduler = rest.partition("-")
+    spec = cell(workload, f"s{scenario}", scheduler, **length)
+    ours, theirs, lines = compare(spec, sglang_workers)
+    row = row_of(spec, name, ours, theirs)
+    times = f"simulator {ours.seconds:.0f} s, SGLang's code {theirs.seconds:.0f} s"
+    print(*[f"{key} {value}" for key, value in row.items()], times, sep=", ", flush=True)
+    print(*lines, sep="\n", end="\n" if lines else "", flush=True)
+    write_row(table, row)
+
+
+def write_row(table, row):
+    """Into a CSV file, in place of the cell's row of this length, if there is one."""
+    keys = ("cell", "simulated, s")
+    rows = list(csv.DictReader(table.open(newline=""))) if table.exists() else []
+    rows = [old for old in rows if any(old[key] != row[key] for key in keys)] + [row]
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, row, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(rows, key=lambda one: [one[key] for key in keys]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cells", nargs="+", help="such as tot-s1-dlpm")
+    parser.add_argument("--seconds", type=float, help="of arrivals (default: all)")
+    parser.add_argument("--drain", type=float, help="seconds after them (default: all)")
+    parser.add_argument("--table", type=Path, default=TABLE)
+    given = parser.parse_args()
+    sglang()
+    gc.freeze()  # what it has imported is a million objects
+    for name in given.cells:
+        run_cell(name, given.table, seconds=given.seconds, drain=given.drain)
+        gc.collect()  # the KV trees are cycles
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Default cells, cut short, through SGLang 0.5.23's own classes: records identical to ours.
+
+Several replicas, their router, the workload's own programs (see sglang_replica.py). The pool is
+made small, so that in seconds there is what takes minutes: evictions, full batches, retractions.
+All cells and longer: sglang_cells.py.
+"""
+
+import pytest
+from served import cell, compare, differences, longest_of, serve
+from sglang_replica import sglang_workers
+from sglang_seam import why_absent
+from token_ids import TokenIds
+
+from fairbench.core import Segment
+
+WITH_SGLANG = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+# workload, scheduler, replicas, seconds of arrivals and after them, pool
+CELLS = [
+    ("tot", "fcfs", 4, 12, 8, 60_000),
+    ("tot", "vtc", 4, 12, 8, 60_000),
+    ("judge", "vtc", 2, 15, 10, 60_000),
+    ("judge", "dlpm", 2, 15, 10, 60_000),
+    ("judge", "d2lpm", 2, 15, 10, 60_000),
+    ("long-qa", "preble", 2, 15, 15, None),
+    ("chat", "lpm", 2, 10, 5, 40_000),
+]
+
+
+def short_cell(workload, scheduler, dp, seconds, drain, pool, **settings):
+    if pool is not None:
+        settings["engine__max_total_tokens"] = pool
+    return cell(workload, "s1", scheduler, dp=dp, seconds=seconds, drain=drain, **settings)
+
+
+@pytest.fixture(scope="module")
+def retractions():
+    """Of every cell that has been compared."""
+    return []
+
+
+class TestCells:
+    pytestmark = WITH_SGLANG
+
+    @pytest.mark.parametrize("which", CELLS, ids=lambda which: f"{which[0]}-{which[1]}")
+    def test_sglangs_classes_give_the_simulators_records(self, which, retractions):
+        ours, theirs, lines = compare(short_cell(*which), sglang_workers)
+        assert not lines
+        assert ours.unlike(theirs) == 0
+        assert ours.facts["iterations"] > 500
+        retractions.append(ours.facts["retractions"])
+
+    def test_requests_were_retracted(self, retractions):
+        assert len(retractions) < len(CELLS) or sum(retractions) > 10
+
+    def test_another_scheduler_is_seen_in_the_records(self):
+        """That charges the whole input, only in the simulator: the comparison can fail."""
+        which = CELLS[2]
+        ours = serve(short_cell(*which, vtc__charge="input"))
+        spec = short_cell(*which)
+        with sglang_workers(spec, longest_of(ours)) as worker_of:
+            theirs = serve(spec, worker_of)
+        assert ours.unlike(theirs) > 10
+        assert any(line.startswith("service: ") for line in differences(ours, theirs))
+
+
+def test_token_ids_are_a_segments_own_and_lead_back_to_it():
+    tokens = TokenIds()
+    system, question = Segment("system", 5), Segment("question", 3)
+    first = tokens.of((system, question))
+    assert len(set(first)) == 8
+    longer = tokens.of((Segment("system", 9), question))
+    assert longer[:5] == first[:5]
+    assert longer[9:] == first[5:]
+    assert len(set(longer)) == 12
+    for prompt in ((system, question), (Segment("system", 9), question), (Segment("system", 2),)):
+        assert tokens.prompt(tokens.of(prompt)) == prompt

@@ -1,0 +1,63 @@
+"""Prompts as token ids, for engines that know no segments, and back."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from fairbench.core import Segment
+
+
+class TokenIds:
+    """Token ids of segments, each its own, given out in the order in which they are asked for."""
+
+    def __init__(self):
+        self._ids = {}  # of a segment key, as many as were ever asked for
+        self._runs = [], []  # where each run of ids begins; whose it is and what it begins with
+        self._next = 1
+
+    def of(self, prompt):
+        """The token ids of a prompt."""
+        ids = array("q")
+        for key, length in prompt:
+            known = self._ids.setdefault(key, array("q"))
+            if len(known) < length:
+                self._grow(key, known, length - len(known))
+            ids += known[:length]
+        return ids
+
+    def _grow(self, key, known, missing):
+        first, self._next = self._next, self._next + missing
+        starts, runs = self._runs
+        starts.append(first)
+        runs.append((key, len(known)))
+        known.extend(range(first, self._next))
+
+    def prompt(self, ids):
+        """The segments of token ids: the inverse of ``of``."""
+        starts, runs = self._runs
+        segments, at = [], 0
+        while at < len(ids):
+            number = bisect_right(starts, ids[at]) - 1
+            key, offset = runs[number]
+            offset += ids[at] - starts[number]
+            end = starts[number + 1] if number + 1 < len(starts) else self._next
+            length = _consecutive(ids, at, min(end - ids[at], len(ids) - at))
+            if offset:
+                assert segments[-1] == (key, offset), "a segment is cut into runs in order"
+                segments.pop()
+            segments.append(Segment(key, offset + length))
+            at += length
+        return tuple(segments)
+
+
+def _consecutive(ids, at, most):
+    """How many of the ``most`` ids from ``at`` on follow one another."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ids[at + middle - 1] == ids[at] + middle - 1:
+            low = middle
+        else:
+            high = middle - 1
+    return low

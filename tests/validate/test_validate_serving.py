@@ -1,0 +1,266 @@
+"""Measured serving runs: reading them, the load generator, the gateways, the replay."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.errors import DataError
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.timing import PS_PER_MS
+from fairbench.schedulers.gateway.token_bucket import TokenBucket
+from fairbench.schedulers.views import WorkerLoad
+from fairbench.sim.clock import Clock
+from fairbench.validate.serving.calibrate import fit
+from fairbench.validate.serving.closed_loop import NEXT_REQUEST_MS, ClosedLoop
+from fairbench.validate.serving.compare import compare_serving
+from fairbench.validate.serving.files import load_serving
+from fairbench.validate.serving.gateway import GATEWAY_MS, gateway_queue
+from fairbench.validate.serving.measured import serving_run
+from fairbench.validate.serving.predict import predict
+from fairbench.validate.serving.profiles import MEASURED, profile_of
+from fairbench.validate.serving.replay import replay
+
+SHARED = Path(__file__).resolve().parents[3] / "shared/data/serving_measured_runs.jsonl.gz"
+needs_measured = pytest.mark.skipif(not SHARED.exists(), reason="no measured runs at hand")
+PROFILE = load_profile(MEASURED)
+
+
+def record(n=3, **changes):
+    """A closed loop of ``n`` prompts of 100 tokens, 10 tokens out, one at a time."""
+    columns = {
+        "client": ["all"] * n,
+        "submit_s": [float(index) for index in range(n)],
+        "prompt_tokens": [100] * n,
+        "output_tokens": [10] * n,
+        "ttft_s": [0.03] * n,
+        "latency_s": [0.13] * n,
+        "error": [""] * n,
+    }
+    run = {
+        "run_id": "sglang-a100-fixed-c1-run1", "engine": "sglang", "gpu": "a100-sxm4-80gb",
+        "model": "llama-3.1-8b", "tp": 1, "arrival": "closed", "concurrency": 1,
+        "connection_limit": 100, "columns": columns,
+    }  # fmt: skip
+    return {**run, **changes}
+
+
+def open_record(gateway, **columns):
+    run = record(len(columns["client"]), arrival="open", gateway=gateway, run_id="x-flood")
+    del run["concurrency"]
+    return {**run, "columns": {**run["columns"], **columns}}
+
+
+def write(folder, *records):
+    path = folder / "runs.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"engine": "tgi"}, "field 'engine' = 'tgi': allowed are sglang and vllm"),
+        ({"arrival": "burst"}, "field 'arrival' = 'burst': allowed are closed and open"),
+        ({"concurrency": "8"}, "field 'concurrency' = '8': must be int"),
+        ({"columns": {"client": ["a"]}}, "columns: field 'submit_s' must be a list of values"),
+        (
+            {"columns": {**record()["columns"], "ttft_s": [1.0]}},
+            "columns: field 'ttft_s' is not as long as 'client'",
+        ),
+        (
+            {"columns": {**record()["columns"], "prompt_tokens": [1, -1, 1]}},
+            "columns: field 'prompt_tokens' must hold numbers of at least 0",
+        ),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, changes, message):
+    path = write(tmp_path, record(), {**record(run_id="other"), **changes})
+    with pytest.raises(DataError) as caught:
+        load_serving(path)
+    assert str(caught.value) == f"{path}, line 2: {message}"
+
+
+def test_two_runs_of_a_name_are_refused(tmp_path):
+    with pytest.raises(DataError, match="line 2: two runs are called 'sglang-a100-fixed-c1-run1'"):
+        load_serving(write(tmp_path, record(), record()))
+
+
+def test_a_closed_loop_waits_for_connections_and_answers():
+    clock, sent = Clock(), []
+    loop = ClosedLoop(clock, 5, concurrency=3, connections=2, send=sent.append)
+    while clock.next_ps() is not None:
+        clock.step()
+    assert sent == [0, 1]  # the third has no connection
+    loop.over(0)
+    assert sent == [0, 1, 2]
+    clock.step()  # the answer made room for a fourth, which waits for a connection
+    assert sent == [0, 1, 2]
+    loop.over(1)
+    assert sent == [0, 1, 2, 3]
+    clock.step()
+    assert [at / PS_PER_MS for at in loop.made_ps] == [
+        0,
+        0,
+        0,
+        NEXT_REQUEST_MS,
+        2 * NEXT_REQUEST_MS,
+    ]
+
+
+def test_a_token_bucket_by_hand():
+    bucket = TokenBucket(TokenBucket.Params(rate_per_min=60, burst=2))
+    prompt = (Segment("p", 1),)
+
+    def accepts(client, now_s):
+        return bucket.accepts(Request(0, client, 0, 0, prompt, 1, 1), now_s)
+
+    # Two at once, then one a second; half a second gives half a token; idling gives two at most.
+    times_s = [0, 0, 0, 0.5, 1.0, 1.5, 2.0, 10.0, 10.0, 10.0]
+    assert [accepts("a", at) for at in times_s] == [
+        True, True, False, False, True, False, True, True, True, False
+    ]  # fmt: skip
+    assert accepts("b", 10.0)
+
+
+class OneWorker:
+    def __init__(self):
+        self.sent = []
+
+    def workers(self):
+        return range(1)
+
+    def load(self, _):
+        return WorkerLoad(len(self.sent), 0)
+
+
+def test_a_gateway_holds_what_is_over_its_limit():
+    fleet = OneWorker()
+    queue = gateway_queue("fifo, 2 at a time", fleet)
+    for number in range(4):
+        queue.enter(Request(number, "a", number, 0, (Segment("p", 1),), 1, 1), 0.0)
+    queue.release(0.0, lambda request, _: fleet.sent.append(request.request_id))
+    assert (fleet.sent, len(queue)) == ([0, 1], 2)
+    with pytest.raises(DataError, match="gateway 'lifo': known are 'fifo'"):
+        gateway_queue("lifo", fleet)
+
+
+def test_one_request_at_a_time_takes_what_the_profile_says():
+    run = serving_run(record(), "here")
+    simulated = replay(run, PROFILE)
+    front = PROFILE.frontend
+    before_ms = front.request_ms + front.token_ms * 100 + front.delay_ms
+    ttft_ms = before_ms + PROFILE.prefill_ps([(0, 100)]) / PS_PER_MS
+    assert 1_000 * simulated.ttft_s == pytest.approx([ttft_ms] * 3, abs=1e-6)
+    decode_ps = sum(PROFILE.decode_ps(1, 101 + step) for step in range(9))
+    assert simulated.latency_s - simulated.ttft_s == pytest.approx(decode_ps / PS_PER_S, abs=1e-9)
+    gaps_s = np.diff(simulated.submit_s) - simulated.latency_s[:-1]
+    assert 1_000 * gaps_s == pytest.approx(NEXT_REQUEST_MS, abs=1e-6)
+
+
+def test_a_later_run_of_a_set_finds_its_prompts_cached():
+    cold = replay(serving_run(record(), "here"), PROFILE)
+    warm = replay(serving_run(record(run_id="sglang-a100-fixed-c1-run2"), "here"), PROFILE)
+    saved_ps = PROFILE.prefill_ps([(0, 100)]) - PROFILE.prefill_ps([(99, 1)])
+    assert cold.ttft_s - warm.ttft_s == pytest.approx(saved_ps / PS_PER_S, abs=1e-9)
+
+
+def test_a_bucket_refuses_the_flood_and_nobody_else():
+    n = 40
+    run = serving_run(
+        open_record(
+            "token bucket 60/min, burst 5",
+            client=["flooder"] * (n - 1) + ["quiet_0"],
+            submit_s=[0.0] * (n - 1) + [1.0],
+            prompt_tokens=[0] * n,
+            output_tokens=[10] * n,
+        ),
+        "here",
+    )
+    simulated = replay(run, PROFILE)
+    assert int(simulated.served.sum()) == 6
+    assert simulated.served[-1]
+    alone = serving_run(
+        open_record(
+            "fifo", client=["quiet_0"], submit_s=[0.0], prompt_tokens=[0], output_tokens=[10]
+        ),
+        "here",
+    )
+    front, prompt = PROFILE.frontend, 9
+    ttft_ms = GATEWAY_MS + front.request_ms + front.token_ms * prompt + front.delay_ms
+    ttft_ms += PROFILE.prefill_ps([(0, prompt)]) / PS_PER_MS
+    assert 1_000 * replay(alone, PROFILE).ttft_s == pytest.approx([ttft_ms], abs=1e-6)
+
+
+def test_predictions_do_not_read_what_was_measured(tmp_path):
+    run, other = record(run_id="sglang-a100-fixed-c1-run2"), record(run_id="other-c1-run2")
+    other["columns"] = {
+        name: column for name, column in run["columns"].items() if "_s" not in name[-2:]
+    } | {"submit_s": run["columns"]["submit_s"]}
+    del other["columns"]["error"]
+    one, unread = load_serving(write(tmp_path, run, other), predict=True)
+    found = [predict(each, PROFILE)["metrics"] for each in (one, unread)]
+    assert {name: entry["simulated"] for name, entry in found[0].items()} == {
+        name: entry["simulated"] for name, entry in found[1].items()
+    }
+    for entry in found[0].values():
+        assert entry["low"] <= entry["simulated"] <= entry["high"]
+    tpot = found[0]["tpot_p50_ms"]
+    assert tpot["low"] < tpot["high"]
+
+
+def test_the_command_writes_files_and_predictions(tmp_path):
+    path, out = write(tmp_path, record()), tmp_path / "out"
+    result = CliRunner().invoke(app, ["validate", str(path), "--output-dir", str(out), "--json"])
+    assert result.exit_code == 0
+    run = json.loads(result.stdout)["runs"][0]
+    assert run["timing_profile"] == MEASURED
+    assert run == json.loads((out / "validation.json").read_text())["runs"][0]
+    window = run["windows"][0]
+    assert window["clients"][0]["service_rate_tok_s"].keys() == {
+        "simulated", "measured", "error_pct"
+    }  # fmt: skip
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["validate", str(path), "--predict", f"{tmp_path}/p.json"])
+    assert result.exit_code == 2  # a prediction that could be made again proves nothing
+
+
+def test_profiles_of_other_gpus_have_the_measured_frontend():
+    h100 = profile_of("h100-sxm5-80gb", "llama-3.1-8b", 1, "vllm")
+    assert h100.profile_id == "h100-80gb/llama-3.1-8b/tp1/vllm-0.24.0"
+    assert h100.frontend == PROFILE.frontend
+    with pytest.raises(DataError, match="no timing profile for vllm on gpu 'b200'"):
+        profile_of("b200", "llama-3.1-8b", 1, "vllm")
+
+
+@needs_measured
+def test_tested_runs_come_out_and_the_operator_profile_does_worse():
+    operator = load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")
+    runs = {run.name: run for run in load_serving(SHARED)}
+    for name in ("sglang-a100-mixed-c8-run1", "sglang-a100-mixed-c128-run1"):
+        run = runs[name]
+        measured, other = (
+            compare_serving(run, replay(run, profile), "") for profile in (PROFILE, operator)
+        )
+        assert not run.fitted
+        assert measured.throughput.within(2)
+        assert measured.tpot_p50_ms.within(7)
+        assert measured.ttft[0].p50_s.within(10)
+        assert measured.ttft[0].p99_s.within(5)
+        assert abs(other.throughput.error_pct) > 10
+
+
+@needs_measured
+@pytest.mark.slow
+def test_the_fit_gives_the_bundled_profile():
+    *_, found = fit(load_serving(SHARED))
+    for sequences, context in ((1, 1_000), (8, 4_000), (64, 30_000), (100, 400_000)):
+        expected = found.profile.decode_ps(sequences, context)
+        assert PROFILE.decode_ps(sequences, context) == pytest.approx(expected, rel=0.005)
+    for tokens in (1, 400, 8_000):
+        expected = found.profile.prefill_ps([(0, tokens)])
+        assert PROFILE.prefill_ps([(0, tokens)]) == pytest.approx(expected, rel=0.005)
