@@ -11,11 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import fairbench
-from fairbench.api.flags import RunFlags, SweepFlags
+from fairbench.api.flags import CompareFlags, RunFlags, SweepFlags
 from fairbench.cli.app import app
+from fairbench.cli.compare import compare as compare_command
 from fairbench.cli.run import run as run_command
 from fairbench.cli.sweep import sweep as sweep_command
 from fairbench.execute import one_run
+from fairbench.execute.comparison_plan import FLAGS as COMPARED
 from fairbench.execute.requests import AXES, FLAGS, SINGLE
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
@@ -181,12 +183,55 @@ def test_a_wrong_sweep_raises_a_usage_error(empty, flags, complaint):
 
 def test_results_side_by_side(result):
     other = fairbench.run(**TINY, scheduler="fcfs", seed=3)
-    table = fairbench.compare(result, other)
-    assert table["run"].to_pylist() == ["vtc", "fcfs"]
-    assert table["place"].to_pylist() == ["chat none dp 1"] * 2
-    assert table["jain_index"].to_pylist() == [one.summary["jain_index"] for one in (result, other)]
-    with pytest.raises(fairbench.UsageError, match="nothing to compare"):
-        fairbench.compare()
+    found = fairbench.compare(result, other)
+    assert found.runs["run"].to_pylist() == ["vtc", "fcfs"]
+    assert found.runs["place"].to_pylist() == ["chat none dp 1"] * 2
+    values = [one.summary["jain_index"] for one in (result, other)]
+    assert found.runs["jain_index"].to_pylist() == values
+    rows = {row["metric"]: row for row in found.differences.to_pylist()}
+    row = rows["jain_index"]
+    assert (row["baseline"], row["other"]) == ("vtc", "fcfs")
+    assert (row["baseline_mean"], row["other_mean"]) == tuple(values)
+    assert (row["runs"], row["decision"]) == (1, "cannot tell")  # of one seed
+    assert "fcfs against vtc, seed 3" in str(found)
+
+
+def test_results_of_several_seeds_are_paired(swept):
+    results = [fairbench.load(path) for path in sorted((swept.path / "runs").iterdir())]
+    found = fairbench.compare(*results, metrics=["victim_p99_s"])
+    (row,) = found.differences.to_pylist()
+    assert (row["baseline"], row["other"], row["runs"]) == ("lpm", "vtc", 2)
+    stored = fairbench.compare(swept.path, baseline="lpm", metrics=["victim_p99_s"])
+    (again,) = stored.differences.to_pylist()
+    assert again == row
+    apart = fairbench.compare(results[:2], results[:2], metrics=["victim_p99_s"])
+    (same,) = apart.differences.to_pylist()
+    assert (same["baseline"], same["other"], same["decision"]) == ("lpm", "lpm (2)", "same")
+
+
+@pytest.mark.slow
+def test_schedulers_are_run_and_compared(empty):
+    found = fairbench.compare("vtc", "fcfs", num_runs=2, workload="chat", num_programs=1)
+    assert found.runs["seed"].to_pylist() == [0, 1, 0, 1]
+    assert set(found.differences["other"].to_pylist()) == {"fcfs"}
+    assert list(empty.glob("*/*")) == []
+
+
+@pytest.mark.parametrize(
+    ("sides", "flags", "complaint"),
+    [
+        ([], {}, "nothing to compare"),
+        (["vtc"], {}, "vtc: nothing to compare it with"),
+        (["vtc", "d2lmp"], {}, "Did you mean 'd2lpm'"),
+        (["vtc", "lpm"], {"tp": 2}, "unknown flag 'tp'"),
+        (["vtc", 3], {}, "not both"),
+        ([3], {}, "3: must be a result"),
+    ],
+)
+def test_a_wrong_comparison_raises_a_usage_error(empty, sides, flags, complaint):
+    with pytest.raises(fairbench.UsageError, match=complaint):
+        fairbench.compare(*sides, **flags)
+    assert list(empty.glob("*/*")) == []
 
 
 def test_a_plot_shows_every_client(result, swept):
@@ -233,13 +278,14 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
 
 # What a command says beside its experiment, and what the interface says by other means.
 OF_THE_COMMAND = {"as_json", "disable_tqdm", "output_file", "output_details", "dry_run", "num_runs"}
-BY_OTHER_NAMES = {"experiment_file", "header", "server_arg", "flush_cache"}
+BY_OTHER_NAMES = {"metric", "experiment_file", "header", "server_arg", "flush_cache"}
 
 
 @pytest.mark.parametrize(
     ("flags", "function", "command", "known"),
     [
         (RunFlags, fairbench.run, run_command, FLAGS),
+        (CompareFlags, fairbench.compare, compare_command, COMPARED),
         (SweepFlags, fairbench.sweep, sweep_command, (*AXES, *SINGLE)),
     ],
 )

@@ -89,13 +89,13 @@ def compare(
     """
     wanted = {key: value for key, value in flags.items() if value is not None}
     words = [str(one) for one in sides if isinstance(one, str | PathLike)]
+    if words and len(words) < len(sides):
+        raise UsageError("give results, or names and directories, not both")
     check_usage(words or [""] * len(sides), resume, baseline, given=[*wanted, *(settings or {})])
     if resume is None and not words:
         if num_runs:
             raise UsageError("num_runs: results are compared as they are")
         return Comparison(_by_place(list(_sides(sides))), metrics)
-    if len(words) < len(sides):
-        raise UsageError("give results, or names and directories, not both")
     if resume is None and len(words) == 1:
         return Comparison(read_alone(Path(words[0]), baseline).groups, metrics)
     plan = None if resume else plan_comparison(words, wanted, settings or {}, num_runs)

@@ -58,6 +58,7 @@ class CompareFlags(TypedDict, total=False):
     backend: str | None
     num_programs: int | None
     request_rate: float | None
+    weights: Mapping[str, float] | None
     duration: float | None
     seed: int | None
 

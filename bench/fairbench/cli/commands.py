@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, Entry] = {
     "validate": Entry("validate:validate", "Replay measured runs in the simulator, and compare."),
     "sweep": Entry("sweep:sweep", "Run a grid of experiments and compare them."),
     "compare": Entry(
-        "compare:compare", "Compare experiments over common seeds: better, worse, or cannot tell."
+        "compare:compare", "Compare experiments over common seeds: better, worse or cannot tell."
     ),
     "emulate": Entry(
         "emulate:emulate", "Serve SGLang's HTTP with the simulated engine, in real time."

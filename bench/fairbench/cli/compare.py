@@ -12,6 +12,7 @@ from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config.backend import SIM, STARTED
+from fairbench.config.weights import parse_weights
 from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
@@ -27,7 +28,7 @@ from fairbench.results.contrast import (
 
 def compare(
     sides: Annotated[
-        list[str] | None,
+        list[Path] | None,
         typer.Argument(
             metavar="A B [C ...]",
             help="Each a scheduler, an experiment FILE.toml, or the directory of stored runs; the "
@@ -54,6 +55,10 @@ def compare(
         float | None, Option(help="Programs/s of each well-behaved client over the cluster.")
     ] = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
+    weights: Annotated[
+        str | None,
+        Option(metavar="NAME=W,...", help="Weights of clients: how much each is entitled to."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -93,7 +98,7 @@ def compare(
     ] = False,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
-    """Compare experiments over common seeds: which is better, or whether nobody can tell.
+    """Compare experiments over common seeds: better, worse or cannot tell.
 
     Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
     """
@@ -108,10 +113,11 @@ def compare(
             "num_programs": num_programs,
             "request_rate": request_rate,
             "duration": duration,
+            "weights": parse_weights(weights),
             "seed": seed,
         }
     )
-    arguments, assignments = sides or [], assigned(settings)
+    arguments, assignments = [str(side) for side in sides or []], assigned(settings)
     runs = ["num_runs"] if num_runs and resume is None and len(arguments) == 1 else []
     check_usage(arguments, resume, baseline, given=[*flags, *assignments, *runs])
     if resume is None and len(arguments) == 1:

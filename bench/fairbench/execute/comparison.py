@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairbench.config.sweep import overridden
 from fairbench.config.sweep_points import points
-from fairbench.errors import DataError, unknown_name
+from fairbench.errors import DataError, RunFailed, unknown_name
 from fairbench.execute.comparison_plan import Plan, ToRun, called
 from fairbench.execute.context import RunContext
 from fairbench.execute.live_check import check_live_points
@@ -100,5 +100,6 @@ def _side(one: Side | ToRun, ran: Mapping[str, Side], outcome: SweepOutcome | No
     if isinstance(one, Side):
         return one
     if one.key not in ran and outcome is not None:
-        outcome.require_whole()
+        why = outcome.failures[0].error if outcome.failures else "no run is finished"
+        raise RunFailed(f"{one.name}: {why}; see {outcome.store.path / 'failed'}")
     return replace(ran[one.key], name=one.name)

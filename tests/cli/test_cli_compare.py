@@ -1,0 +1,155 @@
+"""``fairbench compare`` from end to end, on tiny runs."""
+
+import json
+import shutil
+
+import pytest
+from gate_helpers import measured, store
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.execute.comparison import carry_out
+from fairbench.execute.comparison_plan import plan_comparison
+from fairbench.execute.context import RunContext
+from fairbench.execute.interruption import Interrupted, Interruption
+from fairbench.results.sweep_store import SweepStore
+
+# Few places in the batch, so that clients queue and schedulers matter.
+BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two schedulers over two seeds, and their directory."""
+    parent = tmp_path_factory.mktemp("runs")
+    result = invoke("vtc", "fcfs", *BUSY, "--num-runs", 2, "--result-dir", parent)
+    assert result.exit_code == 0, result.output
+    return result, parent / "compare-vtc-fcfs"
+
+
+def test_schedulers_run_over_the_same_seeds_and_are_compared(compared):
+    result, path = compared
+    lines = result.stdout.split("\n")
+    assert lines[0].startswith("simulated on a100-80gb")
+    assert "fcfs against vtc, seeds 0 to 1" in lines
+    assert max(map(len, lines[: lines.index(f"files  {path}")])) <= 100
+    assert result.stderr == ""
+    experiments = {
+        (cell.summary["scheduler"], cell.summary["seed"])
+        for cell in SweepStore(path).finished().values()
+    }
+    assert experiments == {("vtc", 0), ("vtc", 1), ("fcfs", 0), ("fcfs", 1)}
+
+
+def test_the_directory_alone_is_compared_again_with_any_baseline(compared):
+    result, path = compared
+    again = invoke(path)
+    assert again.exit_code == 0
+    assert again.stdout.split("files")[0] == result.stdout.split("files")[0]
+    turned = json.loads(invoke(path, "--baseline", "fcfs", "--json").stdout)
+    (one,) = turned["comparisons"]
+    assert (one["baseline"], one["other"]) == ("fcfs", "vtc")
+    (there,) = json.loads(invoke(path, "--json").stdout)["comparisons"]
+    key = "victim_p50_s"
+    assert one["metrics"][key]["difference"] == -there["metrics"][key]["difference"]
+
+
+def test_more_seeds_are_added_to_what_is_there(compared, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(compared[1], folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}
+    result = invoke("--resume", folder, "--num-runs", 3)
+    assert result.exit_code == 0, result.output
+    assert "fcfs against vtc, seeds 0 to 2" in result.stdout
+    assert len(list(folder.glob("runs/*/summary.json"))) == 6
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.slow
+def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(compared, tmp_path):
+    (vtc,) = compared[1].glob("runs/vtc*seed1")
+    (fcfs,) = compared[1].glob("runs/fcfs*seed1")
+    file = tmp_path / "mine.toml"
+    file.write_text((fcfs / "experiment.toml").read_text())
+    where = ["--result-dir", tmp_path / "runs"]
+    result = invoke(vtc, "lpm", file, *where, "--metric", "jain_index", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["comparisons"]
+    assert [(one["baseline"], one["other"]) for one in found] == [("vtc", "lpm"), ("vtc", "fcfs")]
+    for one in found:
+        assert (one["seeds"], one["unlike"], list(one["metrics"])) == ([1], [], ["jain_index"])
+    (again,) = (tmp_path / "runs").glob("*/runs/fcfs*/summary.json")
+    assert json.loads(again.read_text()) == json.loads((fcfs / "summary.json").read_text())
+
+
+def test_measured_repeats_of_two_directories_are_told_apart_by_their_names(tmp_path):
+    measured(tmp_path / "old", "jain_index", [0.9, 0.91, 0.92])
+    measured(tmp_path / "new", "jain_index", [0.8, 0.82, 0.81])
+    result = invoke(tmp_path / "old", tmp_path / "new", "--metric", "jain_index")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "measured on a server" in said
+    assert "new against old, seeds 0 to 2" in said
+    assert "0.910 0.810 -0.100 [-0.125, -0.075] -11.0% worse" in said
+
+
+def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
+    _, path = compared
+    (vtc,) = path.glob("runs/vtc*seed0")
+    (fcfs,) = path.glob("runs/fcfs*seed1")
+    (tmp_path / "empty").mkdir()
+    broken = store(tmp_path / "broken", complete=False)
+    for arguments, said in (
+        ([], "nothing to compare"),
+        (["vtc"], "vtc: nothing to compare it with"),
+        (["vtc", "d2lmp"], "'d2lmp': must be a scheduler"),
+        (["vtc", "d2lmp"], "Did you mean 'd2lpm'?"),
+        (["vtc", "vtc"], "the same experiment twice"),
+        (["vtc", "lpm", "--workload", "chatt"], "Did you mean 'chat'?"),
+        (["vtc", "lpm", "--dp", "0"], "dp = 0"),
+        (["vtc", "lpm", "--num-runs", "0"], "--num-runs"),
+        (["vtc", "lpm", "--baseline", "vtc"], "baseline vtc: of several, the first"),
+        (["vtc", "nowhere.toml"], "nowhere.toml: cannot be read"),
+        ([path, "lpm"], "holds 2 experiments: compare it alone"),
+        ([vtc, fcfs], "vtc has seed 0, fcfs seed 1: none in common"),
+        ([vtc, fcfs, "--dp", "2"], "dp: what is compared is stored, so nothing is run"),
+        ([path, "--dp", "2"], "dp: what is compared is stored, so nothing is run"),
+        ([path, "--num-runs", "3"], "num_runs: what is compared is stored"),
+        ([path, "--baseline", "fcsf"], "unknown baseline 'fcsf'"),
+        ([path, "--metric", "jain_indx"], "Did you mean 'jain_index'?"),
+        ([path, "--metric", "duration"], "neither more nor less"),
+        ([vtc], "holds no place with two schedulers"),
+        ([tmp_path / "empty"], "empty: holds no run"),
+        ([broken, vtc], "incomplete, so it cannot be compared"),
+        (["--resume", tmp_path], "sweep.toml"),
+        (["--resume", path, "vtc"], "goes on with that comparison as it is"),
+    ):
+        result = invoke(*arguments, "--result-dir", tmp_path / "runs")
+        assert result.exit_code == 2, (arguments, result.output)
+        assert said in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_runs_that_fail_are_exit_code_1_and_say_why(tmp_path):
+    result = invoke(
+        *("vtc", "fcfs", "--workload", "chat", "--num-programs", 1, "--num-runs", 1),
+        *("--set", "engine.max_total_tokens=5", "--result-dir", tmp_path),
+    )
+    assert result.exit_code == 1
+    assert "workload chat: no request fits the KV pool of 5 tokens" in result.stderr
+    assert result.stdout == ""
+
+
+def test_interrupted_it_says_how_to_go_on(tmp_path):
+    plan = plan_comparison(["vtc", "fcfs"], {"workload": "chat", "num_programs": 1}, {}, 1)
+    interrupted = Interruption()
+    interrupted.signum = 2
+    with pytest.raises(Interrupted, match="0 of 2 points are finished") as raised:
+        carry_out(plan, tmp_path, RunContext(interrupted))
+    assert raised.value.exit_code == 130

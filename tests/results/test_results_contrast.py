@@ -1,0 +1,146 @@
+"""One stored experiment against another, and the table that people read."""
+
+import json
+
+import pytest
+from comparison_helpers import stored
+from gate_helpers import store
+
+from fairbench.errors import DataError, UsageError
+from fairbench.report.contrast_table import contrast_text
+from fairbench.results.comparison import ComparedRun, experiment_of
+from fairbench.results.contrast import (
+    check_metrics,
+    contrast,
+    contrast_json,
+    known_metrics,
+    sides_of,
+)
+from fairbench.results.paired import Decision
+from fairbench.results.reading import runs_below
+
+P99, JAIN, DONE = "victim_p99_s", "jain_index_actual", "time_to_90pct_s"
+
+
+def sides(folder, *, seeds=(0, 1, 2), **by_scheduler):
+    """Sides of these schedulers, each with the values of one metric or more, seed by seed."""
+    runs = []
+    for name, metrics in by_scheduler.items():
+        for number, seed in enumerate(seeds):
+            values = {key: one[number] for key, one in metrics.items()}
+            run = stored(folder, {"scheduler": name, "seed": seed}, **values)
+            runs.append(ComparedRun(run, experiment_of(run), run.summary))
+    return sides_of(runs)
+
+
+def rows(found):
+    return {row.metric: row for row in found.metrics}
+
+
+@pytest.fixture
+def pair(tmp_path):
+    vtc = {P99: (8.0, 20.0, 9.0), JAIN: (0.9, 0.8, 0.85), DONE: (100.0, None, 90.0)}
+    lpm = {P99: (9.1, 20.9, 10.0), JAIN: (0.9, 0.8, 0.85), DONE: (90.0, 80.0, 85.0)}
+    return contrast(*sides(tmp_path, vtc=vtc, lpm=lpm), [P99, JAIN, DONE, "victim_p50_s"])
+
+
+def test_a_contrast_is_paired_by_seed_and_decided_metric_by_metric(pair):
+    found = rows(pair)
+    assert pair.seeds == (0, 1, 2)
+    assert (pair.left_out, pair.unlike) == ((), ())
+    assert found[P99].decision is Decision.WORSE  # 1.0 +- 0.25, although loads differ by 12
+    assert found[P99].difference.mean == pytest.approx(1.0)
+    assert found[P99].ratio == pytest.approx(40 / 37)
+    assert found[JAIN].decision is Decision.SAME
+    assert found[DONE].decision is Decision.CANNOT_TELL
+    assert found[DONE].difference.obstacle == "undefined in 1 of 3 seeds"
+    assert (found[DONE].baseline.raw, found[DONE].other.raw) == (95.0, 87.5)  # of the same seeds
+
+
+def test_json_has_every_number_and_null_for_what_is_unknown(pair):
+    document = json.loads(json.dumps(contrast_json([pair]), allow_nan=False))
+    (one,) = document["comparisons"]
+    assert document["level"] == 0.95
+    assert (one["baseline"], one["other"], one["seeds"]) == ("vtc", "lpm", [0, 1, 2])
+    p99 = one["metrics"][P99]
+    assert p99["low"] < p99["difference"] < p99["high"]
+    assert (p99["decision"], p99["better"], p99["runs"]) == ("worse", "less", 3)
+    assert one["metrics"][DONE]["undefined"] == 1
+    assert one["metrics"][DONE]["more_seeds"] is None
+
+
+@pytest.mark.parametrize("width", [100, 80, 60])
+def test_the_table_fits_and_says_what_was_decided(pair, width):
+    text = contrast_text([pair], width=width)
+    assert max(map(len, text.split("\n"))) <= width
+    assert "…" not in text
+    said = " ".join(text.split())
+    assert "lpm against vtc, seeds 0 to 2" in said
+    assert "+1.00 [+0.75, +1.25]" in said
+    assert "undefined in 1 of 3 seeds" in said
+    for decision in ("worse", "same", "cannot tell"):
+        assert decision in said
+    if width == 100:
+        assert "12.3 13.3 +1.00 [+0.75, +1.25] +8.1% worse" in said
+    assert "\x1b[31mworse" in contrast_text([pair], colour=True)
+
+
+def test_bounds_are_written_as_such(tmp_path):
+    vtc = {P99: (8.0, 9.0, 8.5), "censored": ([], [], [])}
+    lpm = {P99: (900.0, 901.0, 902.5), "censored": ([P99], [P99], [P99])}
+    found = contrast(*sides(tmp_path, vtc=vtc, lpm=lpm), [P99])
+    said = " ".join(contrast_text([found]).split())
+    assert "8.50 > 901 > +893 > +890 - worse" in said
+    back = contrast(found.other, found.baseline, [P99])
+    assert " - better" in " ".join(contrast_text([back]).split())
+
+
+def test_one_seed_cannot_tell(tmp_path):
+    found = contrast(*sides(tmp_path, seeds=(0,), vtc={P99: (8.0,)}, lpm={P99: (80.0,)}), [P99])
+    assert rows(found)[P99].decision is Decision.CANNOT_TELL
+    assert "80.0 +72.0 - +900.0% cannot tell -" in " ".join(contrast_text([found]).split())
+
+
+def test_seeds_of_one_side_only_are_named_as_left_out(tmp_path):
+    (vtc,) = sides(tmp_path / "a", seeds=(0, 1, 5), vtc={P99: (1.0, 2.0, 3.0)})
+    (lpm,) = sides(tmp_path / "b", seeds=(0, 1, 2), lpm={P99: (2.0, 3.5, 3.0)})
+    found = contrast(vtc, lpm, [P99])
+    assert (found.seeds, found.left_out) == ((0, 1), (2, 5))
+    assert "only one of them has seeds 2, 5: left out" in contrast_text([found])
+    (other,) = sides(tmp_path / "c", seeds=(7, 8), lpm={P99: (2.0, 3.5)})
+    with pytest.raises(UsageError, match="vtc has seeds 0, 1, 5, lpm seeds 7 to 8: none in common"):
+        contrast(vtc, other, [P99])
+
+
+def test_unlike_places_are_named(tmp_path):
+    one = stored(tmp_path / "a", {"scheduler": "vtc"})
+    two = stored(tmp_path / "b", {"scheduler": "vtc", "dp": 2})
+    first, second = (
+        sides_of([ComparedRun(run, experiment_of(run), run.summary)])[0] for run in (one, two)
+    )
+    found = contrast(first, second, [P99])
+    assert "dp = 2 (not 1)" in found.unlike
+    assert "not of the same load or cluster: dp = 2 (not 1)" in contrast_text([found])
+
+
+def test_the_same_run_twice_is_refused(tmp_path):
+    runs = [stored(tmp_path / name, {"scheduler": "vtc"}) for name in "ab"]
+    compared = [ComparedRun(run, experiment_of(run), run.summary) for run in runs]
+    with pytest.raises(DataError, match="the same experiment and seed twice"):
+        sides_of(compared)
+
+
+def test_metrics_are_those_with_a_worse_side_and_of_clients_when_asked(tmp_path):
+    run = store(tmp_path / "a")
+    (side,) = sides_of(runs_below(run))
+    known = known_metrics([side])
+    assert {"jain_index", P99, "refused"} <= set(known)
+    assert not {"duration", "seed", "scheduler"} & set(known)
+    name = side.first.summary["clients"][0]["client"]
+    check_metrics(["jain_index", f"clients.{name}.p99_s"], [side])
+    with pytest.raises(UsageError, match=r"unknown metric 'jain_indx'.*Did you mean 'jain_index'"):
+        check_metrics(["jain_indx"], [side])
+    with pytest.raises(UsageError, match=r"duration.*neither more nor less"):
+        check_metrics(["duration"], [side])
+    found = contrast(side, side, [f"clients.{name}.p99_s"])
+    assert f"{name}: P99, s" in contrast_text([found])
