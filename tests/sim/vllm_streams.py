@@ -196,7 +196,8 @@ def assert_alike(theirs, ours, stream):
         got = ours.pop(number, None)
         if got is None or not got.scheduled:  # inside a run of decode steps
             assert set(want.scheduled.values()) == {1}, f"step {number} of {stream}"
-            assert not (want.hits or want.preempted), f"step {number} of {stream}"
+            assert want.hits == {}, f"step {number} of {stream}"
+            assert want.preempted == [], f"step {number} of {stream}"
             assert want.finished == (got.finished if got else []), f"step {number} of {stream}"
             continue
         if not got.free_blocks:  # the first of such a run

@@ -31,8 +31,9 @@ class ExperimentSpec(BaseModel):
     workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
     parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
-    ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
-    path or name, and an endpoint's scheduler is ``AS_SERVED``.
+    ``engine`` is what simulated workers are, None for the default. ``backend`` None is the
+    simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an
+    endpoint's scheduler is ``AS_SERVED``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -56,6 +57,7 @@ class ExperimentSpec(BaseModel):
     tokenizer: str | None = None
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     settings: dict[str, Any]
+    engine: str | None = None
     backend: Backend | None = None
     workload: WorkloadSpec
 

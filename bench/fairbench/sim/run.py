@@ -13,8 +13,6 @@ from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.cluster_params import ClusterParams
-from fairbench.hardware.engine_limits import engine_limits, mem_fraction
-from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.timing import slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
@@ -25,9 +23,9 @@ from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.costs import ProfileCosts
-from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.contract import OnEvict
+from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica
-from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
@@ -95,24 +93,19 @@ class Simulation:
     ) -> None:
         self.spec = spec
         self.plans = plans
-        params = make_params("engine", EngineParams, spec.settings)
         self.profile = slowed(load_profile(spec.gpu), slowdown)
         self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
         if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
             self.profile = perturbed(self.profile, self.timing_error_pct, rng)
-        self.limits = engine_limits(params, self.profile)
-        # What the pool was computed from; None where its size was given.
-        self.mem_fraction_static = (
-            None if params.max_total_tokens else mem_fraction(params, self.profile)
-        )
+        self.engine = contract_of(spec.engine, spec.settings, self.profile)
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
         self.router = build_router(spec.router, spec.settings, spec.dp)
         self.setup = Setup(
             tuple(clients),
-            pool_tokens=self.limits.pool_tokens,
+            pool_tokens=self.engine.pool_tokens,
             costs=ProfileCosts(self.profile),
         )
         workers: list[Replica] = [self._worker(index) for index in range(spec.dp)]
@@ -128,14 +121,14 @@ class Simulation:
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
 
     def _worker(self, index: int) -> Replica:
-        cache = KVCache(self.limits.pool_tokens)
+        on_evict: OnEvict | None = None
         if self.router.wants_evictions:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)
             delay_ps = round(cluster.eviction_delay_s * PS_PER_S)
-            cache.on_evict = eviction_news(self.clock, self.router, index, delay_ps)
+            on_evict = eviction_news(self.clock, self.router, index, delay_ps)
         local = build_local(self.spec.local, self.spec.settings)
         local.prepare(self.setup)
-        return Worker(index, self.clock, local, self.profile, self.limits, self.log, cache)
+        return self.engine.worker(index, self.clock, local, self.profile, self.log, on_evict)
 
     def run(
         self,
@@ -193,7 +186,7 @@ class Simulation:
         if complete and tables.all_refused():
             raise UsageError(
                 f"workload {self.spec.workload.name}: no request fits the KV pool of "
-                f"{self.limits.pool_tokens:,} tokens"
+                f"{self.engine.pool_tokens:,} tokens"
             )
         summary = summary_of(self, tables, facts, source, complete)
         requests, programs, service = tables.columns()

@@ -26,7 +26,7 @@ def facts_of(simulation: Simulation) -> Facts:
         last_arrival_s=cluster.last_arrival_ps / PS_PER_S,
         end_s=cluster.now_s,
         workers=spec.dp,
-        pool_tokens=simulation.limits.pool_tokens,
+        pool_tokens=simulation.engine.pool_tokens,
         bound=bound,
         bound_unavailable=reason,
     )
@@ -39,9 +39,9 @@ def summary_of(
     header = run_header(
         simulation.spec,
         complete=complete,
-        pool_tokens=simulation.limits.pool_tokens,
-        mem_fraction_static=simulation.mem_fraction_static,
-        chunked_prefill_size=simulation.limits.chunked_prefill_size,
+        pool_tokens=simulation.engine.pool_tokens,
+        mem_fraction_static=simulation.engine.mem_fraction_static,
+        chunked_prefill_size=simulation.engine.chunk_tokens,
         timing_profile=simulation.spec.gpu,
         timing_grade=simulation.profile.grade,
         timing_error_pct=simulation.timing_error_pct,

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
+
+
+class KVMemory(Protocol):
+    """A worker's KV memory, in tokens."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def free(self) -> int:
+        """With nothing in it."""
+        ...
+
+    @property
+    def evictable(self) -> int:
+        """Cached, and in use by nobody."""
+        ...
 
 
 class Replica(Protocol):
@@ -19,10 +34,14 @@ class Replica(Protocol):
     """
 
     scheduler: LocalScheduler
-    cache: KVCache
     batch: RunningBatch
-    waiting: WaitingQueue
     on_pass: Callable[[], None] | None
+
+    @property
+    def cache(self) -> KVMemory: ...
+
+    @property
+    def waiting(self) -> WaitingView: ...
 
     @property
     def running_count(self) -> int:

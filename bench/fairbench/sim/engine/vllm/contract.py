@@ -1,0 +1,44 @@
+"""vLLM as an engine contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.params import make_params
+from fairbench.sim.clock import Clock
+from fairbench.sim.engine.contract import OnEvict
+from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
+from fairbench.sim.records.service_log import ServiceLog
+
+
+class VLLMContract:
+    """An ``EngineContract``. Parameters are those of ``VLLMParams``."""
+
+    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
+        params = make_params("vllm", VLLMParams, settings)
+        self.limits = vllm_limits(params, profile)
+        self.pool_tokens = self.limits.blocks * self.limits.block_size
+        self.chunk_tokens = self.limits.max_num_batched_tokens
+        given = params.num_gpu_blocks_override
+        self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
+
+    def with_pool(self, tokens: int) -> Mapping[str, Any]:
+        usable = max(1, tokens // self.limits.block_size)
+        return {"vllm.num_gpu_blocks_override": usable + 1}
+
+    def worker(
+        self,
+        index: int,
+        clock: Clock,
+        scheduler: LocalScheduler,
+        profile: TimingProfile,
+        log: ServiceLog,
+        on_evict: OnEvict | None,
+    ) -> VLLMWorker:
+        cache = cache_of(self.limits)
+        cache.on_evict = on_evict
+        return VLLMWorker(index, clock, scheduler, profile, self.limits, log, cache)
