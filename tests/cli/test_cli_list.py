@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
+from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.workloads.spec import workload_names
 
@@ -29,13 +30,14 @@ def entries(text):
         ("routers", list(ROUTERS)),
         ("workloads", workload_names()),
         ("profiles", profile_ids()),
+        ("engines", list(ENGINES)),
     ],
 )
 def test_each_kind_lists_exactly_its_names(kind, names):
     assert entries(listed(kind)) == names
 
 
-@pytest.mark.parametrize("kind", ["schedulers", "routers", "workloads"])
+@pytest.mark.parametrize("kind", ["schedulers", "routers", "workloads", "engines"])
 def test_every_name_has_a_description(kind):
     lines = [line for line in listed(kind).split("\n") if line[:2] == "  " and line[2] != " "]
     assert all(len(line.split()) > 2 for line in lines)
@@ -43,7 +45,7 @@ def test_every_name_has_a_description(kind):
 
 def test_without_a_kind_everything_is_listed():
     everything = listed()
-    for kind in ("schedulers", "routers", "workloads", "profiles"):
+    for kind in ("schedulers", "routers", "workloads", "profiles", "engines"):
         assert listed(kind) in everything + "\n"
 
 

@@ -21,6 +21,7 @@ from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.live.plugins.sglang.config import plugin_config
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.sglang.admission import Prefill, shares_of
+from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.records.service_log import Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
 
@@ -78,7 +79,7 @@ def sglang_workers(spec, longest, *, when_heard="at once"):
             now = types.SimpleNamespace(monotonic=lambda: parts.clock.now_ps / PS_PER_S)
             context.append(mock.patch.object(plugin, "time", now))
             context[-1].start()
-        limits = parts.limits
+        limits = SGLangContract(spec.settings, parts.profile).limits
         shared = {
             "chunk": limits.chunked_prefill_size,
             "max_prefill": limits.max_prefill_tokens,
@@ -95,7 +96,7 @@ def sglang_workers(spec, longest, *, when_heard="at once"):
             )
             stack.enter_context(mock.patch.object(sglang().radix_cache, "time", cache_clock))
             context.append(stack)
-        replica = Replica(parts, tokens, hooks, switch, when_heard)
+        replica = Replica(parts, limits, tokens, hooks, switch, when_heard)
         replica.engine = RealEngine(
             policy,
             pool=limits.pool_tokens,
@@ -119,9 +120,9 @@ def sglang_workers(spec, longest, *, when_heard="at once"):
 class Replica:
     """A ``fairbench.sim.engine.replica.Replica`` around one SGLang scheduler."""
 
-    def __init__(self, parts, tokens, hooks, switch, when_heard):
+    def __init__(self, parts, limits, tokens, hooks, switch, when_heard):
         self.index, self.clock, self.log = parts.index, parts.clock, parts.log
-        self.profile, self.limits = parts.profile, parts.limits
+        self.profile, self.limits = parts.profile, limits
         self.scheduler = hooks.home.scheduler if hooks else parts.scheduler
         self.on_pass = None
         self.engine = None

@@ -17,6 +17,7 @@ class RunFlags(TypedDict, total=False):
     scenario: str | None
     gpu: str | None
     model: str | None
+    engine: str | None
     num_programs: int | None
     request_rate: float | None
     burstiness: float | None

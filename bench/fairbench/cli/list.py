@@ -11,6 +11,7 @@ import typer
 from fairbench.config.settings import MACHINE
 from fairbench.config.toml import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.params import as_settings
 from fairbench.schedulers.registry import (
     PAIRS,
@@ -29,6 +30,7 @@ class Kind(StrEnum):
     ROUTERS = "routers"
     WORKLOADS = "workloads"
     PROFILES = "profiles"
+    ENGINES = "engines"
 
 
 def list_names(
@@ -36,7 +38,7 @@ def list_names(
         Kind | None, typer.Argument(metavar="KIND", help="What to list. [default: everything]")
     ] = None,
 ) -> None:
-    """List schedulers, routers, workloads or timing profiles.
+    """List schedulers, routers, workloads, timing profiles or simulated engines.
 
     Each with the parameters that `--set` takes.
     """
@@ -45,6 +47,7 @@ def list_names(
         Kind.ROUTERS: _routers,
         Kind.WORKLOADS: _workloads,
         Kind.PROFILES: _profiles,
+        Kind.ENGINES: _engines,
     }
     wanted = [kind] if kind else list(sections)
     typer.echo("\n\n".join("\n".join(sections[one]()) for one in wanted))
@@ -68,6 +71,13 @@ def _routers() -> Iterator[str]:
     yield "Routers (--router), parameters for --set"
     for name in routers_by_name():
         yield from _part(name, router_class(name), router_class(name).Params)
+
+
+def _engines() -> Iterator[str]:
+    yield f"Engines (--engine, {DEFAULT_ENGINE} unless given), parameters for --set"
+    for name, kind in ENGINES.items():
+        yield _entry(name, kind.description)
+        yield from _settings(as_settings(kind.part, kind.params()))
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:

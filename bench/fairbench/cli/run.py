@@ -21,6 +21,7 @@ from fairbench.execute.context import RunContext, run_context
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.repeats import repeat
 from fairbench.execute.requests import FLAGS, experiment
+from fairbench.hardware.engines import ENGINES
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.report.interval_lines import repeat_lines
@@ -55,6 +56,10 @@ def run(
         Option(help="Timing profile id or a unique prefix, see `list profiles`. [default: a100]"),
     ] = None,
     model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
+    engine: Annotated[
+        str | None,
+        Option(metavar="|".join(ENGINES), help="What the simulated workers are. [default: sglang]"),
+    ] = None,
     num_programs: Annotated[
         int | None,
         Option(help="Programs each well-behaved client sends; lifts the default duration."),

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.params import own_settings, param_names
 
 SIM = "sim"
@@ -187,6 +188,22 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
     if owners:
         return UsageError(f"{key} = {value!r}: only for backend {' or '.join(owners)}, not {kind}")
     return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
+
+
+def check_engine(
+    backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for an engine, or a setting of one, changed, that nothing simulates."""
+    if backend is not None and engine is not None:
+        raise UsageError(f"engine = {engine!r}: backend {backend.kind} has its own engine")
+    chosen = engine or DEFAULT_ENGINE
+    for other, kind in ENGINES.items():
+        given = own_settings(kind.part, settings) if other != chosen else {}
+        for name, value in given.items():
+            if value != getattr(kind.params(), name):
+                raise UsageError(
+                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such setting"
+                )
 
 
 def check_machine(backend: BackendConfig | None, settings: Mapping[str, Any]) -> None:

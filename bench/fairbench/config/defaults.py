@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED
 from fairbench.config.setting_names import flat_settings
-from fairbench.config.settings import MACHINE, resolve_settings
+from fairbench.config.settings import machine_of, resolve_settings
 from fairbench.config.weights import resolve_weights
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
 from fairbench.hardware.catalogue import resolve_profile
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
@@ -121,7 +122,17 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """The parts whose parameters matter: router, local scheduler and machine, none if as served."""
     if draft["scheduler"] == AS_SERVED:
         return ()
-    return (*parts_of(draft), *MACHINE)
+    return (*parts_of(draft), *machine_of(engine_of(draft)))
+
+
+def engine_of(draft: Mapping[str, Any]) -> str | None:
+    """The simulated engine that the draft names, None for the default. UsageError if unknown."""
+    if "engine" not in draft:
+        return None
+    engine = text_of(draft, "engine")
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    return None if engine == DEFAULT_ENGINE else engine
 
 
 def read_workload(value: Any) -> WorkloadSpec:

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.backend import check_machine, resolve_backend
+from fairbench.config.backend import check_engine, check_machine, resolve_backend
 from fairbench.config.defaults import (
+    engine_of,
     read_workload,
     text_of,
     used_parts,
@@ -30,7 +31,7 @@ MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a co
 # What the defaults of other keys depend on.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
-    | {"duration_s", "num_programs", "clients"}
+    | {"duration_s", "num_programs", "clients", "engine"}
 )
 
 
@@ -96,9 +97,10 @@ def _resolve(
         read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
     )
     check_machine(backend, settings | resolved)
+    check_engine(backend, engine := engine_of(draft), settings)
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, weights_of(file), assignments)
-    draft |= {"settings": resolved, "backend": backend, "workload": workload}
+    draft |= {"settings": resolved, "backend": backend, "workload": workload, "engine": engine}
     draft = workload_defaults(draft, workload) | draft
     draft["weights"] = resolve_weights(workload, draft["clients"], weights | weights_of(flags))
     try:

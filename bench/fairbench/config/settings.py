@@ -9,6 +9,7 @@ from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
 from fairbench.schedulers.registry import PAIRS, params_classes
@@ -21,6 +22,11 @@ MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIM
 """The parts that schedulers run on, in the order in which an experiment spells them out."""
 
 
+def machine_of(engine: str | None) -> tuple[str, ...]:
+    """The parts of the machine whose workers are this engine, None for the default."""
+    return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
+
+
 class ResolvedSettings(NamedTuple):
     """A workload with the settings that are its own applied, and all others, ``NAME.PARAM``."""
 
@@ -30,7 +36,8 @@ class ResolvedSettings(NamedTuple):
 
 def parts() -> dict[str, type]:
     """Everything but a workload that has parameters: schedulers, routers and the machine."""
-    return params_classes() | dict(MACHINE)
+    engines = {kind.part: kind.params for kind in ENGINES.values()}
+    return params_classes() | dict(MACHINE) | engines
 
 
 def resolve_settings(

@@ -33,8 +33,9 @@ class ExperimentSpec(BaseModel):
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
     parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
     ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are.
-    ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
-    path or name, and an endpoint's scheduler is ``AS_SERVED``.
+    ``engine`` is what simulated workers are, None for the default. ``backend`` None is the
+    simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an
+    endpoint's scheduler is ``AS_SERVED``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -59,6 +60,7 @@ class ExperimentSpec(BaseModel):
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     weights: dict[str, Weight] | None = None
     settings: dict[str, Any]
+    engine: str | None = None
     backend: Backend | None = None
     workload: WorkloadSpec
 

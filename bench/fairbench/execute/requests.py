@@ -25,7 +25,7 @@ KEYS = {
         for name in (
             *("scheduler", "router", "local", "dp", "workload", "scenario", "gpu", "model"),
             *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
-            *("dataset_path", "tokenizer", "tag"),
+            *("engine", "dataset_path", "tokenizer", "tag"),
         )
     },
     "duration": "duration_s",

@@ -1,4 +1,4 @@
-"""What a vLLM engine is started with: its scheduler's and KV cache's settings, defaults resolved."""
+"""What a vLLM engine is started with: settings of its scheduler and its KV cache."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ def basis(summary: Summary) -> str:
     if not summary["simulated"]:
         return f"measured on {summary.get('served', 'real servers')}"
     error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
-    return f"simulated on {summary['timing_profile']}{error}"
+    engine = f", engine {summary['engine']}" if "engine" in summary else ""
+    return f"simulated on {summary['timing_profile']}{error}{engine}"
 
 
 def details_line(summary: Summary) -> str:

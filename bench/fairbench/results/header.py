@@ -41,6 +41,7 @@ def run_header(
         "timing_profile": timing_profile,
         "timing_grade": timing_grade,
         "timing_error_pct": timing_error_pct,
+        **({"engine": spec.engine} if spec.engine else {}),
         "scheduler": spec.scheduler,
         "router": spec.router,
         "local": spec.local,

@@ -15,11 +15,9 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.engine_limits import engine_limits
-from fairbench.hardware.engine_params import EngineParams
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, client_sample, percentile
-from fairbench.schedulers.params import make_params
+from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, source_of
 from fairbench.sim.summary import facts_of
@@ -57,9 +55,8 @@ def simulate_alone(
 
 def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     """The cluster with one client's KV pool, behind each router that makes a difference."""
-    params = make_params("engine", EngineParams, spec.settings)
-    pool_tokens = int(engine_limits(params, load_profile(spec.gpu)).pool_tokens // parts)
-    settings = {**spec.settings, "engine.max_total_tokens": max(1, pool_tokens)}
+    engine = contract_of(spec.engine, spec.settings, load_profile(spec.gpu))
+    settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     part = spec.model_copy(update={"local": LOCAL, "settings": settings})
     return [
         part.model_copy(update={"router": router, "scheduler": f"{router}+{LOCAL}"})

@@ -13,8 +13,6 @@ from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.cluster_params import ClusterParams
-from fairbench.hardware.engine_limits import engine_limits, mem_fraction
-from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.timing import slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
@@ -25,9 +23,8 @@ from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.costs import ProfileCosts
-from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
-from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
@@ -79,18 +76,11 @@ def simulate(
         return simulation.result(complete, source)
 
 
-def sglang_worker(parts: WorkerParts) -> Worker:
-    """The simulated SGLang server."""
-    cache = KVCache(parts.limits.pool_tokens, parts.on_evict)
-    return Worker(
-        parts.index, parts.clock, parts.scheduler, parts.profile, parts.limits, parts.log, cache
-    )
-
-
 class Simulation:
     """The cluster of one experiment. ``run`` once, then ``result``.
 
-    ``slowdown`` multiplies every iteration time; ``worker_of`` makes the workers.
+    ``slowdown`` multiplies every iteration time; ``worker_of`` makes the workers in place of the
+    engine of the experiment.
     """
 
     def __init__(
@@ -100,11 +90,10 @@ class Simulation:
         source: Source | None,
         *,
         slowdown: float = 1,
-        worker_of: WorkerOf = sglang_worker,
+        worker_of: WorkerOf | None = None,
     ) -> None:
         self.spec = spec
         self.plans = plans
-        params = make_params("engine", EngineParams, spec.settings)
         timing = make_params("timing", TimingParams, spec.settings)
         self.profile = slowed(load_profile(spec.gpu), slowdown)
         self.profile = replace(self.profile, shared_read=timing.shared_prefix_read)
@@ -112,11 +101,7 @@ class Simulation:
         if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
             self.profile = perturbed(self.profile, self.timing_error_pct, rng)
-        self.limits = engine_limits(params, self.profile)
-        # What the pool was computed from; None where its size was given.
-        self.mem_fraction_static = (
-            None if params.max_total_tokens else mem_fraction(params, self.profile)
-        )
+        self.engine = contract_of(spec.engine, spec.settings, self.profile)
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
@@ -124,10 +109,11 @@ class Simulation:
         self.setup = Setup(
             tuple(clients),
             weights_of(plans),
-            pool_tokens=self.limits.pool_tokens,
+            pool_tokens=self.engine.pool_tokens,
             costs=ProfileCosts(self.profile),
         )
-        workers: list[Replica] = [worker_of(self._parts(index)) for index in range(spec.dp)]
+        make = worker_of or self.engine.worker
+        workers: list[Replica] = [make(self._parts(index)) for index in range(spec.dp)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
         self.cluster = Cluster(self.clock, self.router, workers, clients)
         for number, plan in enumerate(plans):
@@ -147,7 +133,7 @@ class Simulation:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)
             delay_ps = round(cluster.eviction_delay_s * PS_PER_S)
             on_evict = eviction_news(self.clock, self.router, index, delay_ps)
-        return WorkerParts(index, self.clock, local, self.profile, self.limits, self.log, on_evict)
+        return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict)
 
     def run(
         self,
@@ -205,7 +191,7 @@ class Simulation:
         if complete and tables.all_refused():
             raise UsageError(
                 f"workload {self.spec.workload.name}: no request fits the KV pool of "
-                f"{self.limits.pool_tokens:,} tokens"
+                f"{self.engine.pool_tokens:,} tokens"
             )
         summary = summary_of(self, tables, facts, source, complete)
         requests, programs, service = tables.columns()

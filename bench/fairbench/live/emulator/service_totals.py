@@ -25,7 +25,15 @@ class ServiceTotals(ServiceLog):
         super().__init__([])
         self.clients: defaultdict[str, Service] = defaultdict(Service)
 
-    def prefill(self, worker: int, start_ps: int, end_ps: int, batch: int, shares: Shares) -> None:
+    def prefill(
+        self,
+        worker: int,
+        start_ps: int,
+        end_ps: int,
+        batch: int,
+        shares: Shares,
+        context_tokens: int = 0,
+    ) -> None:
         for client, share in shares.items():
             total = self.clients[client]
             total.input_tokens += share.input_tokens

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from fairbench.core import Prompt
-from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.timing import TimingProfile
-from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.frontend import FrontendQueue
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
+
+
+class KVMemory(Protocol):
+    """A worker's KV memory, in tokens."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def free(self) -> int:
+        """With nothing in it."""
+        ...
+
+    @property
+    def evictable(self) -> int:
+        """Cached, and in use by nobody."""
+        ...
 
 
 class Replica(Protocol):
@@ -26,10 +41,14 @@ class Replica(Protocol):
 
     scheduler: LocalScheduler
     frontend: FrontendQueue
-    cache: KVCache
     batch: RunningBatch
-    waiting: WaitingQueue
     on_pass: Callable[[], None] | None
+
+    @property
+    def cache(self) -> KVMemory: ...
+
+    @property
+    def waiting(self) -> WaitingView: ...
 
     @property
     def running_count(self) -> int:
@@ -50,14 +69,14 @@ class Replica(Protocol):
         ...
 
 
-class WorkerParts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
     """What a worker is made of. ``on_evict`` is for a router that wants to hear of evictions."""
 
     index: int
     clock: Clock
     scheduler: LocalScheduler
     profile: TimingProfile
-    limits: EngineLimits
     log: ServiceLog
     on_evict: Callable[[Prompt, int], None] | None
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive, never
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
-from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache, KVNode
+from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import PrefillShare
 from fairbench.sim.sequence import NEVER, Sequence
-
-
-class Prefill(NamedTuple):
-    """One sequence's part of a prefill iteration. ``last``: its prompt is complete after it."""
-
-    sequence: Sequence
-    cached: int
-    tokens: int
-    first: bool
-    last: bool
 
 
 def shares_of(prefills: list[Prefill]) -> dict[str, PrefillShare]:
@@ -93,7 +83,7 @@ class PrefillPass:
         self._commit(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
         self.out_of_memory = False  # the next candidate's own fit test will tell
 
-    def try_admit(self, sequence: Sequence, waiting: WaitingQueue) -> bool:
+    def try_admit(self, sequence: Sequence, waiting: WaitingQueue[KVNode]) -> bool:
         """The fit test and, if it passes, the commit. The prefix is locked before the test."""
         cache, request = self._cache, sequence.request
         node, place = waiting.match(request)
@@ -128,7 +118,7 @@ class PrefillPass:
 def run_selection(
     attempt: PrefillPass,
     scheduler: LocalScheduler,
-    waiting: WaitingQueue,
+    waiting: WaitingQueue[KVNode],
     batch: RunningBatch,
     most: int,
     now_ps: int,

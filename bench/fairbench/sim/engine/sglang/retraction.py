@@ -9,7 +9,7 @@ from fairbench.errors import RunFailed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache, KVNode
 from fairbench.sim.engine.sglang.sequence_memory import give_back
 from fairbench.sim.engine.sglang.token_ratio import RETRACT_DECODE_STEPS
 from fairbench.sim.engine.waiting import WaitingQueue
@@ -27,7 +27,7 @@ class Retraction:
         clock: Clock,
         scheduler: Callable[[], LocalScheduler],
         batch: RunningBatch,
-        waiting: WaitingQueue,
+        waiting: WaitingQueue[KVNode],
         cache: KVCache,
     ) -> None:
         self._clock = clock

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import ceil
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.engine_limits import EngineLimits
@@ -20,12 +19,14 @@ from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.running_view import BatchView
-from fairbench.sim.engine.sglang.admission import Prefill, PrefillPass, run_selection, shares_of
+from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
 from fairbench.sim.engine.sglang.retraction import Retraction
 from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
 from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.engine.wake import WakeUp
 from fairbench.sim.records.service_log import ServiceLog, Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 
@@ -67,7 +68,7 @@ class Worker:
             clock, lambda: self.scheduler, self.batch, self.waiting, cache
         )
         self._idle = True
-        self._wake_ps: int | None = None
+        self._wake_up = WakeUp(clock, index, self._awake)
         self._stretch: Stretch | None = None  # under way; written when the batch changes
 
     # Arrivals.
@@ -199,24 +200,13 @@ class Worker:
         self._idle = True
         if not len(self.waiting):
             self._ratio.reset(self.batch.steps)
-        elif not self.scheduler.work_conserving:
-            now_ps = self._clock.now_ps
-            wake_s = self.scheduler.wake_s(self.waiting, now_ps / PS_PER_S)
-            if wake_s is not None:
-                self._wake_at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
+        else:
+            self._wake_up.rest(self.scheduler, self.waiting)
 
-    def _wake_at(self, time_ps: int) -> None:
-        """Decide again at this time, if idle: one such time is enough, the earliest."""
-        if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
-            self._wake_ps = time_ps
-            self._clock.at(time_ps, DECIDE, self.index, self._wake)
-
-    def _wake(self) -> None:
-        if self._clock.now_ps == self._wake_ps:
-            self._wake_ps = None
-            if self._idle:
-                self._idle = False
-                self._decide()
+    def _awake(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._decide()
 
     # Prefill.
 

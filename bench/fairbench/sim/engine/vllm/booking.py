@@ -31,7 +31,9 @@ class Booking:
         scheduler.on_admitted(sequence.request, extend, recompute)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """It loses its memory."""
+        """It loses its memory. What is left of its prompt will not be computed this time."""
+        left = 0 if decoding else sequence.total - sequence.filled
+        sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled
         self._reached[sequence] = max(reached, self._reached.get(sequence, 0))
 

@@ -154,7 +154,8 @@ class RunningList:
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = self.sequences.index(sequence) + 1
-        self._memory_step = self.batch.steps + 1
+        if scheduled:  # else the step is empty, and decided again
+            self._memory_step = self.batch.steps + 1
         for sequence, tokens in scheduled.items():
             if sequence in self.batch.sequences:
                 step.decodes += 1

@@ -10,7 +10,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Table:
-    """The blocks of one sequence. Those up to ``node`` are full and stored; it ends at ``place``."""
+    """The blocks of one sequence. Those up to ``node``, which ends at ``place``, are stored."""
 
     __slots__ = ("blocks", "node", "place", "prompt")
 

@@ -1,0 +1,26 @@
+"""The engines that a simulated worker can be: their names and their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.vllm_params import VLLMParams
+
+
+class EngineKind(NamedTuple):
+    """What an engine is, and under which name ``--set`` takes its parameters."""
+
+    description: str
+    part: str
+    params: type
+
+
+DEFAULT_ENGINE = "sglang"
+
+ENGINES: Mapping[str, EngineKind] = {
+    DEFAULT_ENGINE: EngineKind("SGLang 0.5.23: prefill first, then decode", "engine", EngineParams),
+    "vllm": EngineKind("vLLM 0.32.0 (V1): both in every step", "vllm", VLLMParams),
+}
+"""Each has its contract under the same name in ``sim.engine.contracts``."""

@@ -1,0 +1,74 @@
+"""Parameters of a simulated vLLM engine, by vLLM's own names, and what their defaults become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from annotated_types import Ge, Gt, Lt
+
+from fairbench.errors import UsageError
+from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.vllm_limits import VLLMLimits
+
+
+@dataclass(frozen=True)
+class VLLMParams:
+    """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``). 0 means: the default.
+
+    ``max_num_batched_tokens`` and ``max_num_seqs`` default to what vLLM 0.32.0's API server
+    chooses for the GPU; ``num_gpu_blocks_override`` to the blocks that fit the KV pool which the
+    other engine would have, so that both have the same memory. ``watermark`` is the share of all
+    blocks that admission leaves free. ``step_by_step`` advances one step at a time instead of in
+    closed form; the records are the same.
+    """
+
+    max_num_batched_tokens: Annotated[int, Ge(0)] = 0
+    max_num_seqs: Annotated[int, Ge(0)] = 0
+    block_size: Annotated[int, Gt(0)] = 16
+    num_gpu_blocks_override: Annotated[int, Ge(0), Lt(10**9)] = 0
+    enable_prefix_caching: bool = True
+    scheduler_reserve_full_isl: bool = True
+    watermark: Annotated[float, Ge(0), Lt(1)] = 0.0
+    step_by_step: bool = False
+
+
+class _Batch(NamedTuple):
+    """vLLM's defaults for one class of GPUs."""
+
+    tokens: int
+    sequences: int
+
+
+def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
+    """The parameters with the defaults of the GPU and model filled in.
+
+    Raises UsageError for what vLLM would not start with.
+    """
+    default = _default_batch(profile)
+    pool = profile.pool
+    blocks = params.num_gpu_blocks_override
+    tokens = blocks * params.block_size or pool.tokens(pool.mem_fraction_static)
+    try:
+        return VLLMLimits(
+            pool_tokens=tokens,
+            max_num_batched_tokens=params.max_num_batched_tokens or default.tokens,
+            max_num_seqs=params.max_num_seqs or default.sequences,
+            block_size=params.block_size,
+            enable_prefix_caching=params.enable_prefix_caching,
+            scheduler_reserve_full_isl=params.scheduler_reserve_full_isl,
+            watermark=params.watermark,
+            step_by_step=params.step_by_step,
+        )
+    except ValueError as error:
+        raise UsageError(f"settings of vllm: {error}") from None
+
+
+def _default_batch(profile: TimingProfile) -> _Batch:
+    """Of the API server, by the GPU's memory; the A100 counts as a small one."""
+    gib = profile.pool.pre_load_avail_gib
+    if gib >= 160:
+        return _Batch(16_384, 1_024)
+    if gib >= 70 and not profile.profile_id.startswith("a100"):
+        return _Batch(8_192, 1_024)
+    return _Batch(2_048, 256)

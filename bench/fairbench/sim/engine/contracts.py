@@ -1,0 +1,24 @@
+"""The engine contracts by the names of ``hardware.engines``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.hardware.timing import TimingProfile
+from fairbench.sim.engine.contract import EngineContract
+from fairbench.sim.engine.sglang.contract import SGLangContract
+from fairbench.sim.engine.vllm.contract import VLLMContract
+
+CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = {
+    DEFAULT_ENGINE: SGLangContract,
+    "vllm": VLLMContract,
+}
+
+
+def contract_of(
+    engine: str | None, settings: Mapping[str, Any], profile: TimingProfile
+) -> EngineContract:
+    """The engine of this name, None for the default, with its ``settings`` on a GPU."""
+    return CONTRACTS[engine or DEFAULT_ENGINE](settings, profile)

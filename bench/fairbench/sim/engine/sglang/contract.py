@@ -1,0 +1,41 @@
+"""SGLang as an engine contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.hardware.engine_limits import engine_limits, mem_fraction
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.timing import TimingProfile
+from fairbench.schedulers.params import make_params
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.replica import WorkerParts
+from fairbench.sim.engine.sglang.worker import Worker
+
+
+class SGLangContract:
+    """An ``EngineContract``. Parameters are those of ``EngineParams``."""
+
+    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
+        params = make_params("engine", EngineParams, settings)
+        self.limits = engine_limits(params, profile)
+        self.pool_tokens = self.limits.pool_tokens
+        self.chunk_tokens = self.limits.chunked_prefill_size
+        given = params.max_total_tokens
+        self.mem_fraction_static = None if given else mem_fraction(params, profile)
+
+    def with_pool(self, tokens: int) -> Mapping[str, Any]:
+        return {"engine.max_total_tokens": max(1, tokens)}
+
+    def worker(self, parts: WorkerParts) -> Worker:
+        cache = KVCache(self.limits.pool_tokens, parts.on_evict)
+        return Worker(
+            parts.index,
+            parts.clock,
+            parts.scheduler,
+            parts.profile,
+            self.limits,
+            parts.log,
+            cache,
+        )

@@ -1,0 +1,41 @@
+"""vLLM as an engine contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
+from fairbench.schedulers.params import make_params
+from fairbench.sim.engine.replica import WorkerParts
+from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
+
+
+class VLLMContract:
+    """An ``EngineContract``. Parameters are those of ``VLLMParams``."""
+
+    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
+        params = make_params("vllm", VLLMParams, settings)
+        self.limits = vllm_limits(params, profile)
+        self.pool_tokens = self.limits.blocks * self.limits.block_size
+        self.chunk_tokens = self.limits.max_num_batched_tokens
+        given = params.num_gpu_blocks_override
+        self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
+
+    def with_pool(self, tokens: int) -> Mapping[str, Any]:
+        usable = max(1, tokens // self.limits.block_size)
+        return {"vllm.num_gpu_blocks_override": usable + 1}
+
+    def worker(self, parts: WorkerParts) -> VLLMWorker:
+        cache = cache_of(self.limits)
+        cache.on_evict = parts.on_evict
+        return VLLMWorker(
+            parts.index,
+            parts.clock,
+            parts.scheduler,
+            parts.profile,
+            self.limits,
+            parts.log,
+            cache,
+        )

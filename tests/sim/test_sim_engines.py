@@ -1,0 +1,90 @@
+"""Runs on engines by name: the registry, whole runs, and what is refused."""
+
+import pytest
+from sim_helpers import small_spec
+from vllm_invariants import watch_vllm
+
+from fairbench.config.resolve import resolve
+from fairbench.config.spec import to_toml
+from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.engines import ENGINES
+from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
+from fairbench.sim.alone import simulate_alone
+from fairbench.sim.engine.contracts import CONTRACTS
+from fairbench.sim.run import Simulation, simulate
+from invariants import assert_same_records
+
+VLLM = {"vllm__num_gpu_blocks_override": 200, "vllm__max_num_seqs": 8}
+
+
+def vllm_spec(scheduler, workload="chat", **more):
+    return small_spec(scheduler, workload, flags={"engine": "vllm"}, **{**VLLM, **more})
+
+
+def test_every_engine_has_a_contract():
+    assert list(CONTRACTS) == list(ENGINES)
+
+
+def test_the_default_engine_leaves_no_trace_in_an_experiment():
+    plain, named = resolve({}), resolve({"engine": "sglang"})
+    assert plain == named
+    assert "engine =" not in to_toml(plain)
+    assert not any(key.startswith("vllm.") for key in plain.settings)
+
+
+def test_a_vllm_experiment_holds_the_parameters_of_that_engine_alone():
+    spec = vllm_spec("fcfs")
+    assert spec.settings["vllm.num_gpu_blocks_override"] == 200
+    assert not any(key.startswith("engine.") for key in spec.settings)
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "vtc", "d2lpm"])
+def test_a_run_on_vllm_keeps_its_invariants_and_repeats(scheduler):
+    spec = vllm_spec(scheduler, dp=2)
+    simulation = Simulation(spec, spec.client_plans(), None)
+    watch_vllm(simulation.clock, simulation.cluster.workers)
+    simulation.run()
+    result = simulation.result(True, None)
+    assert result.summary["engine"] == "vllm"
+    assert result.summary["pool_tokens"] == 199 * 16
+    assert_same_records(result, simulate(spec))
+
+
+def test_in_closed_form_or_step_by_step_a_run_is_the_same():
+    # Routers hear of evictions, and the local scheduler of every token.
+    spec = vllm_spec("d2lpm", dp=2)
+    slow = spec.model_copy(update={"settings": {**spec.settings, "vllm.step_by_step": True}})
+    assert_same_records(simulate(spec), simulate(slow))
+
+
+def test_a_lone_client_is_simulated_on_the_same_engine():
+    (row, *_) = simulate_alone(vllm_spec("fcfs", vllm__num_gpu_blocks_override=2_000))
+    assert row["p50_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "said"),
+    [
+        ({"engine": "vlm"}, {}, "vllm"),
+        ({"engine": "vllm"}, {"engine.max_total_tokens": 9}, "engine vllm has no such setting"),
+        ({}, {"vllm.block_size": 32}, "engine sglang has no such setting"),
+        ({"engine": "vllm", "backend": {"kind": "emulator"}}, {}, "backend emulator has its own"),
+    ],
+)
+def test_what_no_engine_would_obey_is_refused(given, settings, said):
+    with pytest.raises(UsageError, match=said):
+        resolve(given, settings)
+
+
+def test_what_vllm_would_not_start_with_is_refused():
+    with pytest.raises(UsageError, match="max_num_batched_tokens 64 must be at least"):
+        simulate(vllm_spec("fcfs", vllm__max_num_batched_tokens=64, vllm__max_num_seqs=65))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "sequences"), [("h100", 8_192, 1_024), ("a100", 2_048, 256)]
+)
+def test_defaults_are_those_of_the_api_server(gpu, tokens, sequences):
+    limits = vllm_limits(VLLMParams(), load_profile(resolve({"gpu": gpu}).gpu))
+    assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (tokens, sequences)

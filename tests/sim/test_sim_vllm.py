@@ -1,0 +1,223 @@
+"""The vLLM engine contract: its rules one by one, and its closed form against step by step."""
+
+from functools import partial
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim_helpers import PLAIN, US, prompt
+from vllm_invariants import watch_vllm
+
+from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.registry import build_local
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
+
+
+class VLLMHome:
+    """A vLLM worker on a clock of its own, checked after every event."""
+
+    def __init__(self, scheduler=None, *, blocks=64, **limits):
+        size = limits.setdefault("block_size", 16)
+        limits.setdefault("max_num_seqs", 8)
+        self.limits = VLLMLimits((blocks + 1) * size, **limits)
+        self.clock, self.log, self.sent, self.evicted = Clock(), ServiceLog(["x", "y"]), [], []
+        cache = cache_of(self.limits)
+        local = scheduler or FCFS(FCFS.Params())
+        self.worker = VLLMWorker(0, self.clock, local, PLAIN, self.limits, self.log, cache)
+        watch_vllm(self.clock, [self.worker])
+
+    def hear_evictions(self):
+        self.worker.cache.on_evict = lambda prefix, tokens: self.evicted.append(
+            (self.clock.now_ps, prefix, tokens)
+        )
+
+    def send(self, parts, output, *, at_ps=0, client="x"):
+        number = len(self.sent)
+        text = prompt(f"own-{number}", parts) if isinstance(parts, int) else parts
+        request = Request(number, client, 0, 0, text, prompt_tokens(text), output)
+        sequence = Sequence(request, Segment(f"out-{number}", output), at_ps, lambda _: None)
+        self.sent.append(sequence)
+        self.clock.at(at_ps, ARRIVE, 0, partial(self.worker.submit, sequence))
+        return sequence
+
+    def run(self, until_ps=None):
+        while (next_ps := self.clock.next_ps()) is not None:
+            if until_ps is not None and next_ps > until_ps:
+                break
+            self.clock.step()
+        return self
+
+    def records(self):
+        """All that is written down."""
+        rows = [self.log.column(name).tolist() for name in self.log.names]
+        times = [
+            (s.admitted_ps, s.first_token_ps, s.finish_ps, s.retracted_ps, s.readmitted_ps)
+            for s in self.sent
+        ]
+        tokens = [
+            (s.cached_tokens, s.extend_tokens, s.recompute_tokens, s.retractions, s.status)
+            for s in self.sent
+        ]
+        return rows, times, tokens, self.evicted
+
+    def steps(self):
+        """(start in us, tokens computed for prompts, decoding requests' context) of mixed steps."""
+        columns = ("start_ps", "extend_tokens", "context_tokens", "steps")
+        rows = zip(*(self.log.column(name).tolist() for name in columns), strict=True)
+        return [(start // US, new, context) for start, new, context, _ in rows if new]
+
+
+def test_a_step_decodes_first_and_gives_the_rest_of_its_budget_to_prompts():
+    home = VLLMHome(max_num_batched_tokens=10)
+    home.send(4, 5)
+    home.send(20, 2)
+    home.run()
+    # 4 of the first and 6 of the second; then one decodes, with 9 and the last 5 beside it.
+    assert home.steps() == [(0, 10, 0), (1100, 9, 5), (2200, 5, 6)]
+
+
+def test_a_prompt_is_served_from_whole_cached_blocks_and_never_all_of_it():
+    home = VLLMHome()
+    home.send(prompt("A", 32), 1)
+    again = home.send(prompt("A", 32), 1, at_ps=10**12)
+    longer = home.send(prompt("A", 32, "B", 9), 1, at_ps=2 * 10**12)
+    part = home.send(prompt("A", 31), 1, at_ps=3 * 10**12)
+    home.run()
+    assert [s.cached_tokens for s in (again, longer, part)] == [16, 32, 16]
+
+
+def test_requests_of_one_step_share_blocks_that_are_being_computed():
+    home = VLLMHome()
+    first, second = home.send(prompt("A", 40), 1), home.send(prompt("A", 40), 1)
+    home.run()
+    assert (first.cached_tokens, second.cached_tokens) == (0, 32)
+    assert first.admitted_ps == second.admitted_ps
+
+
+def test_without_prefix_caching_nothing_is_shared():
+    home = VLLMHome(enable_prefix_caching=False)
+    first, second = home.send(prompt("A", 40), 1), home.send(prompt("A", 40), 1)
+    home.run()
+    assert (first.cached_tokens, second.cached_tokens) == (0, 0)
+
+
+def test_the_last_admitted_is_preempted_and_finds_its_blocks_again():
+    home = VLLMHome(blocks=6)
+    first, second = home.send(40, 20), home.send(40, 20)
+    home.run()
+    assert (first.retractions, second.retractions) == (0, 1)
+    assert first.status == second.status == FINISHED
+    # Both had 48 tokens and their next when the first took the block that was given back first.
+    assert second.retracted_ps < second.readmitted_ps == first.finish_ps
+    assert second.recompute_tokens == 49 - 32
+
+
+def test_admission_wants_the_blocks_of_the_whole_prompt():
+    def second_admitted(**limits):
+        home = VLLMHome(blocks=8, max_num_batched_tokens=80, **limits)
+        first, second = home.send(60, 5), home.send(80, 2)
+        home.run()
+        return second.admitted_ps, first.finish_ps
+
+    admitted, finish = second_admitted()
+    assert admitted == finish
+    assert second_admitted(scheduler_reserve_full_isl=False)[0] == 0
+
+
+def test_the_watermark_is_left_free_while_something_runs():
+    home = VLLMHome(blocks=9, watermark=0.5)
+    first, second = home.send(64, 3), home.send(32, 3)
+    home.run()
+    assert first.admitted_ps == 0  # alone it may fill everything
+    assert second.admitted_ps == first.finish_ps
+
+
+def test_no_more_run_than_may():
+    home = VLLMHome(max_num_seqs=2)
+    sent = [home.send(5, 4) for _ in range(3)]
+    home.run()
+    assert [s.admitted_ps for s in sent] == [0, 0, sent[0].finish_ps]
+
+
+def test_what_can_never_fit_is_refused():
+    home = VLLMHome(blocks=3)
+    just, over = home.send(40, 9), home.send(40, 10)
+    home.run()
+    assert (just.status, over.status) == (FINISHED, REFUSED)
+
+
+def test_a_request_that_loses_its_memory_amid_its_prompt_is_booked_once():
+    home = VLLMHome(blocks=7, max_num_batched_tokens=8, scheduler_reserve_full_isl=False)
+    home.send(7, 60)
+    big = home.send(90, 3)
+    home.run()
+    assert big.retractions
+    booked = sum(home.log.column("extend_tokens").tolist())
+    assert booked == 7 + 90
+    assert sum(home.log.column("recompute_tokens").tolist()) == big.recompute_tokens
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"pool_tokens": 31}, "pool_tokens 31"),
+        ({"pool_tokens": 320, "max_num_batched_tokens": 100}, "max_num_batched_tokens 100"),
+    ],
+)
+def test_limits_that_vllm_does_not_start_with_are_refused(limits, named):
+    with pytest.raises(ValueError, match=named):
+        VLLMLimits(**limits)
+
+
+def random_records(seed, scheduler, *, step_by_step):
+    """What a random stream in a small pool leaves behind."""
+    draw = Random(seed)
+    home = VLLMHome(
+        build_local(scheduler, {}),
+        blocks=draw.choice([6, 12, 40]),
+        block_size=draw.choice([1, 4, 16]),
+        max_num_batched_tokens=draw.choice([8, 32, 512]),
+        max_num_seqs=draw.choice([2, 4, 8]),
+        watermark=draw.choice([0.0, 0.1]),
+        scheduler_reserve_full_isl=draw.random() < 0.5,
+        step_by_step=step_by_step,
+    )
+    if draw.random() < 0.5:
+        home.hear_evictions()
+    for number in range(25):
+        head = (Segment(draw.choice("ABC"), draw.choice([3, 16, 32])),) if number % 2 else ()
+        text = (*head, Segment(f"own-{number}", draw.randrange(1, 40)))
+        at_ps = draw.choice([draw.randrange(10**12), draw.randrange(400) * 1000 * US])
+        home.send(text, draw.randrange(1, 40), at_ps=at_ps, client=draw.choice("xy"))
+    home.run()
+    home.worker.settle()
+    return home
+
+
+@given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]))
+@settings(max_examples=20, deadline=None)
+def test_many_steps_at_once_leave_the_same_records_as_one_by_one(seed, scheduler):
+    at_once = random_records(seed, scheduler, step_by_step=False)
+    one_by_one = random_records(seed, scheduler, step_by_step=True)
+    assert at_once.records() == one_by_one.records()
+    for sequence in at_once.sent:
+        assert sequence.status in (FINISHED, REFUSED)
+        assert (sequence.finish_ps == NEVER) == (sequence.status == REFUSED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["fcfs", "lpm", "vtc", "dlpm"])
+def test_many_steps_at_once_leave_the_same_records_for_many_streams(scheduler):
+    preempted = 0
+    for seed in range(150):
+        at_once = random_records(seed, scheduler, step_by_step=False)
+        one_by_one = random_records(seed, scheduler, step_by_step=True)
+        assert at_once.records() == one_by_one.records(), seed
+        preempted += sum(sequence.retractions for sequence in at_once.sent)
+    assert preempted > 50

