@@ -48,6 +48,7 @@ def build_scheduler(
     ``weights`` are the clients', None for those that the name implies. Raises DataError for a
     scheduler that is not known here, and for weights where it has none.
     """
+    params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):
         name, params = "rpm", {"limit": int(limit[1])}
     elif measured_name in _SCHEDULERS:
