@@ -38,10 +38,13 @@ def validate_replay(
     runs = load_measured(file)
     if output_dir is not None:
         check_output(output_dir)
-    checks: list[Mapping[str, Any]] | None
-    checks = None if crosschecks is None else [c.as_dict() for c in read_crosschecks(crosschecks)]
+    checks = None if crosschecks is None else _crosschecks(crosschecks)
     tokens = pool or POOL_TOKENS
     _report(_compared(runs, profile, tokens), checks, output_dir, profile, tokens, as_json)
+
+
+def _crosschecks(path: Path) -> list[Mapping[str, Any]]:
+    return [check.as_dict() for check in read_crosschecks(path)]
 
 
 def _compared(runs: list[MeasuredRun], profile: str | None, pool: int) -> list[RunComparison]:
