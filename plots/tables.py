@@ -354,29 +354,54 @@ def fig4() -> str:
     )
 
 
-def measured() -> str:
-    """The validation's runs that nothing was fitted to, one a row."""
-    with (ROOT / "results" / "validation" / "validation.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["fitted"] == "no"]
-    body = []
-    for run in dict.fromkeys(row["run"] for row in rows):
-        of = {row["number"]: row for row in rows if row["run"] == run}
-        rates = [float(of[name]["error_pct"]) for name in of if name.startswith("service rate of")]
-        body.append(
-            (
-                re.sub(r"^LShare/rpm(\d+)/real$", r"RPM \1", run).replace("/", " "),
-                f"{float(of['throughput']['error_pct']):+.1f}%",
-                f"{max(rates, key=abs):+.1f}%",
-                f"{float(of['refused']['simulated']):.0f} / {float(of['refused']['measured']):.0f}",
-            )
-        )
+def measured(fitted: str) -> str:
+    """The validation's runs, one a row: errors now, and before the prefill law was fitted anew."""
+    now, before = (_validation(name, fitted) for name in ("validation", "before"))
     header = (
         "run",
-        "throughput error",
-        "largest client rate error",
-        "refused, simulated / measured",
+        "throughput",
+        "largest client rate",
+        "Jain, simulated / measured",
+        "TTFT P50",
+        "TTFT P99",
+        "least TTFT",
+        "refused",
     )
-    return as_markdown(header, body)
+    return as_markdown(header, (_validated(run, of, before[run]) for run, of in now.items()))
+
+
+def _validation(name: str, fitted: str) -> dict[str, dict[str, Row]]:
+    """Run -> number -> row of ``results/validation/NAME.csv``, of fitted or of other runs."""
+    found: dict[str, dict[str, Row]] = {}
+    with (ROOT / "results" / "validation" / f"{name}.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["fitted"] == fitted:
+                found.setdefault(row["run"], {})[row["number"]] = row
+    return found
+
+
+def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> tuple[str, ...]:
+    """A run's row; two errors are before and now."""
+
+    def worst(start: str) -> str:
+        sides = []
+        for of in (before, now):
+            names = (name for name in of if name.startswith(start) and "slice" not in name)
+            errors = [float(of[name]["error_pct"]) for name in names]
+            sides.append(f"{max(errors, key=abs):+.1f}%")
+        return ", ".join(sides)
+
+    least, refused = now["least TTFT"], now["refused"]
+    return (
+        re.sub(r"^LShare/rpm(\d+)/real$", r"RPM \1", run).replace("/", " "),
+        worst("throughput"),
+        worst("service rate of"),
+        " / ".join(f"{float(now['Jain'][side]):.3f}" for side in ("simulated", "measured")),
+        worst("TTFT P50"),
+        worst("TTFT P99"),
+        worst("least TTFT") if float(least["measured"]) < 0.15 else "-",
+        f"{float(refused['simulated']):.0f} / {float(refused['measured']):.0f}",
+    )
 
 
 def serving() -> str:
@@ -531,7 +556,8 @@ MADE: dict[str, Callable[[], str]] = {
     "gaps": gaps,
     "fig7": fig7,
     "fig4": fig4,
-    "measured": measured,
+    "measured": lambda: measured("no"),
+    "measured-fitted": lambda: measured("yes"),
     "serving": serving,
     "serving-fitted": serving_fitted,
     "claims": claims,

@@ -54,7 +54,7 @@ def test_json_is_one_object_with_the_runs(runs):
     named = [(run["name"], run["fitted"]) for run in whole["runs"]]
     assert named == [("FCFS/overload", True), ("VTC/mine", False), ("VTC/overload", True)]
     assert all(abs(run["throughput_error_pct"]) < 10 for run in whole["runs"])
-    steps = {"2023-12": 0.1, "2024-04": 0.04, "2024-06": 0.04}
+    steps = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
     assert whole["fitted"] == {
         "prefill_overhead_ms": 14.0, "response_ms": 4.0, "request_step_ms": steps,
     }  # fmt: skip

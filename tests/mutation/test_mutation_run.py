@@ -24,17 +24,38 @@ def row(name, test):
     return {"name": name, "caught_by": test}
 
 
-def test_the_record_is_of_all_faults_and_keeps_what_was_not_run_again(tmp_path, capsys):
+def test_the_record_is_of_listed_faults_and_keeps_what_was_not_run_again(tmp_path):
     path = tmp_path / "record.json"
     faults = [fault("a"), fault("b"), fault("c")]
-    assert run.record([row("a", "one"), row("b", None)], faults, path) == 0.5
-    assert run.record([row("c", "two"), row("b", "two")], faults, path) == 1.0
+    assert run.record(row("b", None), faults, path) == (0, 1)
+    assert run.record(row("a", "one"), faults, path) == (1, 2)
+    assert run.record(row("c", "two"), faults, path) == (2, 3)
+    assert run.record(row("b", "two"), faults, path) == (3, 3)
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert (stored["caught"], stored["of"], stored["score"]) == (3, 3, 1.0)
     assert stored["faults"] == [row("a", "one"), row("b", "two"), row("c", "two")]
     # One that is no longer listed is dropped.
-    assert run.record([row("c", None)], faults[1:], path) == 0.5
-    assert capsys.readouterr().out.splitlines()[-1] == "1 of 2 caught: 50.0%"
+    assert run.record(row("c", None), faults[1:], path) == (1, 2)
+
+
+@pytest.mark.parametrize(("caught", "code"), [(19, 0), (18, 1)])
+def test_below_95_percent_the_script_fails(caught, code, tmp_path, monkeypatch):
+    faults = [fault(str(number)) for number in range(20)]
+    rows = [row(str(number), "test" if number < caught else None) for number in range(20)]
+    monkeypatch.setattr(run, "read_faults", lambda: faults)
+    monkeypatch.setattr(
+        run, "run", lambda chosen, **_: (r for r in rows if r["name"] in chosen_names(chosen))
+    )
+    monkeypatch.setattr("sys.argv", ["run", "--output", str(tmp_path / "record.json")])
+    assert run.main() == code
+    monkeypatch.setattr("sys.argv", ["run", "--missing", "--output", str(tmp_path / "record.json")])
+    monkeypatch.setattr(run, "run", lambda chosen, **_: iter([row("0", None)] * len(chosen)))
+    run.main()
+    assert run.recorded(tmp_path / "record.json") == rows
+
+
+def chosen_names(faults):
+    return {one.name for one in faults}
 
 
 @pytest.mark.slow

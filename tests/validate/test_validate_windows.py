@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fairbench.core import ServiceWeights
+from fairbench.metrics.fairness import jain
 from fairbench.metrics.trace import Trace
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.vtc import VTC
@@ -140,6 +141,14 @@ def test_a_tiny_client_may_be_off_by_a_share_of_all_service():
     rates[1] = Pair(60, 40)
     assert not Window(0, 1, rates, Pair(1, 1)).rate_within(1)
     assert Window(0, 1, rates, Pair(1, 1), slice=True).rate_within(1)
+
+
+def test_jain_may_be_off_by_what_the_rates_may_be():
+    for cut, off in ((False, 0.024), (True, 0.074)):
+        assert Window(0, 1, {}, Pair(0.9, 0.9 + off), cut).jain_within
+        assert not Window(0, 1, {}, Pair(0.9, 0.902 + off), cut).jain_within
+    rates = [1.05 * 2, 0.95]  # of two clients at 2 : 1
+    assert jain(rates) == pytest.approx(jain([2, 1]) - 0.025, abs=1e-3)
 
 
 def test_columns_that_rank_schedulers_can_differ_between_them(by_vtc, by_fcfs):

@@ -74,7 +74,7 @@ def validate(
     Runs of SGLang and vLLM: same load and lengths, the engine's own contract, the measured profile
     on an A100. Runs of S-LoRA: same arrivals, lengths and scheduler, on an A10G unless told
     otherwise. What the host adds is fitted to the overload and proportional runs; all other runs
-    are the test. docs/validation.md says where FILE comes from, and its format.
+    are the test. docs/measured-runs.md says where FILE comes from, and its format.
 
     A live run of ours is simulated with its own seed, load, schedulers and KV pool.
     """

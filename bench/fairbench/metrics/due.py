@@ -47,9 +47,9 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
     clients = len(facts.clients)
     made = _short_of(calls, end_s, facts)
     never = _never_made(calls, programs, owner, unsent, end_s, facts)
-    return np.bincount(requests.client, weights=made, minlength=clients) + np.bincount(
-        programs.client, weights=never, minlength=clients
-    )
+    short: Floats = np.bincount(requests.client, weights=made, minlength=clients).astype(np.float64)
+    short += np.bincount(programs.client, weights=never, minlength=clients)
+    return short
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
@@ -74,7 +74,8 @@ def _lengths(
     count = len(programs)
 
     def of_program(amounts: Floats | Ints) -> Floats:
-        return np.bincount(owner, weights=amounts, minlength=count)[:count]
+        summed: Floats = np.bincount(owner, weights=amounts, minlength=count).astype(np.float64)
+        return summed[:count]
 
     finished = requests.status == FINISHED
     may_come = np.where(finished, 0, requests.max_new_tokens - requests.output_tokens)
@@ -139,16 +140,16 @@ def _short_of(calls: _Calls, end_s: float, facts: Facts) -> Floats:
     part = _ratio(end_s - requests.first_token_s, last_s - requests.first_token_s)
     later = np.maximum(0, requests.output_tokens - 1) * np.minimum(1, part)
     got = np.where(requests.first_token_s < end_s, 1 + later, 0)
-    weights = facts.weights
-    return weights.extend * requests.input_tokens * unread + weights.output * np.maximum(
-        0, came - got
-    )
+    short: Floats = facts.weights.output * np.maximum(0.0, came - got)
+    short += facts.weights.extend * requests.input_tokens * unread
+    return short
 
 
 def _ratio(amount: Floats, of: Floats | float) -> Floats:
     """``amount / of``, infinite if ``of`` is 0."""
     shape = np.broadcast_to(of, amount.shape)
-    return np.divide(amount, shape, out=np.full(amount.shape, np.inf), where=shape > 0)
+    ratio: Floats = np.divide(amount, shape, out=np.full(amount.shape, np.inf), where=shape > 0)
+    return ratio
 
 
 def _never_made(

@@ -22,7 +22,7 @@ from fairbench.validate.targets import (
     p50_within,
     p99_within,
 )
-from fairbench.validate.windows import JAIN_TOLERANCE, RATE_TARGET_PCT, Window, windows
+from fairbench.validate.windows import RATE_TARGET_PCT, Window, windows
 
 WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact
 FEW_CLIENTS = 3  # up to so many are shown one by one
@@ -193,7 +193,7 @@ def _window_misses(window: Window) -> Iterator[str]:
             target = f"{window.target_pct:g}%"
             yield _miss(f"service rate of client {client}{where}", pair, target)
     if not window.jain_within:
-        yield _miss(f"Jain{where}", window.jain, f"{JAIN_TOLERANCE:g}")
+        yield _miss(f"Jain{where}", window.jain, f"{window.jain_tolerance:g}")
 
 
 def _ttft_targets(ttft: TTFT) -> Iterator[tuple[str, Pair, bool, str]]:

@@ -1,4 +1,4 @@
-"""Runs that were measured on a real server: the file that holds them (docs/validation.md)."""
+"""Runs that were measured on a real server: the file that holds them (docs/measured-runs.md)."""
 
 from __future__ import annotations
 

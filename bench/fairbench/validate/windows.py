@@ -31,8 +31,8 @@ TINY_SHARE_PCT = 1.0
 # A full minibatch of the measured server (11 requests of 256 tokens in and out) is a sixth of what
 # it does in a slice, so a slice may be off by such a minibatch or, of all service, a third of it.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# As far as Jain moves if both rates of two clients at 1 : 2 are off by RATE_TARGET_PCT, apart.
-JAIN_TOLERANCE = 0.025
+# As far as Jain moves if the rates of two clients at 1 : 2 are both off by their target, apart.
+JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,11 @@ class Window:
         """How far each client's rate may be off, in percent."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
+    @property
+    def jain_tolerance(self) -> float:
+        """How far Jain's index may be off."""
+        return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
+
     def rate_within(self, client: int) -> bool:
         """Whether a client's rate meets its target, or is off by next to nothing."""
         pair, total = self.rates[client], sum(pair.measured for pair in self.rates.values())
@@ -59,9 +64,10 @@ class Window:
 
     @property
     def jain_within(self) -> bool:
-        """Whether Jain's index is as measured, up to ``JAIN_TOLERANCE``; undefined on both is."""
+        """Whether Jain's index is as measured, or undefined on both sides."""
         undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
-        return all(undefined) or abs(self.jain.simulated - self.jain.measured) <= JAIN_TOLERANCE
+        off = abs(self.jain.simulated - self.jain.measured)
+        return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; times are those of the trace."""

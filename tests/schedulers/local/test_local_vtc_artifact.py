@@ -34,7 +34,7 @@ def test_free_tokens_do_not_depend_on_how_calls_are_merged():
     assert at.scheduler.counters == {"a": 60 + 2 * 5}
 
 
-@pytest.mark.parametrize(("form", "extra"), [("paper", 0), ("artifact", 2)])
+@pytest.mark.parametrize(("form", "extra"), [("paper", 0), ("artifact", 2), ("artifact-2023", 0)])
 def test_a_step_that_ends_requests_charges_those_that_go_on_once_more(form, extra):
     """Two requests end in one step: b's three running ones are charged a token each, once."""
     at, call = desk(form), Calls()
@@ -63,7 +63,9 @@ def test_the_next_step_that_ends_a_request_charges_again():
         assert at.scheduler.counters["b"] - before == 2 + 2
 
 
-@pytest.mark.parametrize(("form", "lifted_to"), [("paper", 100), ("artifact", 0)])
+@pytest.mark.parametrize(
+    ("form", "lifted_to"), [("paper", 100), ("artifact", 0), ("artifact-2023", 0)]
+)
 def test_no_lift_when_nobody_waits(form, lifted_to):
     """Lines 8-10 of Algorithm 2, which the artifact leaves out."""
     at, call = desk(form), Calls()

@@ -143,7 +143,7 @@ def test_errors_are_spread_over_the_whole_range_and_average_out():
 def test_the_artifact_charges_those_that_go_on_beyond_their_prediction_again():
     """Once per step that ends a request, whoever ends; nothing within the prediction."""
     extra = {}
-    for form in ("paper", "artifact"):
+    for form in ("paper", "artifact-2023", "artifact"):
         at, call = desk(predictor="average", form=form), Calls()
         serve(at, call("a", tail=1, max_new=3), 3)  # so a is predicted 3
         ended = [call("c", tail=1, max_new=4), call("c", tail=1, max_new=4)]
@@ -158,4 +158,5 @@ def test_the_artifact_charges_those_that_go_on_beyond_their_prediction_again():
             at.scheduler.on_finish(request)
         after = at.scheduler.counters
         extra[form] = {client: after[client] - before[client] for client in "abc"}
-    assert extra == {"paper": {"a": 0, "b": 0, "c": 0}, "artifact": {"a": 0, "b": 2, "c": 0}}
+    nothing, again = {"a": 0, "b": 0, "c": 0}, {"a": 0, "b": 2, "c": 0}
+    assert extra == {"paper": nothing, "artifact-2023": nothing, "artifact": again}

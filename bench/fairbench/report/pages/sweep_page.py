@@ -104,8 +104,9 @@ def _incentive(interval: Interval | None) -> Incentive:
 def _shown(ratio: Incentive) -> str:
     if ratio.value is None:
         return UNDEFINED
-    write = {Bound.LOWER: more_than, Bound.UPPER: less_than, Bound.EXACT: number}[ratio.bound]
-    return write(ratio.value)
+    if ratio.bound is Bound.EXACT:
+        return number(ratio.value)
+    return (more_than if ratio.bound is Bound.LOWER else less_than)(ratio.value)
 
 
 def _figure(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:

@@ -1,0 +1,29 @@
+"""What was due, on whole simulations: an idle cluster, and one in which LPM starves clients."""
+
+from sim_helpers import small_spec
+
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.sim.run import simulate
+
+
+def test_an_idle_cluster_serves_everyone_and_is_not_contended():
+    """Conversations that begin before the window ends go on after it: not all was due."""
+    idle = {"scenario": "none", "request_rate": 0.05, "num_programs": None, "duration_s": 60.0}
+    summary = simulate(small_spec("fcfs", "chat", flags=idle | {"warmup_s": 0.0})).summary
+    assert summary["completed"] == summary["num_requests"] > 20
+    assert summary["duration"] > summary["window_end_s"] == 60.0
+    assert summary["min_entitlement_ratio"] is None
+    assert summary["notes"]["min_entitlement_ratio"] == NOT_CONTENDED
+    assert (summary["unfinished"], summary["failed"], summary["refused"]) == (0, 0, 0)
+
+
+def test_who_waits_for_longer_prefixes_is_seen_to_starve():
+    """The well-behaved clients make few calls under LPM, since their trees do not get on."""
+    times = {"duration_s": 40.0, "warmup_s": 0.0, "max_drain_s": 0.0}
+    crowded = times | {"scenario": "s1", "num_programs": None, "request_rate": 0.3}
+    worst = {}
+    for scheduler in ("lpm", "vtc"):
+        summary = simulate(small_spec(scheduler, "tot", pool=9_000, flags=crowded)).summary
+        worst[scheduler] = summary["min_entitlement_ratio"]
+    assert worst["lpm"] < 0.1
+    assert worst["vtc"] > 0.5
