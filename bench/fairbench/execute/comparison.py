@@ -33,7 +33,7 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
     Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
     end, Interrupted once it has come to a halt.
     """
-    outcome = None
+    outcome: SweepOutcome | None = None
     ran: Mapping[str, Side] = {}
     if plan.to_run:
         sweep = plan.sweep()
