@@ -109,11 +109,11 @@ def test_weights_have_a_column_where_some_differ_from_1():
 
 
 def test_over_seeds_a_weight_stands_beside_the_name():
-    runs = [weighted() | {"seed": seed} for seed in (0, 1)]
+    runs = [weighted() | {"seed": seed, "complete": True} for seed in (0, 1)]
     rows = combine(runs)["clients"]
     named = [described(row["client"], row) for row in rows]
     assert named == ["client-0 (misbehaves, weight 2.50)", "client-1 (weight 1.00)"]
-    plain = combine([SUMMARY])["clients"]
+    plain = combine([SUMMARY | {"complete": True}])["clients"]
     assert [described("x", row) for row in plain] == ["x (misbehaves)", "x"]
 
 
