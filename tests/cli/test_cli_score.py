@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.core import ServiceWeights
+from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Window
 from fairbench.metrics.service import View, window_service
 from fairbench.metrics.trace import throughput_tok_s
@@ -77,6 +78,18 @@ def test_the_requests_alone_give_what_does_not_need_the_service_log(run):
     }
 
 
+def test_weights_are_of_the_clients_of_the_records(run):
+    plain = scored(run / "requests.parquet")["clients"]
+    got = scored(run / "requests.parquet", "--weights", "client-0=3")
+    weights = [3.0 if client["client"] == "client-0" else 1.0 for client in plain]
+    assert sorted(weights) == [1.0, 1.0, 1.0, 3.0]
+    assert [client["weight"] for client in got["clients"]] == weights
+    rates = [client["service_rate_tok_s"] for client in plain]
+    assert [client["service_rate_tok_s"] for client in got["clients"]] == rates
+    over_weight = [rate / weight for rate, weight in zip(rates, weights, strict=True)]
+    assert got["jain_index"] == pytest.approx(jain(over_weight))
+
+
 def test_the_table_names_everyone_and_says_what_is_unknown(records):
     result = invoke("score", records, "--clients", "zoe", "--window-end", 2)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -131,6 +144,8 @@ def test_score_adds_such_a_line_too(records, tmp_path):
         (["--window-start", "3", "--window-end", "2"], "--window-end 2: must be above"),
         (["--window-start", "nan"], "--window-start nan: must be greater"),
         (["--misbehaving", "b"], "unknown client in --misbehaving 'b': choose from a"),
+        (["--weights", "b=2"], "unknown client in --weights 'b': choose from a"),
+        (["--weights", "a=0"], "weights.a = 0.0: must be a number from 1e-06 to 1e+06"),
         (["--clients", "a,,b"], "--clients a,,b: must be different words"),
         (["--output-details"], "--output-details: only with --output-file"),
         (["--output-file", "/nowhere/x"], "--output-file /nowhere/x: cannot be written"),

@@ -50,6 +50,14 @@ def test_a_client_of_weight_three_gets_three_times_the_service(make):
     assert b / a == pytest.approx(3, rel=0.1)
 
 
+def test_quanta_of_no_whole_tokens_stay_in_proportion():
+    """Of 3 tokens 1.5 and 4.5: as 2 and 4 (rounded) service would be as 1 to 2."""
+    scheduler = DLPM(DLPM.Params(quantum=3))
+    scheduler.prepare(Setup(("a", "b"), {"a": 0.5, "b": 1.5}))
+    a, b = served(scheduler)
+    assert b / a == pytest.approx(3, rel=0.1)
+
+
 def largest_part_of_its_bound(policy, weights, told, seed, steps=150):
     """The gap over its bound, 2Q + U/w_f + U/w_g, of the pair of clients that comes nearest."""
     if isinstance(policy, int):
