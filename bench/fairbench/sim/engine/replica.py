@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from fairbench.core import Prompt
 from fairbench.hardware.engine_limits import EngineLimits
@@ -48,7 +49,8 @@ class Replica(Protocol):
         ...
 
 
-class WorkerParts(NamedTuple):
+@dataclass(frozen=True)
+class WorkerParts:
     """What a worker is made of. ``on_evict`` is for a router that wants to hear of evictions."""
 
     index: int
