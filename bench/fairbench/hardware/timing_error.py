@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Annotated
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Lt
 
 from fairbench.hardware.timing import Frontend, TimingProfile
 
@@ -17,12 +17,10 @@ class TimingParams:
 
     ``error_pct`` scales the profile as a whole, and each of its coefficients, by up to so many
     percent either way, drawn once a run from the seed; attention over a prefix that several
-    sequences share is a term of its own. ``shared_prefix_read`` is what the shared part costs, 1:
-    each sequence reads it anew, 0: the first one's reading does for all.
+    sequences share is a term of its own.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
-    shared_prefix_read: Annotated[float, Ge(0), Le(1)] = 1.0
 
 
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:

@@ -94,10 +94,8 @@ class Simulation:
     ) -> None:
         self.spec = spec
         self.plans = plans
-        timing = make_params("timing", TimingParams, spec.settings)
         self.profile = slowed(load_profile(spec.gpu), slowdown)
-        self.profile = replace(self.profile, shared_read=timing.shared_prefix_read)
-        self.timing_error_pct = timing.error_pct
+        self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
         if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
             self.profile = perturbed(self.profile, self.timing_error_pct, rng)
