@@ -283,6 +283,7 @@ def test_only_the_named_scenarios_are_fitted_to():
 
 
 @needs_measured
+@pytest.mark.slow  # the fast suite has every target of them (tests/cli/test_cli_validate.py)
 def test_throughput_and_refusals_of_the_ten_runs_that_were_not_fitted():
     runs = load_measured(MEASURED)
     held_out = [run for run in runs if run.scenario not in FITTED_SCENARIOS]
