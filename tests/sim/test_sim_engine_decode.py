@@ -90,6 +90,20 @@ def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
     assert home.scheduler.tokens == 80
 
 
+def test_a_retracted_request_reserves_only_what_it_has_yet_to_make():
+    # Inputs 20 and 5, both decode from 2250 on; after 35 steps all of 95 tokens are in use.
+    home = Home(pool=95)
+    first = home.send(20, 40)
+    second = home.send(5, 40, at_ps=500 * US)
+    home.run()
+    assert (first.retractions, second.retractions) == (1, 0)
+    # Alone again, its prompt cached, it computes 36 outputs and has 4 to make: 36 + 4 + 1 < 75.
+    # With all 40 once more it would wait for ever.
+    assert first.recompute_tokens == 36
+    assert first.readmitted_ps == second.finish_ps
+    assert first.produced == 40
+
+
 def test_fewest_outputs_are_retracted_first():
     home = Home(pool=103)
     home.send(10, 30)
