@@ -27,6 +27,7 @@ def plain_ms(profile, prefills, contexts):
     )
     linear = (c["c_w"] ** c["p"] + (c["c_T"] * tokens) ** c["p"]) ** (1 / c["p"])
     rest = c["c_npf"] * len(prefills) + c["c_K"] * k + c["c_nd"] * n
+    rest += c.get("c_pf", 0) if prefills else 0
     return c["c0"] + linear + attention + rest + profile.host_ms
 
 

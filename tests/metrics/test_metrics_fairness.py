@@ -215,16 +215,15 @@ def test_equal_weights_change_no_bit(capacity, demands):
 
 
 def test_shares_by_weight():
-    table = programs(
-        {"client": 0, "demand_input_tokens": 1000},
-        {"client": 1, "demand_input_tokens": 1000},
-    )
+    of_each = [{"program_id": n, "client": n, "status": UNFINISHED} for n in (0, 1)]
+    asked = requests(*(one | {"arrival_s": 0.5, "input_tokens": 1000} for one in of_each))
+    table = programs(*(one | {"demand_input_tokens": 1000} for one in of_each))
     served = log(
         {"client": 0, "start_s": 1, "input_tokens": 120},
         {"client": 1, "start_s": 2, "input_tokens": 30},
     )
     known = facts(clients=2)
     known = replace(known, clients=(Client("a", False, 2.0), Client("b", False, 0.5)))
-    got = shares(table, served, known, Window(0, 9))
+    got = shares(asked, table, served, known, Window(0, 9))
     assert got.entitlement.tolist() == pytest.approx([120, 30])  # 150 as 4 to 1
     assert got.ratio.tolist() == pytest.approx([1, 1])

@@ -18,7 +18,10 @@ class Entry(NamedTuple):
 
 COMMANDS: Mapping[str, Entry] = {
     "run": Entry("run:run", "Run one experiment and say who got what."),
-    "list": Entry("list:list_names", "List schedulers, routers, workloads or timing profiles."),
+    "list": Entry(
+        "list:list_names",
+        "List schedulers, routers, workloads, timing profiles or simulated engines.",
+    ),
     "show": Entry("show:show", "Print the summary of a stored run again, from its files."),
     "recover": Entry("recover:recover", "Save what had finished of a run that was killed."),
     "validate": Entry("validate:validate", "Replay measured runs in the simulator, and compare."),
