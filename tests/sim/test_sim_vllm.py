@@ -163,6 +163,15 @@ def test_a_request_that_loses_its_memory_amid_its_prompt_is_booked_once():
     assert sum(home.log.column("recompute_tokens").tolist()) == big.recompute_tokens
 
 
+def test_a_step_that_did_not_end_admitted_nobody():
+    home = VLLMHome()
+    done, cut = home.send(16, 1), home.send(16, 1, at_ps=500 * US)
+    home.run(until_ps=1_200 * US)  # the first step takes 1,160 us
+    home.worker.settle()
+    assert (done.status, done.admitted_ps, done.extend_tokens) == (FINISHED, 0, 16)
+    assert (cut.admitted_ps, cut.cached_tokens, cut.extend_tokens) == (NEVER, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("limits", "named"),
     [

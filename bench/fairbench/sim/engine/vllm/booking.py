@@ -30,6 +30,15 @@ class Booking:
             sequence.cached_tokens, sequence.extend_tokens = sequence.filled, extend
         scheduler.on_admitted(sequence.request, extend, recompute)
 
+    def take_back(self, sequence: Sequence, cached_tokens: int) -> None:
+        """Undo ``admit``, with so many tokens cached: the run ended before its step did."""
+        if not sequence.retractions:
+            sequence.not_admitted(cached_tokens)
+            return
+        extend = sequence.total - cached_tokens
+        sequence.readmitted_ps = NEVER
+        sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
+
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
         """It loses its memory. What is left of its prompt will not be computed this time."""
         left = 0 if decoding else sequence.total - sequence.filled

@@ -18,6 +18,7 @@ from fairbench.schedulers.drive import never
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.frontend import FrontendQueue
+from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.admission import Admission
 from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import BlockNode
@@ -63,6 +64,7 @@ class VLLMWorker:
         self._preempted: list[Sequence] = []  # in the pass under way, by the scheduler
         self._run: DecodeRun | None = None
         self._stretch: Stretch | None = None  # under way; written when the batch changes
+        self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
         self._taken_ps = NEVER  # when a step last began for which memory had to be taken back
         self._idle = True
@@ -111,9 +113,15 @@ class VLLMWorker:
         self.running.provide(min(begun, last))
 
     def settle(self) -> None:
-        """``sync``, and write the stretch under way, which is the last: the simulation is over."""
+        """``sync``, and write the stretch under way, which is the last: the simulation is over.
+
+        A step that did not end has not happened: whom it admitted was not.
+        """
         self.sync()
         self._end_stretch()
+        for chunk in self._chunks:
+            if chunk.first:
+                self._booking.take_back(chunk.sequence, chunk.cached)
 
     @property
     def running_count(self) -> int:
@@ -170,7 +178,7 @@ class VLLMWorker:
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-        self._stalled = step.stalled
+        self._stalled, self._chunks = step.stalled, step.chunks
         batch, chunks = self.batch, step.chunks
         computed = [(chunk.cached, chunk.tokens) for chunk in chunks]
         duration_ps = self._profile.step_ps(computed, step.decodes, batch.context_tokens)
@@ -193,7 +201,7 @@ class VLLMWorker:
                 self._produce_first(chunk.sequence)
         for sequence in self._stalled:
             self.running.decode(sequence)
-        self._stalled = []
+        self._stalled, self._chunks = [], []
         self._end_step()
 
     def _produce_first(self, sequence: Sequence) -> None:
