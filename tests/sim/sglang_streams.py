@@ -10,6 +10,7 @@ from sim_helpers import Home
 
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
+from fairbench.hardware.timing import Frontend
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
 
@@ -155,6 +156,7 @@ class StepProfile:
     """A timing profile in which every iteration takes as long. It hears of each that starts."""
 
     context_ps = 0
+    frontend = Frontend()
 
     def __init__(self):
         self.worker = None
@@ -169,6 +171,9 @@ class StepProfile:
     def decode_ps(self, size, context):
         self.heard().decoding = size
         return STEP_PS
+
+    def saved_ps(self, shared_tokens):
+        return 0
 
 
 def retelling(base):

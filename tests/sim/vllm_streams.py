@@ -9,6 +9,7 @@ from vllm_invariants import watch_vllm
 from vllm_seam import RealEngine
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.hardware.timing import Frontend
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
@@ -121,6 +122,7 @@ class StepProfile:
     """A timing profile in which every step takes as long."""
 
     context_ps = 0
+    frontend = Frontend()
 
     def step_ps(self, chunks, sequences, context_tokens):
         return STEP_PS
