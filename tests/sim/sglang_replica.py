@@ -129,6 +129,7 @@ class Replica:
         self._tokens, self._hooks, self._switch = tokens, hooks, switch
         self._tell_evicted = parts.on_evict
         self._at_once = when_heard == "at once"
+        self._prefills = []  # of the iteration under way
         self._inbox = []
         self._numbers = count()
         self._sequences = {}  # by SGLang's request, while it is here
@@ -202,6 +203,9 @@ class Replica:
         self._end_stretch()
         for req, sequence in self._sequences.items():
             sequence.produced = len(req.output_ids)
+        for prefill in self._prefills:  # an iteration that did not end has not happened
+            if prefill.first:
+                prefill.sequence.not_admitted(prefill.cached)
 
     def in_flight(self):
         return [*self._sequences.values(), *self._inbox]
@@ -247,11 +251,11 @@ class Replica:
 
     def _start_prefill(self, batch):
         self._end_stretch()
-        prefills = [self._admitted(req) for req in batch.reqs]
+        prefills = self._prefills = [self._admitted(req) for req in batch.reqs]
         duration_ps = self.profile.prefill_ps([(one.cached, one.tokens) for one in prefills])
 
         def book(start_ps, size):
-            now_ps = self.clock.now_ps
+            now_ps, self._prefills = self.clock.now_ps, []
             for one in prefills:
                 if one.last:
                     if one.sequence.first_token_ps == NEVER:
