@@ -18,7 +18,8 @@ def formula_ms(profile, chunks, sequences, context):
     )
     linear = (c["c_w"] ** p + (c["c_T"] * tokens) ** p) ** (1 / p)
     counts = c["c_npf"] * len(chunks) + c["c_nd"] * sequences + c["c_K"] * context
-    return c["c0"] + linear + counts + profile.host_ms + attention
+    launch = c.get("c_pf", 0.0) if chunks else 0.0
+    return c["c0"] + linear + counts + launch + profile.host_ms + attention
 
 
 @given(
