@@ -9,7 +9,7 @@ from fairbench.report.pages.html import as_html
 from fairbench.report.pages.run_page import run_page
 from fairbench.results.store import read_run
 
-SIZE = "1100,1390"  # down to the end of the figures
+SIZE = "1100,1450"  # down to the end of the figures
 
 with TemporaryDirectory() as folder:
     page = Path(folder, "report.html")

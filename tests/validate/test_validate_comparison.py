@@ -12,9 +12,10 @@ from fairbench.errors import UsageError
 from fairbench.metrics.trace import Trace
 from fairbench.report.table import MAX_WIDTH
 from fairbench.validate import files as validation_files
-from fairbench.validate.compare import TTFT, Pair, RunComparison, compare_run, groups
+from fairbench.validate.compare import TTFT, RunComparison, compare_run, groups
 from fairbench.validate.files import as_json_object, check_output, write_files
 from fairbench.validate.order import scheduler_orders
+from fairbench.validate.pair import Pair
 from fairbench.validate.table import validation_text
 from fairbench.validate.windows import Window
 

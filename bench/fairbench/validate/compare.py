@@ -11,7 +11,7 @@ from typing import Any
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.trace import Trace, max_service_spread, throughput_tok_s, ttft_s
-from fairbench.validate.pair import Pair as Pair
+from fairbench.validate.pair import Pair
 from fairbench.validate.targets import (
     GAP_TARGET_FACTOR,
     IDLE_TARGET_S,
@@ -35,6 +35,11 @@ class TTFT:
     group: str
     p50_s: Pair
     p99_s: Pair
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
+        return {"group": self.group, **percentiles}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +121,7 @@ class RunComparison:
             "jain_index": self.jain.as_dict(),
             "least_ttft_s": self.least_ttft_s.as_dict(),
             "refused": self.refused.as_dict(),
-            "ttft": [
-                {"group": t.group, "p50_s": t.p50_s.as_dict(), "p99_s": t.p99_s.as_dict()}
-                for t in self.ttft
-            ],
+            "ttft": [ttft.as_dict() for ttft in self.ttft],
             "windows": [window.as_dict() for window in self.windows],
             "misses": self.misses,
         }

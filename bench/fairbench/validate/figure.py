@@ -132,4 +132,7 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)
     axes.plot([], [], "o", markerfacecolor="none", markeredgecolor="0.3", markersize=5,
               label="open: fitted to this run")  # fmt: skip
-    axes.legend(loc="lower right" if axes.get_xscale() == "log" else "upper right", fontsize=6.5)
+    if axes.get_xscale() == "log":
+        axes.legend(loc="lower right", fontsize=6.5)
+    else:  # above, since inside it would hide marks: a miss may be anywhere
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

@@ -15,7 +15,7 @@ from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench.results.store import EXPERIMENT, StoredRun, Summary
-from fairbench.validate.compare import Pair
+from fairbench.validate.pair import Pair
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
+    names: tuple[str, ...] = ()  # of the clients by number, where they have some
 
     @property
     def target_pct(self) -> float:
@@ -76,7 +77,10 @@ class Window:
             "end_s": self.end_s,
             "jain_index": self.jain.as_dict(),
             "clients": [
-                {"client": client, "service_rate_tok_s": pair.as_dict()}
+                {
+                    "client": self.names[client] if self.names else client,
+                    "service_rate_tok_s": pair.as_dict(),
+                }
                 for client, pair in self.rates.items()
             ],
         }

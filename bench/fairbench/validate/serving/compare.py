@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags
+from fairbench.metrics.trace import Trace
 from fairbench.validate.compare import TTFT, WEIGHTS
 from fairbench.validate.pair import Pair
 from fairbench.validate.serving.measured import ServingRun
 from fairbench.validate.serving.prompts import refused_by_length, requests_of
+from fairbench.validate.windows import Window, windows
 
 RATE_TARGET_PCT = 5.0  # throughput, service rate of each client, time per output token
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0  # of times to first token that exceed LONG_TTFT_S
 LONG_TTFT_S = 0.1
 JAIN_TARGET = 0.02
 REFUSED_TARGET = 0.01  # of all requests
-SLICES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Service between two times: each client's rate, and Jain's index of the rates."""
-
-    start_s: float
-    end_s: float
-    service_rates: dict[str, Pair]
-    jain: Pair
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "start_s": self.start_s,
-            "end_s": self.end_s,
-            "jain_index": self.jain.as_dict(),
-            "clients": [
-                {"client": client, "service_rate_tok_s": pair.as_dict()}
-                for client, pair in self.service_rates.items()
-            ],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +55,7 @@ class ServingComparison:
             "throughput_tok_s": self.throughput.as_dict(),
             "tpot_p50_ms": self.tpot_p50_ms.as_dict(),
             "refused": self.refused.as_dict(),
-            "ttft": [
-                {"group": t.group, "p50_s": t.p50_s.as_dict(), "p99_s": t.p99_s.as_dict()}
-                for t in self.ttft
-            ],
+            "ttft": [ttft.as_dict() for ttft in self.ttft],
             "windows": [window.as_dict() for window in self.windows],
             "misses": self.misses,
         }
@@ -100,7 +74,7 @@ def compare_serving(measured: ServingRun, simulated: ServingRun, profile: str) -
         tpot_p50_ms=Pair(*map(tpot_p50_ms, sides)),
         ttft=tuple(_ttft(group, simulated, measured) for group in groups(measured)),
         refused=Pair(*(int((~run.served & ~too_long(measured)).sum()) for run in sides)),
-        windows=tuple(_windows(simulated, measured)),
+        windows=_windows(simulated, measured),
     )
 
 
@@ -134,18 +108,23 @@ def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
     return float(np.percentile(run.ttft_s[chosen], percent)) if chosen.any() else float("nan")
 
 
-def service_rates_tok_s(run: ServingRun, start_s: float, end_s: float) -> dict[str, float]:
-    """Input + 2 x output of each client in a window: input at the first token, outputs evenly."""
-    first, last = run.submit_s + run.ttft_s, run.submit_s + run.latency_s
-    length = np.maximum(last - first, 1e-6)
-    inside = np.clip(np.minimum(last, end_s) - np.maximum(first, start_s), 0, None) / length
-    service = WEIGHTS.extend * run.prompt_tokens * ((first >= start_s) & (first < end_s))
-    service = np.nan_to_num(service + WEIGHTS.output * run.output_tokens * inside)
-    names = np.array(run.client)
-    return {
-        client: float(service[names == client].sum()) / (end_s - start_s)
-        for client in sorted(set(run.client))
-    }
+def clients_of(run: ServingRun) -> tuple[str, ...]:
+    """The names of a run's clients, in the order of their numbers in its trace."""
+    return tuple(sorted(set(run.client)))
+
+
+def trace_of(run: ServingRun) -> Trace:
+    """The steady requests of a run, clients by number."""
+    names, steady = clients_of(run), run.steady
+    numbers = np.array([names.index(client) for client in run.client])
+    return Trace(
+        client=numbers[steady],
+        prompt_tokens=run.prompt_tokens[steady],
+        output_tokens=run.output_tokens[steady],
+        req_time_s=run.submit_s[steady],
+        first_token_latency_s=run.ttft_s[steady],
+        request_latency_s=run.latency_s[steady],
+    )
 
 
 def _group(client: str) -> str:
@@ -160,21 +139,11 @@ def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
     return TTFT(group, p50, p99)
 
 
-def _windows(simulated: ServingRun, measured: ServingRun) -> Iterator[Window]:
-    """From the warm-up's end to the last arrival as a whole, then in ``SLICES`` parts."""
-    start_s = float(measured.submit_s[measured.steady].min())
-    end_s = min(float(run.submit_s.max()) for run in (simulated, measured))
-    if not end_s > start_s:
-        return
-    marks = [start_s + (end_s - start_s) * part / SLICES for part in range(SLICES + 1)]
-    for start, end in [(start_s, end_s), *pairwise(marks)]:
-        rates = [service_rates_tok_s(run, start, end) for run in (simulated, measured)]
-        yield Window(
-            start,
-            end,
-            {client: Pair(rates[0][client], rates[1][client]) for client in rates[0]},
-            Pair(*(jain(list(side.values())) for side in rates)),
-        )
+def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
+    """From the warm-up's end to the last arrival as a whole, then in slices."""
+    found = windows(trace_of(simulated), trace_of(measured), WEIGHTS)
+    names = clients_of(measured)
+    return tuple(replace(window, names=names) for window in found)
 
 
 def _misses(run: ServingComparison) -> Iterator[str]:

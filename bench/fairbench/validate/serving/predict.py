@@ -7,15 +7,18 @@ from typing import Any
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.timing_error import perturbed
 from fairbench.streams import stream
+from fairbench.validate.compare import WEIGHTS
 from fairbench.validate.serving.compare import (
+    clients_of,
     groups,
-    service_rates_tok_s,
     throughput_tok_s,
     tpot_p50_ms,
+    trace_of,
     ttft_percentile_s,
 )
 from fairbench.validate.serving.measured import ServingRun
 from fairbench.validate.serving.replay import replay
+from fairbench.validate.windows import service_between
 
 DRAWS = 8
 # How far a profile may be off, as a whole and in each term: what the fitted one is off on runs it
@@ -58,5 +61,9 @@ def _metrics(run: ServingRun) -> dict[str, float]:
     for group in groups(run):
         for percent in (50, 99):
             found[f"ttft_p{percent}_s/{group}"] = ttft_percentile_s(run, group, percent)
-    rates = service_rates_tok_s(run, 0.0, float(run.submit_s.max()) or 1.0)
-    return found | {f"service_rate_tok_s/{client}": rate for client, rate in rates.items()}
+    trace, names = trace_of(run), clients_of(run)
+    start_s, end_s = float(trace.req_time_s.min()), float(trace.req_time_s.max())
+    service = service_between(trace, WEIGHTS, start_s, end_s)
+    for client, tokens in service.items():
+        found[f"service_rate_tok_s/{names[client]}"] = tokens / (end_s - start_s or 1.0)
+    return found
