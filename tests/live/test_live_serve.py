@@ -126,7 +126,7 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
 
 
 def test_a_client_that_leaves_while_it_is_written_to_leaves_no_trace_in_the_log():
-    padding = [b": padding\n\n" * 6_000] * 100
+    padding = [b": padding\n\n" * 6_000] * 1_000  # 66 MB: more than sockets hold on the way
 
     async def run():
         async with serving(padding=padding) as (url, process, worker), ClientSession() as session:
