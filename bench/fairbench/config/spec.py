@@ -89,6 +89,7 @@ class ExperimentSpec(BaseModel):
             self.workload,
             self.scenario,
             dp=self.dp,
+            gpu=self.gpu,
             clients=self.clients,
             request_rate=self.request_rate,
             num_programs=self.num_programs,

@@ -12,6 +12,10 @@ from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
 
 
+MEASURED = "/measured-sglang"
+"""How the id of a profile ends that was fitted to a server's measured runs, not to its operators."""
+
+
 @cache
 def _load(name: str) -> dict[str, Any]:
     text = (files("fairbench.hardware") / "profiles" / name).read_text(encoding="utf-8")
@@ -32,8 +36,9 @@ def model_names() -> list[str]:
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """The profile for a GPU (any prefix of a profile id) and a model.
 
-    Where a prefix leaves several, the one measured on SGLang at TP 1 is taken. Raises UsageError
-    for an unknown GPU or model and for a prefix that leaves several all the same.
+    Where a prefix leaves several, the one of SGLang at TP 1 is taken, fitted to measured serving if
+    there is such a one. Raises UsageError for an unknown GPU or model and for a prefix that leaves
+    several all the same.
     """
     ids = profile_ids()
     if model not in model_names():
@@ -48,7 +53,9 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     if len({name.split("/")[0] for name in of_model}) > 1:
         gpus = ", ".join(sorted({name.split("/")[0] for name in of_model}))
         raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {gpus}")
-    preferred = [n for n in of_model if n.split("/")[2] == "tp1" and "/sglang" in n] or of_model
+    usual = [name for name in of_model if name.split("/")[2] == "tp1"]
+    served = [name for name in usual if name.endswith(MEASURED)]
+    preferred = served or [name for name in usual if "/sglang" in name] or of_model
     if len(preferred) > 1:
         raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {', '.join(preferred)}")
     return load_profile(preferred[0])

@@ -21,6 +21,7 @@ def plan_clients(
     scenario: str,
     *,
     dp: int = 1,
+    gpu: str = "",
     clients: int | None = None,
     request_rate: float | None = None,
     num_programs: int | None = None,
@@ -31,7 +32,8 @@ def plan_clients(
     """The clients of a run; None is the workload's own value.
 
     ``request_rate`` is in programs/s of each well-behaved client over the whole cluster; the
-    workload's own rate is per GPU, so it is multiplied by ``dp``. The rates of clients that run
+    workload's own rate is per GPU, so it is multiplied by ``dp``; ``gpu`` is the id of a timing
+    profile, for which a workload may have a rate of its own. The rates of clients that run
     another program change as it does. A client at m times the rate
     sends m times ``num_programs``; that count lifts the workload's own duration. ``weights`` are
     by name, 1 where there is none.
@@ -39,7 +41,7 @@ def plan_clients(
     """
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
-    rate = chosen.rate * _positive("dp", dp) if request_rate is None else request_rate
+    rate = chosen.rate_on(gpu) * _positive("dp", dp) if request_rate is None else request_rate
     load = Load(
         0,
         _positive("request_rate", rate, infinite=True),

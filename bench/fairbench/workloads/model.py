@@ -68,17 +68,24 @@ class Other(_Table):
 class Scenario(_Table):
     """``rate`` is in programs/s of each well-behaved client, per GPU.
 
+    ``rates`` replace it on other machines, by what their timing profile's id begins with.
     ``params`` and ``settings`` override the workload's own. In a mix of workloads, ``others`` are
-    the clients that run another program.
+    the clients that run another program; their rates change as ``rate`` does.
     """
 
     description: str = ""
     rate: Positive
+    rates: dict[str, Positive] = {}
     params: dict[str, Value] = {}
     settings: dict[str, Value] = {}
     # Strict would refuse a TOML array for a tuple.
     misbehaving: Annotated[tuple[Misbehaving, ...], Field(strict=False)] = ()
     others: Annotated[tuple[Other, ...] | None, Field(strict=False)] = None
+
+    def rate_on(self, profile_id: str) -> float:
+        """The rate on the machine of a timing profile: that of the longest beginning, or usual."""
+        beginnings = [start for start in self.rates if profile_id.startswith(start)]
+        return self.rates[max(beginnings, key=len)] if beginnings else self.rate
 
 
 class Arrivals(_Table):
