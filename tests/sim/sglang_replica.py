@@ -55,12 +55,12 @@ class SwitchedHooks:
 
 
 @contextmanager
-def sglang_workers(spec, longest, *, when_heard="at once"):
+def sglang_workers(spec, longest, *, when_heard="between iterations"):
     """A ``worker_of`` for the simulation of ``spec``, which ends with the context.
 
     No request with its output may be longer than ``longest`` tokens.
-    ``when_heard`` is when SGLang hears of an arrival: "at once", as in the simulator, or
-    "between iterations", as SGLang's event loop does.
+    ``when_heard`` is when SGLang hears of an arrival: "between iterations", as in its event loop
+    and in the simulator, or "at once".
     """
     stock = spec.local in STOCK
     switch = None if stock else SwitchedHooks()
@@ -155,12 +155,12 @@ class Replica:
         return types.SimpleNamespace(sequences=())  # ``settle`` has counted their outputs
 
     @property
-    def waiting(self):
-        return self.engine.scheduler.waiting_queue
+    def queued_count(self):
+        return len(self._inbox) + len(self.engine.scheduler.waiting_queue)
 
     @property
     def running_count(self):
-        return len(self._sequences) - len(self.waiting)
+        return len(self._sequences) - len(self.engine.scheduler.waiting_queue)
 
     def submit(self, sequence):
         request = sequence.request

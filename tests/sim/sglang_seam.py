@@ -346,18 +346,14 @@ class SteppedEngine:
         """Give SGLang's global configuration back."""
         self._configured.close()
 
-    def iterate(self, arrive):
-        """One turn of SGLang's event loop; None if it had nothing to do.
-
-        ``arrive`` may submit requests while the iteration runs.
-        """
+    def iterate(self):
+        """One turn of SGLang's event loop; None if it had nothing to do."""
         batch, retracted = self._engine.plan(), self._engine.scheduler.retracted
         if batch is None:
             return None
         prefill = batch.forward_mode.is_extend()
         running = len(batch.reqs)
         prefills = [(_number(r), r.prefix_len, r.extend_len) for r in batch.reqs] if prefill else []
-        arrive()
         finished = self._engine.complete(batch)
         iteration = Iteration(
             prefills,

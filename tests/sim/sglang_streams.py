@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import dataclass, field
-from functools import partial
 from unittest import mock
 
 from sglang_seam import Iteration, SteppedEngine
@@ -139,8 +138,7 @@ def ask_sglang(policy, stream, hooks=None):
     try:
         while True:
             submit_until(clock)
-            # As in our engine: what arrives at an iteration's end arrives before its results.
-            iteration = engine.iterate(partial(submit_until, clock + 1))
+            iteration = engine.iterate()
             if iteration is not None:
                 done[clock] = iteration
                 clock += 1

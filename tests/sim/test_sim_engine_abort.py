@@ -39,6 +39,20 @@ def test_a_waiting_request_leaves_the_queue_and_is_never_computed():
     assert last.status == FINISHED
 
 
+def test_one_that_arrived_in_the_iteration_under_way_leaves_unheard():
+    home = Home(Finishes())
+    done = []
+    home.send(10, 5)
+    unheard = home.send(10, 5, at_ps=200 * US, on_done=done.append)
+    last = home.send(10, 5, at_ps=300 * US)
+    abort_at(home, unheard, 500)  # the prefill ends at 1,100
+    home.run()
+    assert (unheard.status, unheard.produced, done) == (REFUSED, 0, [unheard])
+    assert home.scheduler.finished == [0, 2]
+    assert [number for number, *_ in home.scheduler.admissions] == [0, 2]
+    assert last.status == FINISHED
+
+
 def test_a_running_request_ends_with_the_step_under_way_and_the_others_go_on():
     home = Home(Finishes())  # a step takes 1 ms and 10 us for each sequence
     first, second = home.send(10, 50), home.send(10, 50)

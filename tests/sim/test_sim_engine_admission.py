@@ -40,8 +40,9 @@ def test_the_head_of_the_queue_blocks_and_a_full_batch_is_not_asked_again():
     # 100 - 30 in use - 19 reserved = 51 < 40 + 20 + 1, though the small one would fit.
     home.run(until_ps=20_000 * US)
     assert home.scheduler.passes == 2
-    # The arrival at 9000 brought the counters up to date and left the run as it was.
-    assert (home.worker.batch.steps, home.worker._run.steps) == (7, 12)
+    # Steps end at 1300 + 1010 k. What arrives at 9000 is heard at 9380, the end of the 8th, which
+    # brings the counters up to date and leaves the run as it was.
+    assert (home.worker.batch.steps, home.worker._run.steps) == (8, 11)
     home.run()
     assert home.decodes()[0] == (1300, 19, 1)
     assert first.finish_ps == (1300 + 19 * 1010) * US

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_helpers import US, Home, SpyLPM, prompt
 
+from fairbench.sim.fleet import SimFleet
 from fairbench.sim.sequence import NEVER
 from strategies import prompts
 
@@ -158,15 +159,31 @@ def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
     assert home.decodes() == [(11_100, 59, 1)]
 
 
-def test_counters_are_up_to_the_last_boundary_before_an_arrival():
-    home, heard = Home(pool=100, full_reservation=True), []
+@pytest.mark.parametrize("step_by_step", [False, True])
+def test_an_arrival_is_heard_when_the_iteration_under_way_is_over(step_by_step):
+    home, heard = Home(pool=100, full_reservation=True, step_by_step=step_by_step), []
     home.scheduler.on_arrival = lambda request, view, now_s: heard.append(home.scheduler.tokens)
     home.send(30, 20)
     home.send(60, 20, at_ps=500 * US)  # never room beside the first: the batch is full
     for at_us in (1300 + 3 * 1010, 1300 + 3 * 1010 + 1, 1300 + 7 * 1010 - 1):
         home.send(5, 5, at_ps=at_us * US)
     home.run()
-    assert heard == [0, 0, 1 + 2, 1 + 3, 1 + 6]
+    # At 0 nothing runs. 500 is in the prefill, which yields a token at 1300; steps follow of 1010
+    # each: the third ends with the third arrival, the fourth and the seventh after the others.
+    assert heard == [0, 1, 1 + 3, 1 + 4, 1 + 7]
+
+
+def test_what_has_arrived_is_queued_before_it_is_heard_of():
+    home = Home()
+    running = home.send(10, 5)
+    arrived = home.send(10, 5, at_ps=500 * US)  # the prefill ends at 1,100
+    home.run(until_ps=1_000 * US)
+    assert len(home.worker.waiting) == 0
+    load = SimFleet([home.worker]).load(0)
+    assert (load.in_flight, load.queued, load.running) == (2, 1, 1)
+    assert home.worker.in_flight() == [running, arrived]
+    home.run()
+    assert home.worker.queued_count == 0
 
 
 def test_what_is_under_way_is_known_at_any_time():

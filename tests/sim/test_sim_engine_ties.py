@@ -30,10 +30,10 @@ class Listener(Spy):
         return super().select(view, now_s)
 
 
-def pair(step_by_step):
+def pair(step_by_step, slots=2048):
     """Two workers, and a function that sends one of them a request now."""
     clock, log = Clock(), ServiceLog(["x"])
-    limits = EngineLimits(1000, 8192, 16384, 2048, step_by_step=step_by_step)
+    limits = EngineLimits(1000, 8192, 16384, slots, step_by_step=step_by_step)
     workers = [
         Worker(index, clock, Listener(clock), PLAIN, limits, log, KVCache(1000))
         for index in range(2)
@@ -49,22 +49,36 @@ def pair(step_by_step):
 
 
 @pytest.mark.parametrize("step_by_step", [False, True])
-@pytest.mark.parametrize(
-    ("finishing", "deciding", "heard"),
-    # Both workers prefill until 1,100 us (one token) and then step every 1,010 us. The fourth step
-    # ends on both when the third request arrives: worker 0's end comes first, worker 1's does not.
-    [(1, 0, 1 + 4), (0, 1, 1 + 3)],
-)
-def test_a_boundary_at_the_instant_of_an_arrival(step_by_step, finishing, deciding, heard):
+@pytest.mark.parametrize(("finishing", "deciding"), [(1, 0), (0, 1)])
+def test_a_boundary_at_the_instant_of_an_arrival(step_by_step, finishing, deciding):
+    """Both workers prefill until 1,100 us (one token) and then step every 1,010 us. The fourth step
+    ends on both when the third request arrives. Whether the deciding worker's end came before that
+    (it is worker 0) or comes after it, the request is heard then, and has a pass at once.
+    """
     clock, workers, send = pair(step_by_step)
     clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))
     clock.at(0, ARRIVE, 0, lambda: send(finishing, 1, 5, then=lambda: send(deciding, 2, 3)))
     while clock.next_ps() is not None:
         clock.step()
     scheduler = workers[deciding].scheduler
-    assert scheduler.heard == [(0, 0), (2, heard)]
+    assert scheduler.heard == [(0, 0), (2, 1 + 4)]
     assert scheduler.asked_us == [0, 1100 + 4 * 1010]
     assert scheduler.tokens == 20 + 3
+
+
+@pytest.mark.parametrize("step_by_step", [False, True])
+@pytest.mark.parametrize(("finishing", "deciding"), [(1, 0), (0, 1)])
+def test_a_full_batch_goes_on_but_hears_at_that_boundary_too(step_by_step, finishing, deciding):
+    """One slot, and request 3 waits for it since the first prefill was over: no pass is made."""
+    clock, workers, send = pair(step_by_step, slots=1)
+    clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))
+    clock.at(500 * US, ARRIVE, 0, lambda: send(deciding, 3, 1))
+    clock.at(0, ARRIVE, 0, lambda: send(finishing, 1, 5, then=lambda: send(deciding, 2, 3)))
+    while clock.next_ps() is not None:
+        clock.step()
+    scheduler = workers[deciding].scheduler
+    assert scheduler.heard == [(0, 0), (3, 1), (2, 1 + 4)]
+    assert scheduler.asked_us[:2] == [0, 1100 + 19 * 1010]
 
 
 @pytest.mark.parametrize("step_by_step", [False, True])

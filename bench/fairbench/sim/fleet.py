@@ -20,7 +20,6 @@ class SimFleet:
     def load(self, worker: int) -> WorkerLoad:
         one = self._workers[worker]
         one.sync()
-        queued = len(one.frontend) + len(one.waiting)
-        running, cache = one.running_count, one.cache
+        queued, running, cache = one.queued_count, one.running_count, one.cache
         tokens = cache.capacity - cache.free - cache.evictable
         return WorkerLoad(queued + running, tokens, queued, running)

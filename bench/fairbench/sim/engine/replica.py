@@ -8,10 +8,9 @@ from typing import Protocol, TypeAlias
 
 from fairbench.core import Prompt
 from fairbench.hardware.timing import TimingProfile
-from fairbench.schedulers.base import LocalScheduler, WaitingView
+from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 
@@ -40,7 +39,6 @@ class Replica(Protocol):
     """
 
     scheduler: LocalScheduler
-    frontend: FrontendQueue
     batch: RunningBatch
     on_pass: Callable[[], None] | None
 
@@ -48,7 +46,9 @@ class Replica(Protocol):
     def cache(self) -> KVMemory: ...
 
     @property
-    def waiting(self) -> WaitingView: ...
+    def queued_count(self) -> int:
+        """Requests that have come and do not run."""
+        ...
 
     @property
     def running_count(self) -> int:

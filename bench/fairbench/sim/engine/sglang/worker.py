@@ -61,6 +61,7 @@ class Worker:
         self._preempts = scheduler.preempts
         self._chunked: Sequence | None = None
         self._run: DecodeRun | None = None
+        self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
         self._preempted: list[Sequence] = []  # in the pass under way
@@ -87,13 +88,34 @@ class Worker:
             sequence.on_done(sequence)
             return
         self.sync()
-        self.scheduler.on_arrival(request, self.waiting, now_s)
-        self.waiting.enter(sequence)
-        if self._run is not None and (self._preempts or not self._batch_is_full):
-            self._stop_run(self._run)
-        elif self._idle:
+        self._inbox.append(sequence)
+        if self._prefills:
+            return  # SGLang looks for arrivals when an iteration is over
+        if (run := self._run) is None:
+            self._hear()
+        elif self._preempts or not self._batch_is_full:
+            self._stop_run(run)
+        else:
+            at_ps = run.end_ps(self._next_boundary(run))
+            self._clock.at(at_ps, END, self.index, partial(self._hear_within, run))
+        if self._idle:
             self._idle = False
             self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
+
+    def _hear(self) -> None:
+        """Take in what has arrived."""
+        inbox, self._inbox = self._inbox, []
+        for sequence in inbox:
+            now_s = self._clock.now_ps / PS_PER_S
+            self.scheduler.on_arrival(sequence.request, self.waiting, now_s)
+            self.waiting.enter(sequence)
+
+    def _hear_within(self, run: DecodeRun) -> None:
+        """A step of the run is over, after which others follow."""
+        if run is self._run:
+            self.sync()
+            if run.steps:
+                self._hear()
 
     def fits(self, request: Request) -> bool:
         """Whether the request could run here, were it alone."""
@@ -115,6 +137,10 @@ class Worker:
             if self._run is not None:
                 self._stop_run(self._run)
             self.batch.cut(sequence, self._run.steps if self._run is not None else 0)
+        elif sequence in self._inbox:
+            self._inbox.remove(sequence)
+            sequence.status = REFUSED
+            sequence.on_done(sequence)
         elif sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
             sequence.status = REFUSED
@@ -154,10 +180,19 @@ class Worker:
 
     def _stop_run(self, run: DecodeRun) -> None:
         """End the run at the first boundary from now on, which may be now."""
-        steps = 0 if run.start_ps == self._clock.now_ps else 1
+        steps = self._next_boundary(run)
         if steps < run.steps:
             run.steps = steps
             self._await_end(run)
+
+    def _next_boundary(self, run: DecodeRun) -> int:
+        """After how many steps an iteration ends next. Precondition: ``sync``."""
+        return 0 if run.start_ps == self._clock.now_ps else 1
+
+    @property
+    def queued_count(self) -> int:
+        """Requests that have come and do not run."""
+        return len(self.frontend) + len(self._inbox) + len(self.waiting)
 
     @property
     def running_count(self) -> int:
@@ -172,7 +207,8 @@ class Worker:
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         prefilling = [p.sequence for p in self._prefills]
         chunked = [self._chunked] if self._chunked and self._chunked not in prefilling else []
-        return [*self.batch.sequences, *prefilling, *chunked, *waiting, *self.frontend]
+        arrived = [*self._inbox, *self.frontend]
+        return [*self.batch.sequences, *prefilling, *chunked, *waiting, *arrived]
 
     # The loop.
 
@@ -183,6 +219,7 @@ class Worker:
             self._end_stretch()
         for sequence in done:
             self._finish(sequence)
+        self._hear()
         for sequence in done:
             sequence.on_done(sequence)
         self._clock.soon(DECIDE, self.index, self._decide)

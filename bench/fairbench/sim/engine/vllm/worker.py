@@ -124,6 +124,11 @@ class VLLMWorker:
                 self._booking.take_back(chunk.sequence, chunk.cached)
 
     @property
+    def queued_count(self) -> int:
+        """Requests that have come and do not run."""
+        return len(self.frontend) + len(self.waiting)
+
+    @property
     def running_count(self) -> int:
         """Requests that are prefilling or running."""
         return len(self.running)
