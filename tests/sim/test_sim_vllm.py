@@ -73,6 +73,22 @@ class VLLMHome:
         return [(start // US, new, context) for start, new, context, _ in rows if new]
 
 
+@pytest.mark.parametrize("step_by_step", [False, True])
+def test_arrivals_are_heard_between_steps(step_by_step):
+    """One slot: request 0's prompt takes until 1,100 us, its steps 1,010 us each."""
+    home, heard = VLLMHome(max_num_seqs=1, step_by_step=step_by_step), []
+    scheduler, tokens = home.worker.scheduler, []
+    scheduler.on_tokens = lambda client, count: tokens.append(count)
+    scheduler.on_arrival = lambda request, view, now_s: heard.append(
+        (request.request_id, sum(tokens), round(now_s * 1e6))
+    )
+    home.send(10, 12)
+    home.send(10, 2, at_ps=500 * US)
+    home.send(10, 2, at_ps=(1_100 + 3_000) * US)
+    home.run()
+    assert heard == [(0, 0, 0), (1, 1, 1_100), (2, 4, 1_100 + 3 * 1_010)]
+
+
 def test_a_step_decodes_first_and_gives_the_rest_of_its_budget_to_prompts():
     home = VLLMHome(max_num_batched_tokens=10)
     home.send(4, 5)

@@ -164,10 +164,10 @@ class RealEngine:
         self._outputs[request.request_id] = output
         self._scheduler.add_request(request)
 
-    def step(self, arrive):
+    def step(self):
         """One step of the engine: (scheduled, hits, preempted, finished) by request number.
 
-        None if there was nothing to do; ``arrive`` may submit requests while the step runs.
+        None if there was nothing to do.
         """
         scheduler = self._scheduler
         self._preempted, self._hits = [], {}
@@ -178,7 +178,6 @@ class RealEngine:
         new = [one.req_id for one in plan.scheduled_new_reqs]
         new += list(plan.scheduled_cached_reqs.resumed_req_ids)
         hits = {int(name): self._hits.get(name, 0) for name in new}
-        arrive()
         finished = self._complete(plan)
         return scheduled, hits, self._preempted, finished
 

@@ -105,7 +105,7 @@ def ask_vllm(stream):
 
     while True:
         submit_until(clock)
-        step = engine.step(partial(submit_until, clock + 1))
+        step = engine.step()
         if step is None:
             if not waiting:
                 return done
@@ -156,9 +156,9 @@ class Telling(VLLMWorker):
                 heard.hits[chunk.sequence.request.request_id] = chunk.cached
         return step
 
-    def _leave(self, sequence):
-        self._heard().preempted.append(sequence.request.request_id)
-        super()._leave(sequence)
+    def retracted(self, request):
+        """Its memory has been taken back."""
+        self._heard().preempted.append(request.request_id)
 
     def over(self, sequence):
         """A request has finished with the step that ends now."""
@@ -168,10 +168,9 @@ class Telling(VLLMWorker):
 def ask_ours(stream):
     """What our engine does, by step. Steps inside a run of decode steps are implied."""
     clock = Clock()
-    policy = {"fcfs": FCFS, "priority": Priority}[stream.policy]
-    worker = Telling(
-        0, clock, policy(FCFS.Params()), StepProfile(), stream.limits, ServiceLog(["x"])
-    )
+    scheduler = {"fcfs": FCFS, "priority": Priority}[stream.policy](FCFS.Params())
+    worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, ServiceLog(["x"]))
+    scheduler.on_retract = lambda request, view, now_s: worker.retracted(request)
     watch_vllm(clock, [worker])
     for number, arrival in enumerate(stream.arrivals):
         request = Request(
