@@ -122,6 +122,7 @@ class StepProfile:
     """A timing profile in which every step takes as long."""
 
     context_ps = 0
+    shared_read = 1.0
     frontend = Frontend()
 
     def step_ps(self, chunks, sequences, context_tokens):

@@ -129,6 +129,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         batch, chunks = self.batch, step.chunks
         computed = [(chunk.cached, chunk.tokens) for chunk in chunks]
         duration_ps = self._profile.step_ps(computed, step.decodes, batch.context_tokens)
+        duration_ps -= self._saved_ps()
         now_ps = self._clock.now_ps
         end = partial(self._end_mixed, step, now_ps, batch.context_tokens)
         self._clock.at(now_ps + duration_ps, END, self.index, end)
@@ -174,7 +175,16 @@ class VLLMWorker(EngineLoop[BlockNode]):
             steps = 1
         blocks = cache.free_blocks if cache.on_evict is None else cache.blank
         steps = 1 + self.running.steps_ahead(blocks, steps - 1)
-        self._start_run(steps, self._profile.decode_ps(size, batch.context_tokens))
+        first_ps = self._profile.decode_ps(size, batch.context_tokens) - self._saved_ps()
+        self._start_run(steps, first_ps)
+
+    def _saved_ps(self) -> int:
+        """What the step saves because those that decode have prefixes in common."""
+        if self._profile.shared_read == 1:
+            return 0
+        decoding = self.batch.sequences
+        apart = [sequence for sequence in self.running.sequences if sequence not in decoding]
+        return self._profile.saved_ps(self.running.tables.shared_tokens(apart))
 
     def _next_boundary(self, run: DecodeRun) -> int:
         """A step that began with memory taken back has begun."""
