@@ -101,7 +101,8 @@ def ask_vllm(stream):
         while waiting and waiting[0][1].step <= step:
             number, arrival = waiting.pop(0)
             output = tokens.of((Segment(f"out-{number}", arrival.output),))
-            engine.submit(number, tokens.of(arrival.prompt), output, arrival.max_new)
+            prompt = tokens.of(arrival.prompt)
+            engine.scheduler.add_request(engine.request(number, prompt, output, arrival.max_new))
 
     while True:
         submit_until(clock)
