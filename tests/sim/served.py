@@ -18,14 +18,19 @@ TABLES = {
 
 
 def cell(workload, scenario, scheduler, *, dp=4, seconds=None, drain=None, seed=0, **settings):
-    """The experiment of a default cell, or its first ``seconds`` of arrivals."""
+    """The experiment of a default cell, or its first ``seconds`` of arrivals.
+
+    ``settings``, with ``__`` for a dot; those without are what a workload may be given (a rate).
+    """
     given = {"workload": workload, "scenario": scenario, "scheduler": scheduler}
     given |= {"dp": dp, "seed": seed}
     if seconds is not None:
         given["duration_s"] = seconds
     if drain is not None:
         given["max_drain_s"] = drain
-    return resolve(given, {key.replace("__", "."): value for key, value in settings.items()})
+    given |= {key: value for key, value in settings.items() if "__" not in key}
+    dotted = {key.replace("__", "."): value for key, value in settings.items() if "__" in key}
+    return resolve(given, dotted)
 
 
 @dataclass
@@ -42,10 +47,12 @@ class Served:
         _, first = np.unique(
             np.stack([service["worker"], service["start_ps"]]), axis=1, return_index=True
         )
+        computes = service["extend_tokens"] + service["recompute_tokens"] > 0
+        prefills = np.stack([service["worker"], service["start_ps"]])[:, computes]
         return {
             "requests": len(requests["request_id"]),
             "iterations": int(service["steps"][first].sum()),
-            "prefills": int((service["context_tokens"][first] == 0).sum()),
+            "prefills": np.unique(prefills, axis=1).shape[1],
             "retractions": int(requests["retractions"].sum()),
             "rows": sum(len(next(iter(table.values()))) for table in self.tables.values()),
         }

@@ -13,17 +13,16 @@ from contextlib import contextmanager
 from itertools import count
 from unittest import mock
 
+from real_replica import RealReplica
 from sglang_seam import VERSION, RealEngine, configured, path, sglang
 from token_ids import TokenIds
 
 from fairbench.core import PS_PER_S
 from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.live.plugins.sglang.config import plugin_config
-from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.sglang.admission import Prefill, shares_of
 from fairbench.sim.engine.sglang.contract import SGLangContract
-from fairbench.sim.records.service_log import Stretch
-from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
+from fairbench.sim.sequence import NEVER
 
 STOCK = ("fcfs", "lpm")  # policies that SGLang has itself
 NO_LIMIT = 10**9  # LPM sorts a queue of any length, as by default in the simulator
@@ -55,12 +54,10 @@ class SwitchedHooks:
 
 
 @contextmanager
-def sglang_workers(spec, longest, *, when_heard="between iterations"):
+def sglang_workers(spec, longest):
     """A ``worker_of`` for the simulation of ``spec``, which ends with the context.
 
     No request with its output may be longer than ``longest`` tokens.
-    ``when_heard`` is when SGLang hears of an arrival: "between iterations", as in its event loop
-    and in the simulator, or "at once".
     """
     stock = spec.local in STOCK
     switch = None if stock else SwitchedHooks()
@@ -96,7 +93,7 @@ def sglang_workers(spec, longest, *, when_heard="between iterations"):
             )
             stack.enter_context(mock.patch.object(sglang().radix_cache, "time", cache_clock))
             context.append(stack)
-        replica = Replica(parts, limits, tokens, hooks, switch, when_heard)
+        replica = SGLangReplica(parts, limits, tokens, hooks, switch)
         replica.engine = RealEngine(
             policy,
             pool=limits.pool_tokens,
@@ -117,29 +114,17 @@ def sglang_workers(spec, longest, *, when_heard="between iterations"):
             entered.close() if hasattr(entered, "close") else entered.stop()
 
 
-class Replica:
-    """A ``fairbench.sim.engine.replica.Replica`` around one SGLang scheduler."""
+class SGLangReplica(RealReplica):
+    """A replica around one SGLang scheduler."""
 
-    def __init__(self, parts, limits, tokens, hooks, switch, when_heard):
-        self.index, self.clock, self.log = parts.index, parts.clock, parts.log
-        self.profile, self.limits = parts.profile, limits
-        self.scheduler = hooks.home.scheduler if hooks else parts.scheduler
-        self.on_pass = None
-        self.engine = None
+    def __init__(self, parts, limits, tokens, hooks, switch):
+        super().__init__(parts, limits)
+        if hooks:
+            self.scheduler = hooks.home.scheduler
         self._tokens, self._hooks, self._switch = tokens, hooks, switch
-        self._tell_evicted = parts.on_evict
-        self._at_once = when_heard == "at once"
         self._prefills = []  # of the iteration under way
-        self._inbox = []
         self._numbers = count()
-        self._sequences = {}  # by SGLang's request, while it is here
-        self._per_client = {}  # how many run, in the order in which the clients began to
         self._prefilling = set()  # those between the first and the last chunk of their prompts
-        self._stretch = None
-        self._idle = True
-        self._step = None  # what runs: how to end it
-
-    # What the cluster asks.
 
     @property
     def cache(self):
@@ -150,121 +135,74 @@ class Replica:
             evictable=scheduler.tree_cache.evictable_size(),
         )
 
-    @property
-    def batch(self):
-        return types.SimpleNamespace(sequences=())  # ``settle`` has counted their outputs
+    def fits(self, request):
+        return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
 
-    @property
-    def queued_count(self):
-        return len(self._inbox) + len(self.engine.scheduler.waiting_queue)
+    def _waiting_count(self):
+        return len(self.engine.scheduler.waiting_queue)
 
-    @property
-    def running_count(self):
-        return len(self._sequences) - len(self.engine.scheduler.waiting_queue)
+    def _produced(self, req):
+        return len(req.output_ids)
 
-    def submit(self, sequence):
-        request = sequence.request
-        sequence.worker = self.index
-        if request.input_tokens + request.max_new_tokens + 1 >= self.limits.pool_tokens:
-            sequence.status = REFUSED
-            sequence.on_done(sequence)
-            return
-        self._inbox.append(sequence)
-        if self._at_once:
-            self._hear()
-        if self._idle:
-            self._idle = False
-            self.clock.at(self.clock.now_ps, DECIDE, self.index, self._decide)
-
-    def _hear(self):
-        """Hand over to SGLang what has arrived."""
+    def _take_in(self, sequence):
         self._act()
-        inbox, self._inbox = self._inbox, []
-        for sequence in inbox:
-            request, number = sequence.request, next(self._numbers)
-            req = self.engine.submit(
-                number,
-                self._tokens.of(request.prompt),
-                self._tokens.of((sequence.output,)),
-                request.max_new_tokens,
-                request.client,
-            )
-            self._sequences[req] = sequence
+        request = sequence.request
+        req = self.engine.submit(
+            next(self._numbers),
+            self._tokens.of(request.prompt),
+            self._tokens.of((sequence.output,)),
+            request.max_new_tokens,
+            request.client,
+        )
+        self._sequences[req] = sequence
 
     def _act(self):
         """From here on SGLang's classes are those of this worker."""
         if self._switch:
             self._switch.current = self._hooks
 
-    def sync(self):
-        """Every step is booked when it ends."""
-
     def settle(self):
-        self._end_stretch()
-        for req, sequence in self._sequences.items():
-            sequence.produced = len(req.output_ids)
+        super().settle()
         for prefill in self._prefills:  # an iteration that did not end has not happened
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
 
-    def in_flight(self):
-        return [*self._sequences.values(), *self._inbox]
-
-    # The loop.
-
-    def _decide(self):
-        self._hear()
+    def _start(self):
+        self._act()
         batch = self.engine.plan()
-        self._idle = batch is None
-        if batch is not None:
-            prefill = batch.forward_mode.is_extend()
-            (self._start_prefill if prefill else self._start_decode)(batch)
-        if self.on_pass is not None:
-            self.on_pass()
+        if batch is None:
+            return False
+        if batch.forward_mode.is_extend():
+            self._start_prefill(batch)
+        else:
+            assert len(batch.reqs) == sum(self._per_client.values())
+            context = int(batch.seq_lens_cpu.sum())
+            self._await_decode(context, lambda: self._completed(batch))
+        return True
 
-    def _await_end(self, duration_ps, batch, book):
-        start_ps = self.clock.now_ps
-
-        def end():
-            self._act()
-            size = len(batch.reqs)
-            finished = self.engine.complete(batch)
-            book(start_ps, size)
-            self._finish(finished)
-            self.clock.soon(DECIDE, self.index, self._decide)
-
-        self.clock.at(start_ps + duration_ps, END, self.index, end)
-
-    def _finish(self, finished):
-        if finished:
-            self._end_stretch()
-        done = [self._sequences.pop(req) for req in finished]
-        for req, sequence in zip(finished, done, strict=True):
-            self._leave(sequence)
-            sequence.produced = len(req.output_ids)
-            sequence.finish_ps = self.clock.now_ps
-            sequence.status = FINISHED
-        for sequence in done:
-            sequence.on_done(sequence)
+    def _completed(self, batch):
+        self._act()
+        return self.engine.complete(batch)
 
     # Prefill.
 
     def _start_prefill(self, batch):
         self._end_stretch()
         prefills = self._prefills = [self._admitted(req) for req in batch.reqs]
-        duration_ps = self.profile.prefill_ps([(one.cached, one.tokens) for one in prefills])
+        start_ps = self.clock.now_ps
 
-        def book(start_ps, size):
-            now_ps, self._prefills = self.clock.now_ps, []
+        def complete():
+            finished = self._completed(batch)
+            self._prefills = []
             for one in prefills:
                 if one.last:
-                    if one.sequence.first_token_ps == NEVER:
-                        one.sequence.first_token_ps = now_ps
-                    client = one.sequence.request.client
-                    self._per_client[client] = self._per_client.get(client, 0) + 1
-            self.log.prefill(self.index, start_ps, now_ps, size, shares_of(prefills))
+                    self._join(one.sequence)
+            size, shares = len(prefills), shares_of(prefills)
+            self.log.prefill(self.index, start_ps, self.clock.now_ps, size, shares)
+            return finished
 
-        self._await_end(duration_ps, batch, book)
+        chunks = [(one.cached, one.tokens) for one in prefills]
+        self._await_end(self.profile.prefill_ps(chunks), complete)
 
     def _admitted(self, req):
         """What SGLang does with a request in this prefill, and what is written down of it."""
@@ -285,33 +223,6 @@ class Replica:
         else:
             sequence.readmitted_ps = now_ps
             sequence.recompute_tokens += extend
-
-    # Decode.
-
-    def _start_decode(self, batch):
-        size, context = len(batch.reqs), int(batch.seq_lens_cpu.sum())
-        assert size == sum(self._per_client.values())
-        growth_ps = self.profile.context_ps * size
-        if self._stretch is None:
-            self._stretch = Stretch(self.clock.now_ps, growth_ps, context)
-
-        def book(start_ps, size):
-            self._stretch.steps += 1
-            self._stretch.end_ps = self.clock.now_ps
-
-        self._await_end(self.profile.decode_ps(size, context), batch, book)
-
-    def _end_stretch(self):
-        """The batch is about to change."""
-        if self._stretch is not None and self._stretch.steps:
-            self.log.decode(self.index, self._stretch, self._per_client)
-        self._stretch = None
-
-    def _leave(self, sequence):
-        client = sequence.request.client
-        self._per_client[client] -= 1
-        if not self._per_client[client]:
-            del self._per_client[client]
 
     # What SGLang tells.
 

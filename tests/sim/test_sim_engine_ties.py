@@ -8,6 +8,7 @@ from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.fleet import SimFleet
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 from worker_invariants import watch
@@ -79,6 +80,16 @@ def test_a_full_batch_goes_on_but_hears_at_that_boundary_too(step_by_step, finis
     scheduler = workers[deciding].scheduler
     assert scheduler.heard == [(0, 0), (3, 1), (2, 1 + 4)]
     assert scheduler.asked_us[:2] == [0, 1100 + 19 * 1010]
+
+
+def test_who_arrives_when_an_iteration_ends_is_routed_before_its_requests_are_over():
+    clock, workers, send = pair(step_by_step=False)
+    end_ps, loads = 1100 * US, []
+    clock.at(0, ARRIVE, 0, lambda: send(0, 0, 1))
+    clock.at(end_ps, ARRIVE, 0, lambda: loads.append(SimFleet(workers).load(0).running))
+    while clock.next_ps() is not None:
+        clock.step()
+    assert (loads, clock.now_ps) == ([1], end_ps)
 
 
 @pytest.mark.parametrize("step_by_step", [False, True])

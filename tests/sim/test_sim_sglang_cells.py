@@ -2,7 +2,7 @@
 
 Several replicas, their router, the workload's own programs (see sglang_replica.py). The pool is
 made small, so that in seconds there is what takes minutes: evictions, full batches, retractions.
-All cells and longer: sglang_cells.py.
+All cells and longer: real_cells.py.
 """
 
 import pytest
@@ -18,22 +18,23 @@ WITH_SGLANG = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-# workload, scheduler, replicas, seconds of arrivals and after them, pool
+# workload, scheduler, programs a second, replicas, seconds of arrivals and after them, pool
 CELLS = [
-    ("tot", "fcfs", 4, 12, 8, 60_000),
-    ("tot", "vtc", 4, 12, 8, 60_000),
-    ("judge", "vtc", 2, 15, 10, 60_000),
-    ("judge", "dlpm", 2, 15, 10, 60_000),
-    ("judge", "d2lpm", 2, 15, 10, 60_000),
-    ("long-qa", "preble", 2, 15, 15, None),
-    ("chat", "lpm", 2, 10, 5, 40_000),
+    ("tot", "fcfs", 0.44, 4, 12, 8, 60_000),
+    ("tot", "vtc", 0.44, 4, 12, 8, 60_000),
+    ("judge", "vtc", 0.68, 2, 15, 10, 60_000),
+    ("judge", "dlpm", 0.68, 2, 15, 10, 60_000),
+    ("judge", "d2lpm", 0.68, 2, 15, 10, 60_000),
+    ("long-qa", "preble", 0.14, 2, 15, 15, None),
+    ("chat", "lpm", 2.5, 2, 10, 5, 40_000),
 ]
 
 
-def short_cell(workload, scheduler, dp, seconds, drain, pool, **settings):
+def short_cell(workload, scheduler, rate, dp, seconds, drain, pool, **settings):
+    settings |= {"dp": dp, "seconds": seconds, "drain": drain, "request_rate": rate}
     if pool is not None:
         settings["engine__max_total_tokens"] = pool
-    return cell(workload, "s1", scheduler, dp=dp, seconds=seconds, drain=drain, **settings)
+    return cell(workload, "s1", scheduler, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The vLLM engine contract: its rules one by one, and its closed form against step by step."""
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -22,14 +23,14 @@ from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 class VLLMHome:
     """A vLLM worker on a clock of its own, checked after every event."""
 
-    def __init__(self, scheduler=None, *, blocks=64, **limits):
+    def __init__(self, scheduler=None, *, blocks=64, profile=PLAIN, **limits):
         size = limits.setdefault("block_size", 16)
         limits.setdefault("max_num_seqs", 8)
         self.limits = VLLMLimits((blocks + 1) * size, **limits)
         self.clock, self.log, self.sent, self.evicted = Clock(), ServiceLog(["x", "y"]), [], []
         cache = cache_of(self.limits)
         local = scheduler or FCFS(FCFS.Params())
-        self.worker = VLLMWorker(0, self.clock, local, PLAIN, self.limits, self.log, cache)
+        self.worker = VLLMWorker(0, self.clock, local, profile, self.limits, self.log, cache)
         watch_vllm(self.clock, [self.worker])
 
     def hear_evictions(self):
@@ -71,6 +72,45 @@ class VLLMHome:
         columns = ("start_ps", "extend_tokens", "context_tokens", "steps")
         rows = zip(*(self.log.column(name).tolist() for name in columns), strict=True)
         return [(start // US, new, context) for start, new, context, _ in rows if new]
+
+
+@pytest.mark.parametrize("step_by_step", [False, True])
+def test_arrivals_are_heard_between_steps(step_by_step):
+    """One slot: request 0's prompt takes until 1,100 us, its steps 1,010 us each."""
+    home, heard = VLLMHome(max_num_seqs=1, step_by_step=step_by_step), []
+    scheduler, tokens = home.worker.scheduler, []
+    scheduler.on_tokens = lambda client, count: tokens.append(count)
+    scheduler.on_arrival = lambda request, view, now_s: heard.append(
+        (request.request_id, sum(tokens), round(now_s * 1e6))
+    )
+    home.send(10, 12)
+    home.send(10, 2, at_ps=500 * US)
+    home.send(10, 2, at_ps=(1_100 + 3_000) * US)
+    home.run()
+    assert heard == [(0, 0, 0), (1, 1, 1_100), (2, 4, 1_100 + 3 * 1_010)]
+
+
+@pytest.mark.parametrize("shared_read", [1.0, 0.5, 0.0])
+def test_a_shared_prefix_is_read_as_often_as_the_profile_says(shared_read):
+    """A step takes 1,000 us, 10 us a token computed, and 1 us a token of context."""
+    reading = {**PLAIN.coefficients_ms, "c_K": 0.001}
+    home = VLLMHome(profile=replace(PLAIN, coefficients_ms=reading, shared_read=shared_read))
+    home.send(prompt("shared", 96), 1)  # leaves its prompt in the cache, six blocks
+    for number in range(2):
+        home.send(prompt("shared", 96, f"own-{number}", 10), 4, at_ps=100_000 * US)
+    home.send(prompt("shared", 96, "late", 10), 1, at_ps=101_500 * US)  # in their first step
+    home.run()
+    columns = ("start_ps", "end_ps", "context_tokens")
+    rows = zip(*(home.log.column(name).tolist() for name in columns), strict=True)
+    lasted = {context: (end - start) // US for start, end, context in rows if context}
+    saved = (1 - shared_read) * 96
+    # Both have 106 tokens of prompt. The late one is prefilled in a step with them: it reads the 96
+    # itself, and what two have in common is not more for that.
+    assert lasted == {
+        2 * 107: 1_000 + 2 * 10 + 2 * 107 - saved,
+        2 * 108: 1_000 + (2 + 10) * 10 + 96 + 2 * 108 - saved,
+        2 * 109: 1_000 + 2 * 10 + 2 * 109 - saved,
+    }
 
 
 def test_a_step_decodes_first_and_gives_the_rest_of_its_budget_to_prompts():

@@ -39,6 +39,13 @@ def check_blocks(worker) -> None:
     assert all(block.users == count for block, count in users.items())
     assert all(block.users == 0 and block.node is not None for block in cache.unused)
     assert len(running.tables) == len(running.sequences)
+    assert cache.shared == sum(count - 1 for count in users.values())
+    decoding = Counter(
+        block for sequence in worker.batch.sequences for block in running.tables.blocks(sequence)
+    )
+    apart = [sequence for sequence in running.sequences if sequence not in worker.batch.sequences]
+    in_common = sum(count - 1 for count in decoding.values()) * cache.block_size
+    assert running.tables.shared_tokens(apart) == in_common
 
 
 def check_tables(worker) -> None:

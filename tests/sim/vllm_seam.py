@@ -113,6 +113,12 @@ def _configuration(limits, policy):
     )
 
 
+def admitted(plan):
+    """Names of the requests that a step admits, for the first time or again."""
+    new = [one.req_id for one in plan.scheduled_new_reqs]
+    return new + list(plan.scheduled_cached_reqs.resumed_req_ids)
+
+
 class RealEngine:
     """A vLLM scheduler with an empty KV pool, as ``limits`` (a VLLMLimits) has it."""
 
@@ -123,18 +129,18 @@ class RealEngine:
         )
         group = v.interface.KVCacheGroupSpec(["layer"], spec)
         pool = v.interface.KVCacheConfig(limits.all_blocks, [], [group])
-        self._scheduler = v.scheduler.Scheduler(
+        self.scheduler = v.scheduler.Scheduler(
             _configuration(limits, policy), pool, _Structured(), limits.block_size, log_stats=False
         )
         self._hasher = v.kv_cache_utils.get_request_block_hasher(limits.block_size, v.hash)
         self._outputs = {}
         self._preempted = []
-        self._hits = {}
+        self.hits = {}  # cached tokens that vLLM last found for a request
         self._listen()
 
     def _listen(self):
         """Write down preemptions, and what was cached at an admission."""
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         preempt, lookup = scheduler._preempt_request, scheduler.kv_cache_manager.get_computed_blocks
 
         def heard(request, *arguments, **named):
@@ -143,14 +149,14 @@ class RealEngine:
 
         def looked(request):
             found = lookup(request)
-            self._hits[request.request_id] = found[1]
+            self.hits[request.request_id] = found[1]
             return found
 
         scheduler._preempt_request = heard
         scheduler.kv_cache_manager.get_computed_blocks = looked
 
-    def submit(self, number, prompt, output, priority=0):
-        """A request arrives; it will produce the tokens ``output``."""
+    def request(self, number, prompt, output, priority=0):
+        """A request of vLLM, for its ``scheduler``. It will produce the tokens ``output``."""
         v = vllm()
         request = v.request.Request(
             str(number),
@@ -162,29 +168,38 @@ class RealEngine:
             block_hasher=self._hasher,
         )
         self._outputs[request.request_id] = output
-        self._scheduler.add_request(request)
+        return request
 
-    def step(self, arrive):
+    def step(self):
         """One step of the engine: (scheduled, hits, preempted, finished) by request number.
 
-        None if there was nothing to do; ``arrive`` may submit requests while the step runs.
+        None if there was nothing to do.
         """
-        scheduler = self._scheduler
-        self._preempted, self._hits = [], {}
-        plan = scheduler.schedule()
+        self._preempted = []
+        plan = self.scheduler.schedule()
         scheduled = {int(name): count for name, count in plan.num_scheduled_tokens.items()}
         if not scheduled:
             return ({}, {}, self._preempted, []) if self._preempted else None
-        new = [one.req_id for one in plan.scheduled_new_reqs]
-        new += list(plan.scheduled_cached_reqs.resumed_req_ids)
-        hits = {int(name): self._hits.get(name, 0) for name in new}
-        arrive()
-        finished = self._complete(plan)
+        hits = {int(name): self.hits.get(name, 0) for name in admitted(plan)}
+        finished = [int(request.request_id) for request in self.complete(plan)]
         return scheduled, hits, self._preempted, finished
 
-    def _complete(self, plan):
-        """The model's part, and vLLM's processing of its result."""
-        scheduler, outputs = self._scheduler, vllm().outputs
+    def plan(self):
+        """What vLLM's scheduler wants computed next, None if nothing.
+
+        A step that came out empty because of preemptions takes no time.
+        """
+        while True:
+            self._preempted = []
+            plan = self.scheduler.schedule()
+            if plan.num_scheduled_tokens:
+                return plan
+            if not self._preempted:
+                return None
+
+    def complete(self, plan):
+        """The model's part, and vLLM's processing of its result. Returns who has finished."""
+        scheduler, outputs = self.scheduler, vllm().outputs
         names = list(plan.num_scheduled_tokens)
         requests = [scheduler.requests[name] for name in names]
         tokens = [self._sampled(request) for request in requests]
@@ -193,7 +208,10 @@ class RealEngine:
             req_ids=names, req_id_to_index=index, sampled_token_ids=tokens
         )
         scheduler.update_from_output(plan, result)
-        return [int(request.request_id) for request in requests if request.is_finished()]
+        finished = [request for request in requests if request.is_finished()]
+        for request in finished:
+            del self._outputs[request.request_id]
+        return finished
 
     def _sampled(self, request):
         if request.num_computed_tokens < request.num_tokens:
@@ -203,4 +221,4 @@ class RealEngine:
     @property
     def free_blocks(self):
         """Blocks that a request could get."""
-        return self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

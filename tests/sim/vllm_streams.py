@@ -101,11 +101,12 @@ def ask_vllm(stream):
         while waiting and waiting[0][1].step <= step:
             number, arrival = waiting.pop(0)
             output = tokens.of((Segment(f"out-{number}", arrival.output),))
-            engine.submit(number, tokens.of(arrival.prompt), output, arrival.max_new)
+            prompt = tokens.of(arrival.prompt)
+            engine.scheduler.add_request(engine.request(number, prompt, output, arrival.max_new))
 
     while True:
         submit_until(clock)
-        step = engine.step(partial(submit_until, clock + 1))
+        step = engine.step()
         if step is None:
             if not waiting:
                 return done
@@ -122,6 +123,7 @@ class StepProfile:
     """A timing profile in which every step takes as long."""
 
     context_ps = 0
+    shared_read = 1.0
     frontend = Frontend()
 
     def step_ps(self, chunks, sequences, context_tokens):
@@ -156,9 +158,9 @@ class Telling(VLLMWorker):
                 heard.hits[chunk.sequence.request.request_id] = chunk.cached
         return step
 
-    def _leave(self, sequence):
-        self._heard().preempted.append(sequence.request.request_id)
-        super()._leave(sequence)
+    def retracted(self, request):
+        """Its memory has been taken back."""
+        self._heard().preempted.append(request.request_id)
 
     def over(self, sequence):
         """A request has finished with the step that ends now."""
@@ -168,10 +170,9 @@ class Telling(VLLMWorker):
 def ask_ours(stream):
     """What our engine does, by step. Steps inside a run of decode steps are implied."""
     clock = Clock()
-    policy = {"fcfs": FCFS, "priority": Priority}[stream.policy]
-    worker = Telling(
-        0, clock, policy(FCFS.Params()), StepProfile(), stream.limits, ServiceLog(["x"])
-    )
+    scheduler = {"fcfs": FCFS, "priority": Priority}[stream.policy](FCFS.Params())
+    worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, ServiceLog(["x"]))
+    scheduler.on_retract = lambda request, view, now_s: worker.retracted(request)
     watch_vllm(clock, [worker])
     for number, arrival in enumerate(stream.arrivals):
         request = Request(

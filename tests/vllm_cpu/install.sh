@@ -2,7 +2,8 @@
 # vLLM's scheduler on a machine without a GPU, for tests: install.sh DIR makes a virtual environment
 # with vLLM, this project and its test tools. Nothing is served in it. Takes 2 to 3 minutes and
 # 2 GB. Needs Python 3.11. Then:
-#   DIR/bin/python -m pytest -m slow tests/sim/test_sim_vllm_differential.py
+#   DIR/bin/python -m pytest -m slow tests/sim/test_sim_vllm_differential.py \
+#     tests/sim/test_sim_vllm_cells.py
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,24 +1,21 @@
-"""A simulated worker: SGLang's scheduling loop, advanced from event to event.
+"""A simulated worker: SGLang's scheduling, iteration by iteration.
 
-Between two boundaries at which something can change, k decode steps are one event. Overlap
-scheduling is off. Rules: docs/engine.md.
+Overlap scheduling is off. Rules: docs/engine.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.core import Request, Segment
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
-from fairbench.sim.clock import DECIDE, END, Clock
+from fairbench.sim.clock import END, Clock
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
-from fairbench.sim.engine.decode_run import DecodeRun
-from fairbench.sim.engine.frontend import FrontendQueue
-from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.kv_cache import KVCache, KVNode
+from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
@@ -26,12 +23,11 @@ from fairbench.sim.engine.sglang.retraction import Retraction
 from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
 from fairbench.sim.engine.waiting import WaitingQueue
-from fairbench.sim.engine.wake import WakeUp
-from fairbench.sim.records.service_log import ServiceLog, Stretch
-from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.sequence import REFUSED, UNFINISHED, Sequence
 
 
-class Worker:
+class Worker(EngineLoop[KVNode]):
     """One replica. ``submit`` requests; their ``on_done`` is called when they are over."""
 
     def __init__(
@@ -44,78 +40,20 @@ class Worker:
         log: ServiceLog,
         cache: KVCache,
     ) -> None:
-        self.index = index
-        self.scheduler = scheduler
+        waiting = WaitingQueue(cache, scheduler.cache_aware)
+        super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting)
+        self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
         self.limits = limits
         self.cache = cache
-        self.batch = RunningBatch()
-        self.waiting = WaitingQueue(cache, scheduler.cache_aware)
-        self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
-        self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
-        self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
-        self._clock = clock
-        self._profile = profile
-        self._log = log
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._batch_is_full = False  # no pass until a request leaves, unless one may preempt
-        self._preempts = scheduler.preempts
         self._chunked: Sequence | None = None
-        self._run: DecodeRun | None = None
-        self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
         self._preempted: list[Sequence] = []  # in the pass under way
         self._retraction = Retraction(
             clock, lambda: self.scheduler, self.batch, self.waiting, cache
         )
-        self._idle = True
-        self._wake_up = WakeUp(clock, index, self._awake)
-        self._stretch: Stretch | None = None  # under way; written when the batch changes
-
-    # Arrivals.
-
-    def submit(self, sequence: Sequence) -> None:
-        """A request arrives. One that can never fit, or is over a rate limit, is refused."""
-        sequence.worker = self.index
-        self.frontend.enter(sequence)
-
-    def _arrive(self, sequence: Sequence) -> None:
-        """It has come through to the scheduler."""
-        request = sequence.request
-        now_s = self._clock.now_ps / PS_PER_S
-        if not self.fits(request) or not self.scheduler.accepts(request, now_s):
-            sequence.status = REFUSED
-            sequence.on_done(sequence)
-            return
-        self.sync()
-        self._inbox.append(sequence)
-        if self._prefills:
-            return  # SGLang looks for arrivals when an iteration is over
-        if (run := self._run) is None:
-            self._hear()
-        elif self._preempts or not self._batch_is_full:
-            self._stop_run(run)
-        else:
-            at_ps = run.end_ps(self._next_boundary(run))
-            self._clock.at(at_ps, END, self.index, partial(self._hear_within, run))
-        if self._idle:
-            self._idle = False
-            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
-
-    def _hear(self) -> None:
-        """Take in what has arrived."""
-        inbox, self._inbox = self._inbox, []
-        for sequence in inbox:
-            now_s = self._clock.now_ps / PS_PER_S
-            self.scheduler.on_arrival(sequence.request, self.waiting, now_s)
-            self.waiting.enter(sequence)
-
-    def _hear_within(self, run: DecodeRun) -> None:
-        """A step of the run is over, after which others follow."""
-        if run is self._run:
-            self.sync()
-            if run.steps:
-                self._hear()
 
     def fits(self, request: Request) -> bool:
         """Whether the request could run here, were it alone."""
@@ -156,43 +94,12 @@ class Worker:
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
-    def sync(self) -> None:
-        """Bring counters up to the last boundary that step by step would have been booked by now.
-
-        One at this very instant has, if its event came before the one that runs.
-        """
-        if (run := self._run) is None:
-            return
-        clock = self._clock
-        if steps := run.steps_before(clock.now_ps + clock.past(END, self.index)):
-            self._book_decode(run, steps)
-
     def settle(self) -> None:
-        """``sync``, and write the stretch under way, which is the last: the simulation is over.
-
-        An iteration that did not end has not happened: whom it admitted was not.
-        """
-        self.sync()
-        self._end_stretch()
+        """An iteration that did not end has not happened: whom it admitted was not."""
+        super().settle()
         for prefill in self._prefills:
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
-
-    def _stop_run(self, run: DecodeRun) -> None:
-        """End the run at the first boundary from now on, which may be now."""
-        steps = self._next_boundary(run)
-        if steps < run.steps:
-            run.steps = steps
-            self._await_end(run)
-
-    def _next_boundary(self, run: DecodeRun) -> int:
-        """After how many steps an iteration ends next. Precondition: ``sync``."""
-        return 0 if run.start_ps == self._clock.now_ps else 1
-
-    @property
-    def queued_count(self) -> int:
-        """Requests that have come and do not run."""
-        return len(self.frontend) + len(self._inbox) + len(self.waiting)
 
     @property
     def running_count(self) -> int:
@@ -202,56 +109,44 @@ class Worker:
         )
         return len(self.batch) + len(self._prefills) + chunked
 
-    def in_flight(self) -> list[Sequence]:
-        """Everything that is waiting, prefilling or running, in order of arrival."""
-        waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
-        prefilling = [p.sequence for p in self._prefills]
+    def _running(self) -> list[Sequence]:
+        prefilling = [prefill.sequence for prefill in self._prefills]
         chunked = [self._chunked] if self._chunked and self._chunked not in prefilling else []
-        arrived = [*self._inbox, *self.frontend]
-        return [*self.batch.sequences, *prefilling, *chunked, *waiting, *arrived]
+        return [*self.batch.sequences, *prefilling, *chunked]
 
     # The loop.
 
-    def _end_iteration(self) -> None:
-        done = self.batch.finished()
-        if done:
-            self._batch_is_full = False  # they leave SGLang's batch before its next pass
-            self._end_stretch()
-        for sequence in done:
-            self._finish(sequence)
-        self._hear()
-        for sequence in done:
-            sequence.on_done(sequence)
-        self._clock.soon(DECIDE, self.index, self._decide)
+    @property
+    def _computes_prompts(self) -> bool:
+        return bool(self._prefills)
 
-    def _decide(self) -> None:
+    @property
+    def _may_admit(self) -> bool:
+        return self._preempts or not self._batch_is_full
+
+    def _start(self) -> bool:
         if not self.batch.sequences:
             self._batch_is_full = False
-        if not (self._start_prefill() or self._start_decode()):
-            self._rest()
-        if self.on_pass is not None:
-            self.on_pass()
+        return self._start_prefill() or self._start_decode()
 
     def _rest(self) -> None:
-        """Nothing runs. Who waits was left out by the scheduler's own wish."""
-        self._idle = True
+        super()._rest()
         if not len(self.waiting):
             self._ratio.reset(self.batch.steps)
-        else:
-            self._wake_up.rest(self.scheduler, self.waiting)
 
-    def _awake(self) -> None:
-        if self._idle:
-            self._idle = False
-            self._decide()
+    def _finished(self) -> list[Sequence]:
+        return self.batch.finished()
+
+    def _release(self, sequence: Sequence) -> None:
+        self._batch_is_full = False  # they leave SGLang's batch before its next pass
+        self.batch.leave(sequence)
+        store_outputs(self.cache, sequence)
 
     # Prefill.
 
     def _start_prefill(self) -> bool:
         if self._chunked is None:
-            if not len(self.waiting):
-                return False
-            if self._batch_is_full and not self._preempts:
+            if not (len(self.waiting) and self._may_admit):
                 return False
             if len(self.batch.sequences) >= self.limits.max_running_requests and not self._preempts:
                 self._batch_is_full = True
@@ -308,18 +203,14 @@ class Worker:
         for prefill in prefills:
             sequence = prefill.sequence
             store_prompt(self.cache, sequence, prefill.tokens)
-            if not prefill.last:
-                continue
-            if sequence.first_token_ps == NEVER:
-                sequence.first_token_ps = self.frontend.out_ps(now_ps)
-            sequence.produced += 1
-            self.scheduler.on_tokens(sequence.request.client, 1)
-            if self.scheduler.per_request_tokens:
-                self.scheduler.on_request_tokens(sequence.request, 1)
-            self.batch.join(sequence)
+            if prefill.last:
+                self._produce_first(sequence)
         start_ps, shares = self._prefill_start_ps, shares_of(prefills)
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
+
+    def _join(self, sequence: Sequence) -> None:
+        self.batch.join(sequence)
 
     # Decode.
 
@@ -334,48 +225,17 @@ class Worker:
         if size > cache.free:
             cache.evict(size - cache.free)
         steps = min(batch.steps_to_finish(), cache.free // size)
-        if self.limits.step_by_step or (
-            len(self.waiting) and (self._preempts or not self._batch_is_full)
-        ):
+        if self.limits.step_by_step or (len(self.waiting) and self._may_admit):
             steps = 1
         # Each token once, with those that this step makes room for.
         held = cache.capacity - cache.free - cache.evictable + size
         first_ps = self._profile.decode_ps(size, batch.context_tokens)
         first_ps -= self._profile.saved_ps(max(0, batch.context_tokens - held))
-        growth_ps = self._profile.context_ps * size
-        self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
-        self._await_end(self._run)
+        self._start_run(steps, first_ps)
         return True
 
-    def _await_end(self, run: DecodeRun) -> None:
-        self._clock.at(run.end_ps(run.steps), END, self.index, partial(self._end_decode, run))
-
-    def _end_decode(self, run: DecodeRun) -> None:
-        if run is not self._run:
-            return  # it was stopped before this, its planned end
-        self._run = None
-        self._book_decode(run, run.steps)
-        self._end_iteration()
-
-    def _book_decode(self, run: DecodeRun, steps: int) -> None:
-        """``steps`` steps of the run are done."""
-        if not steps:
-            return
-        batch = self.batch
-        if self._stretch is None:
-            self._stretch = Stretch(run.start_ps, run.growth_ps, batch.context_tokens)
-        self.cache.allocate(steps * len(batch.sequences))
-        batch.steps += steps
-        run.advance(steps)
-        self._stretch.steps += steps
-        self._stretch.end_ps = run.start_ps
-        batch.report(steps, self.scheduler)
-
-    def _end_stretch(self) -> None:
-        """The batch is about to change."""
-        if self._stretch is not None:
-            self._log.decode(self.index, self._stretch, self.batch.per_client)
-            self._stretch = None
+    def _provide(self, steps: int) -> None:
+        self.cache.allocate(steps * len(self.batch.sequences))
 
     def _retract(self) -> None:
         """Take memory back until the next decode step fits."""
@@ -404,10 +264,3 @@ class Worker:
             self._retraction.wait_again(sequence)
         self._batch_is_full = False
         return not len(self.batch)
-
-    def _finish(self, sequence: Sequence) -> None:
-        self.batch.leave(sequence)
-        sequence.finish_ps = max(self._clock.now_ps, sequence.first_token_ps)
-        sequence.status = FINISHED
-        store_outputs(self.cache, sequence)
-        self.scheduler.on_finish(sequence.request)

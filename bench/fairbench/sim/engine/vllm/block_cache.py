@@ -35,6 +35,7 @@ class BlockCache:
         prefix_caching: bool = True,
     ) -> None:
         self.blocks = self.blank = blocks
+        self.shared = 0  # users of blocks, without the first of each
         self.block_size = block_size
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
@@ -82,7 +83,9 @@ class BlockCache:
 
     def use(self, block: Block) -> None:
         """One more request uses a cached block."""
-        if not block.users:
+        if block.users:
+            self.shared += 1
+        else:
             del self.unused[block]
         block.users += 1
 
@@ -90,11 +93,12 @@ class BlockCache:
         """A request is done with its blocks, which are named from the last to the first."""
         for block in blocks:
             block.users -= 1
-            if not block.users:
-                if block.node is None:
-                    self.blank += 1
-                else:
-                    self.unused[block] = None
+            if block.users:
+                self.shared -= 1
+            elif block.node is None:
+                self.blank += 1
+            else:
+                self.unused[block] = None
 
     def store(self, node: BlockNode, prompt: Prompt, place: Place, block: Block) -> Place:
         """A block is full: it can be found from now on, behind ``node``. Returns its end."""

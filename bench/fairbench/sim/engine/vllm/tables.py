@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.vllm.block_cache import BlockCache
@@ -79,6 +82,14 @@ class BlockTables:
     def give_back(self, sequence: Sequence) -> None:
         """It is over or preempted. Its last block will be evicted first."""
         self._cache.give_back(reversed(self._tables.pop(sequence).blocks))
+
+    def shared_tokens(self, apart: Iterable[Sequence]) -> int:
+        """Tokens in blocks of several sequences, once for each but the first; without ``apart``."""
+        shared = self._cache.shared
+        others = Counter(block for sequence in apart for block in self._tables[sequence].blocks)
+        for block, count in others.items():
+            shared -= min(count, block.users - 1)
+        return shared * self._size
 
     def blocks(self, sequence: Sequence) -> list[Block]:
         """The blocks of a running sequence, first to last."""

@@ -1,8 +1,9 @@
-"""Whole experiments through SGLang's own scheduler classes, against the simulator's records.
+"""Whole experiments through an engine's own scheduler classes, against the simulator's records.
 
-    python tests/sim/sglang_cells.py CELL ... [--seconds N] [--drain N] [--table FILE]
+    python tests/sim/real_cells.py ENGINE CELL ... [--seconds N] [--drain N] [--table FILE]
 
-in the environment that tests/sglang_cpu/install.sh makes. A CELL is like tot-s1-dlpm.
+in the environment that tests/sglang_cpu/install.sh or tests/vllm_cpu/install.sh makes. ENGINE is
+sglang or vllm, a CELL is like tot-s1-dlpm.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+from importlib import import_module
 from pathlib import Path
 
 from served import cell, compare
-from sglang_replica import sglang_workers
-from sglang_seam import sglang
 
-TABLE = Path(__file__).resolve().parents[2] / "results" / "tables" / "sglang-cells.csv"
+TABLES = Path(__file__).resolve().parents[2] / "results" / "tables"
 
 
 def row_of(spec, name, ours, theirs):
@@ -30,14 +30,15 @@ def row_of(spec, name, ours, theirs):
     }
 
 
-def run_cell(name, table, **length):
+def run_cell(engine, name, table, **length):
     """Compare a cell, say how it went, and put its row into ``table``."""
+    workers = getattr(import_module(f"{engine}_replica"), f"{engine}_workers")
     workload, _, rest = name.rpartition("-s")
     scenario, _, scheduler = rest.partition("-")
-    spec = cell(workload, f"s{scenario}", scheduler, **length)
-    ours, theirs, lines = compare(spec, sglang_workers)
+    spec = cell(workload, f"s{scenario}", scheduler, engine=engine, **length)
+    ours, theirs, lines = compare(spec, workers)
     row = row_of(spec, name, ours, theirs)
-    times = f"simulator {ours.seconds:.0f} s, SGLang's code {theirs.seconds:.0f} s"
+    times = f"simulator {ours.seconds:.0f} s, {engine}'s code {theirs.seconds:.0f} s"
     print(*[f"{key} {value}" for key, value in row.items()], times, sep=", ", flush=True)
     print(*lines, sep="\n", end="\n" if lines else "", flush=True)
     write_row(table, row)
@@ -56,15 +57,17 @@ def write_row(table, row):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("engine", choices=["sglang", "vllm"])
     parser.add_argument("cells", nargs="+", help="such as tot-s1-dlpm")
     parser.add_argument("--seconds", type=float, help="of arrivals (default: all)")
     parser.add_argument("--drain", type=float, help="seconds after them (default: all)")
-    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--table", type=Path, help="(results/tables/ENGINE-cells.csv)")
     given = parser.parse_args()
-    sglang()
+    engine, table = given.engine, given.table or TABLES / f"{given.engine}-cells.csv"
+    getattr(import_module(f"{engine}_seam"), engine)()
     gc.freeze()  # what it has imported is a million objects
     for name in given.cells:
-        run_cell(name, given.table, seconds=given.seconds, drain=given.drain)
+        run_cell(engine, name, table, seconds=given.seconds, drain=given.drain)
         gc.collect()  # the KV trees are cycles
 
 

@@ -1,0 +1,258 @@
+"""The loop of a worker whose requests are heard between iterations and whose tokens come one a
+step, as in SGLang and vLLM: arrivals, runs of decode steps, the service log.
+
+Between two boundaries at which something can change, k decode steps are one event. Iterations
+follow each other without overlap. Rules: docs/engine.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Generic
+
+from fairbench.core import PS_PER_S, Request
+from fairbench.hardware.timing import TimingProfile
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.clock import DECIDE, END, Clock
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.frontend import FrontendQueue
+from fairbench.sim.engine.prefix_cache import N
+from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.engine.wake import WakeUp
+from fairbench.sim.records.service_log import ServiceLog, Stretch
+from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
+
+
+class EngineLoop(ABC, Generic[N]):
+    """What the replicas of such engines share. ``submit`` requests; their ``on_done`` is called
+    when they are over.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        clock: Clock,
+        scheduler: LocalScheduler,
+        profile: TimingProfile,
+        log: ServiceLog,
+        batch: RunningBatch,
+        waiting: WaitingQueue[N],
+    ) -> None:
+        self.index = index
+        self.scheduler = scheduler
+        self.batch = batch
+        self.waiting = waiting
+        self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
+        self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
+        self._clock = clock
+        self._profile = profile
+        self._log = log
+        self._preempts = scheduler.preempts
+        self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
+        self._run: DecodeRun | None = None
+        self._stretch: Stretch | None = None  # under way; written when the batch changes
+        self._idle = True
+        self._wake_up = WakeUp(clock, index, self._awake)
+
+    # What an engine says of itself.
+
+    @abstractmethod
+    def fits(self, request: Request) -> bool:
+        """Whether the request could run here, were it alone."""
+
+    @property
+    @abstractmethod
+    def _computes_prompts(self) -> bool:
+        """Whether the iteration under way is another than a run of decode steps."""
+
+    @property
+    @abstractmethod
+    def _may_admit(self) -> bool:
+        """Whether a request that waits is looked at before the next step."""
+
+    @abstractmethod
+    def _start(self) -> bool:
+        """Begin an iteration; False if there is nothing to do."""
+
+    @abstractmethod
+    def _running(self) -> list[Sequence]:
+        """What is prefilling or running."""
+
+    @abstractmethod
+    def _finished(self) -> list[Sequence]:
+        """Those that are done with the iteration that ended."""
+
+    @abstractmethod
+    def _release(self, sequence: Sequence) -> None:
+        """It is done: it gives its memory back."""
+
+    @abstractmethod
+    def _join(self, sequence: Sequence) -> None:
+        """Its prompt is computed: it decodes from the next step on."""
+
+    @abstractmethod
+    def _provide(self, steps: int) -> None:
+        """Memory for so many steps of the run under way, which are over."""
+
+    # Arrivals.
+
+    def submit(self, sequence: Sequence) -> None:
+        """A request arrives. One that can never fit, or is over a rate limit, is refused."""
+        sequence.worker = self.index
+        self.frontend.enter(sequence)
+
+    def _arrive(self, sequence: Sequence) -> None:
+        """It has come through to the engine, which hears of it between iterations."""
+        now_s = self._clock.now_ps / PS_PER_S
+        if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
+            sequence.status = REFUSED
+            sequence.on_done(sequence)
+            return
+        self.sync()
+        self._inbox.append(sequence)
+        if self._computes_prompts:
+            return
+        if (run := self._run) is None:
+            self._hear()
+        elif self._may_admit:
+            self._stop_run(run)
+        else:
+            at_ps = run.end_ps(self._next_boundary(run))
+            self._clock.at(at_ps, END, self.index, partial(self._hear_within, run))
+        if self._idle:
+            self._idle = False
+            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
+
+    def _hear(self) -> None:
+        """Take in what has arrived."""
+        inbox, self._inbox = self._inbox, []
+        now_s = self._clock.now_ps / PS_PER_S
+        for sequence in inbox:
+            self.scheduler.on_arrival(sequence.request, self.waiting, now_s)
+            self.waiting.enter(sequence)
+
+    def _hear_within(self, run: DecodeRun) -> None:
+        """A step of the run is over, after which others follow."""
+        if run is self._run:
+            self.sync()
+            if run.steps:
+                self._hear()
+
+    @property
+    def queued_count(self) -> int:
+        """Requests that have come and do not run."""
+        return len(self.frontend) + len(self._inbox) + len(self.waiting)
+
+    def in_flight(self) -> list[Sequence]:
+        """Everything that is waiting, prefilling or running, in order of arrival."""
+        waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
+        return [*self._running(), *waiting, *self._inbox, *self.frontend]
+
+    # The loop.
+
+    def _decide(self) -> None:
+        if not self._start():
+            self._rest()
+        if self.on_pass is not None:
+            self.on_pass()
+
+    def _rest(self) -> None:
+        """Nothing runs. Who waits was left out by the scheduler's own wish."""
+        self._idle = True
+        if len(self.waiting):
+            self._wake_up.rest(self.scheduler, self.waiting)
+
+    def _awake(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._decide()
+
+    def _end_iteration(self) -> None:
+        done = self._finished()
+        if done:
+            self._end_stretch()
+        for sequence in done:
+            self._release(sequence)
+            sequence.finish_ps = max(self._clock.now_ps, sequence.first_token_ps)
+            sequence.status = FINISHED
+            self.scheduler.on_finish(sequence.request)
+        self._hear()
+        for sequence in done:
+            sequence.on_done(sequence)
+        self._clock.soon(DECIDE, self.index, self._decide)
+
+    def _produce_first(self, sequence: Sequence) -> None:
+        """Its prompt is complete, which yields a token."""
+        if sequence.first_token_ps == NEVER:
+            sequence.first_token_ps = self.frontend.out_ps(self._clock.now_ps)
+        sequence.produced += 1
+        self.scheduler.on_tokens(sequence.request.client, 1)
+        if self.scheduler.per_request_tokens:
+            self.scheduler.on_request_tokens(sequence.request, 1)
+        self._join(sequence)
+
+    # Runs of decode steps.
+
+    def _start_run(self, steps: int, first_ps: int) -> None:
+        """So many steps, the first of which takes so long."""
+        growth_ps = self._profile.context_ps * len(self.batch)
+        self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
+        self._await_end(self._run)
+
+    def _await_end(self, run: DecodeRun) -> None:
+        self._clock.at(run.end_ps(run.steps), END, self.index, partial(self._end_decode, run))
+
+    def _stop_run(self, run: DecodeRun) -> None:
+        """End the run at the first boundary from now on, which may be now."""
+        steps = self._next_boundary(run)
+        if steps < run.steps:
+            run.steps = steps
+            self._await_end(run)
+
+    def _next_boundary(self, run: DecodeRun) -> int:
+        """After how many steps an iteration ends next. Precondition: ``sync``."""
+        return 0 if run.start_ps == self._clock.now_ps else 1
+
+    def _end_decode(self, run: DecodeRun) -> None:
+        if run is not self._run:
+            return  # it was stopped before this, its planned end
+        self._run = None
+        self._book_decode(run, run.steps)
+        self._end_iteration()
+
+    def sync(self) -> None:
+        """Bring counters up to the last boundary that step by step would have been booked by now.
+
+        One at this very instant has, if its event came before the one that runs.
+        """
+        if (run := self._run) is not None:
+            clock = self._clock
+            self._book_decode(run, run.steps_before(clock.now_ps + clock.past(END, self.index)))
+
+    def settle(self) -> None:
+        """``sync``, and write the stretch under way, which is the last: the simulation is over."""
+        self.sync()
+        self._end_stretch()
+
+    def _book_decode(self, run: DecodeRun, steps: int) -> None:
+        """``steps`` steps of the run are done."""
+        if not steps:
+            return
+        batch = self.batch
+        self._provide(steps)
+        if self._stretch is None:
+            self._stretch = Stretch(run.start_ps, run.growth_ps, batch.context_tokens)
+        batch.steps += steps
+        run.advance(steps)
+        self._stretch.steps += steps
+        self._stretch.end_ps = run.start_ps
+        batch.report(steps, self.scheduler)
+
+    def _end_stretch(self) -> None:
+        """The batch is about to change."""
+        if self._stretch is not None:
+            self._log.decode(self.index, self._stretch, self.batch.per_client)
+            self._stretch = None

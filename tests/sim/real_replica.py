@@ -1,0 +1,142 @@
+"""What replicas whose decisions an engine's own classes take have in common: a
+``fairbench.sim.engine.replica.Replica`` with the simulator's clock, frontend and records.
+"""
+
+from __future__ import annotations
+
+import types
+
+from fairbench.sim.clock import DECIDE, END
+from fairbench.sim.engine.frontend import FrontendQueue
+from fairbench.sim.records.service_log import Stretch
+from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
+
+
+class RealReplica:
+    """A subclass has ``engine`` and says what ``fits``, how it takes a sequence in
+    (``_take_in``), how many wait there (``_waiting_count``), how many tokens the engine's request
+    has made (``_produced``), and how an iteration begins (``_start``: False if there is none).
+    """
+
+    def __init__(self, parts, limits):
+        self.index, self.clock, self.log = parts.index, parts.clock, parts.log
+        self.profile, self.limits, self.scheduler = parts.profile, limits, parts.scheduler
+        self.frontend = FrontendQueue(
+            parts.clock, parts.profile.frontend, parts.index, self._arrive
+        )
+        self.on_pass = None
+        self.engine = None
+        self._tell_evicted = parts.on_evict
+        self._inbox = []
+        self._sequences = {}  # by the engine's request, while it is here
+        self._per_client = {}  # how many decode
+        self._stretch = None
+        self._idle = True
+
+    @property
+    def batch(self):
+        return types.SimpleNamespace(sequences=())  # ``settle`` has counted their outputs
+
+    @property
+    def queued_count(self):
+        return len(self.frontend) + len(self._inbox) + self._waiting_count()
+
+    @property
+    def running_count(self):
+        return len(self._sequences) - self._waiting_count()
+
+    def submit(self, sequence):
+        sequence.worker = self.index
+        self.frontend.enter(sequence)
+
+    def _arrive(self, sequence):
+        if not self.fits(sequence.request):
+            sequence.status = REFUSED
+            sequence.on_done(sequence)
+            return
+        self._inbox.append(sequence)
+        if self._idle:
+            self._idle = False
+            self.clock.at(self.clock.now_ps, DECIDE, self.index, self._decide)
+
+    def sync(self):
+        """Every step is booked when it ends."""
+
+    def settle(self):
+        self._end_stretch()
+        for request, sequence in self._sequences.items():
+            sequence.produced = self._produced(request)
+
+    def in_flight(self):
+        return [*self._sequences.values(), *self._inbox, *self.frontend]
+
+    # The loop. As in the engines' own, arrivals are heard between iterations.
+
+    def _decide(self):
+        inbox, self._inbox = self._inbox, []
+        for sequence in inbox:
+            self._take_in(sequence)
+        self._idle = not self._start()
+        if self.on_pass is not None:
+            self.on_pass()
+
+    def _await_end(self, duration_ps, complete):
+        """``complete()`` ends the iteration and returns the engine's requests that are done."""
+
+        def end():
+            self._finish(complete())
+            self.clock.soon(DECIDE, self.index, self._decide)
+
+        self.clock.at(self.clock.now_ps + duration_ps, END, self.index, end)
+
+    def _finish(self, finished):
+        if finished:
+            self._end_stretch()
+        done = [self._sequences.pop(request) for request in finished]
+        for request, sequence in zip(finished, done, strict=True):
+            self._leave(sequence)
+            sequence.produced = self._produced(request)
+            sequence.finish_ps = max(self.clock.now_ps, sequence.first_token_ps)
+            sequence.status = FINISHED
+            self._over(sequence)
+        for sequence in done:
+            sequence.on_done(sequence)
+
+    def _over(self, sequence):
+        """For a subclass that has to tell somebody."""
+
+    def _join(self, sequence):
+        """Its prompt is computed, which yields a token."""
+        if sequence.first_token_ps == NEVER:
+            sequence.first_token_ps = self.frontend.out_ps(self.clock.now_ps)
+        client = sequence.request.client
+        self._per_client[client] = self._per_client.get(client, 0) + 1
+
+    def _leave(self, sequence):
+        client = sequence.request.client
+        self._per_client[client] -= 1
+        if not self._per_client[client]:
+            del self._per_client[client]
+
+    # Decode.
+
+    def _await_decode(self, context, complete):
+        """A step in which all that run decode, ``context`` tokens in all."""
+        size = sum(self._per_client.values())
+        if self._stretch is None:
+            growth_ps = self.profile.context_ps * size
+            self._stretch = Stretch(self.clock.now_ps, growth_ps, context)
+
+        def book():
+            finished = complete()
+            self._stretch.steps += 1
+            self._stretch.end_ps = self.clock.now_ps
+            return finished
+
+        self._await_end(self.profile.decode_ps(size, context), book)
+
+    def _end_stretch(self):
+        """The batch is about to change."""
+        if self._stretch is not None and self._stretch.steps:
+            self.log.decode(self.index, self._stretch, self._per_client)
+        self._stretch = None

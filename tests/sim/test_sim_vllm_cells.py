@@ -1,0 +1,66 @@
+"""Default cells on vLLM, cut short, through vLLM 0.32.0's own classes: records identical to ours.
+
+Several replicas, their router, the workload's own programs (see vllm_replica.py). The pool is made
+small, so that in seconds there is what takes minutes: evictions and preemptions. FCFS is vLLM's
+own, other local schedulers stand in the place of its queue. All cells and longer: real_cells.py.
+"""
+
+import pytest
+from served import cell, compare, differences, longest_of, serve
+from vllm_replica import vllm_workers
+from vllm_seam import why_absent
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+# workload, scheduler, programs a second, replicas, seconds of arrivals and after them, blocks of 16
+CELLS = [
+    ("tot", "fcfs", 0.44, 4, 10, 5, 2_000),
+    ("tot", "d2lpm+fcfs", 0.22, 2, 10, 5, 3_000),
+    ("tot", "vtc", 0.44, 4, 10, 5, 2_000),
+    ("judge", "fcfs", 0.68, 2, 10, 10, 3_000),
+    ("judge", "d2lpm", 0.68, 2, 10, 10, 3_000),
+    ("judge", "lpm", 0.68, 2, 10, 10, 3_000),
+    ("long-qa", "fcfs", 0.14, 2, 10, 10, 10_000),
+    ("long-qa", "vtc", 0.14, 2, 10, 10, 10_000),
+    ("chat", "least-loaded+fcfs", 2.5, 2, 8, 4, 2_000),
+    ("chat", "vtc", 2.5, 2, 8, 4, 2_000),
+]
+
+
+def short_cell(workload, scheduler, rate, dp, seconds, drain, blocks, **settings):
+    settings |= {"dp": dp, "seconds": seconds, "drain": drain, "request_rate": rate}
+    settings |= {"engine": "vllm", "vllm__num_gpu_blocks_override": blocks}
+    return cell(workload, "s1", scheduler, **settings)
+
+
+@pytest.fixture(scope="module")
+def preemptions():
+    """Of every cell that has been compared."""
+    return []
+
+
+@pytest.mark.parametrize("which", CELLS, ids=lambda which: f"{which[0]}-{which[1]}")
+def test_vllms_classes_give_the_simulators_records(which, preemptions):
+    ours, theirs, lines = compare(short_cell(*which), vllm_workers)
+    assert not lines
+    assert ours.unlike(theirs) == 0
+    assert ours.facts["iterations"] > 100
+    preemptions.append(ours.facts["retractions"])
+
+
+def test_requests_were_preempted(preemptions):
+    assert len(preemptions) < len(CELLS) or sum(preemptions) > 10
+
+
+def test_another_budget_is_seen_in_the_records():
+    """Only in the simulator: the comparison can fail."""
+    which = CELLS[0]
+    ours = serve(short_cell(*which, vllm__max_num_batched_tokens=1_024))
+    spec = short_cell(*which)
+    with vllm_workers(spec, longest_of(ours)) as worker_of:
+        theirs = serve(spec, worker_of)
+    assert ours.unlike(theirs) > 10
+    assert any(line.startswith("service: ") for line in differences(ours, theirs))
