@@ -188,6 +188,10 @@ def test_metrics_of_a_live_run_are_paired_with_the_simulated():
     comparison = compare_live(StoredRun(Path(), live, {}), simulated)
     assert (comparison.kind, comparison.served) == ("measured", "sglang 1")
     assert comparison.pairs["victim_p99_s"].error_pct == pytest.approx(-10)
+    few = {"victim_n": 60, "victim_p95_s": 8.0}
+    fewer = compare_live(StoredRun(Path(), live | few, {}), simulated | few)
+    assert "victim_p99_s" not in fewer.pairs
+    assert fewer.pairs["victim_p95_s"].error_pct == 0
     undefined = {"simulated": 9.0, "measured": None, "error_pct": None}
     assert comparison.pairs["jain_index"].as_dict() == undefined
     assert comparison.pairs["ann.p99_s"].error_pct == 0

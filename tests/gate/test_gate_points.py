@@ -1,12 +1,21 @@
 """Which runs the gate compares with which, and what it refuses."""
 
+import json
+import re
+from xml.etree import ElementTree as ET
+
 import pytest
 from gate_helpers import measured, store
 
 from fairbench.errors import DataError
+from fairbench.gate.github import as_commands
 from fairbench.gate.judge import Verdict
+from fairbench.gate.junit import as_junit
+from fairbench.gate.markdown import outcome_markdown
 from fairbench.gate.outcome import judge
 from fairbench.gate.points import read_pairs
+from fairbench.gate.table import outcome_text
+from fairbench.report.pages.markdown import escaped
 
 
 def test_a_directory_with_a_manifest_is_one_point(tmp_path):
@@ -43,7 +52,7 @@ def test_a_run_without_a_counterpart_is_refused_and_compared_with_the_nearest(tm
         read_pairs(*pair)
     assert str(caught.value) == (
         f"{more / 'two'}: no run of the same experiment in {fewer}; "
-        "the nearest, one, differs in dp = 2 (not 1), seed = [7] (not [0])"
+        "the nearest, one, differs by choice in dp = 2 (not 1), seed = [7] (not [0])"
     )
 
 
@@ -150,3 +159,56 @@ def test_repeats_of_a_seed_are_one_value_of_it(tmp_path):
         Verdict.FAIL,
         "+1 [+1, +1] from the limit, paired over 2 seeds",
     )
+
+
+def of_a_version(run, rate, chosen=None):
+    """Make a stored run one of a version whose workload had this rate by default."""
+    file = run / "experiment.toml"
+    before, _, after = file.read_text().partition("[workload.scenarios.s1]\n")
+    was = re.search(r"^rate = .*$", after, re.MULTILINE)[0]
+    file.write_text(f"{before}[workload.scenarios.s1]\n{after.replace(was, f'rate = {rate}', 1)}")
+    if chosen is not None:
+        manifest = json.loads((run / "manifest.json").read_text())
+        (run / "manifest.json").write_text(json.dumps({**manifest, "chosen": chosen}))
+    return run
+
+
+@pytest.mark.parametrize("chosen", [None, []])
+def test_a_run_stored_under_another_default_is_compared_and_says_so(tmp_path, chosen):
+    old = of_a_version(store(tmp_path / "a", jain_index=0.5), 7.5, chosen)
+    new = of_a_version(store(tmp_path / "b", jain_index=0.4), 2.5, chosen)
+    (pair,) = read_pairs(old, new)
+    cause = "default changed: chat s1 rate 7.5 -> 2.5 (docs/migration.md)"
+    assert pair.causes == (cause,)
+    strict = judge([pair], [], alpha=0.05)
+    assert strict.causes == (cause,)
+    assert strict.rows[0].wording().endswith(f"changed, {cause}")
+    lenient = judge([pair], ["jain_index:-0.2"], alpha=0.05)
+    assert lenient.rows[0].verdict is Verdict.PASS
+    text = outcome_text(strict)
+    assert text.index(cause) < text.index("jain_index")
+    assert f"\n- {escaped(cause)}\n" in outcome_markdown(strict)
+    (suite,) = ET.fromstring(as_junit(strict, cannot_tell_fails=True))
+    assert suite.find("properties/property[@name='cause']").get("value") == cause
+    assert suite.find("testcase/failure").get("message").endswith(cause)
+    github = as_commands(strict, cannot_tell_fails=True).splitlines()
+    assert github[0].endswith(cause)
+    assert f"::notice title=fairbench::{cause}" in github
+
+
+def test_every_point_finds_its_own_under_other_defaults(tmp_path):
+    for seed in (1, 2):
+        of_a_version(store(tmp_path / "a" / str(seed), spec={"seed": seed}), 7.5)
+        of_a_version(store(tmp_path / "b" / str(seed), spec={"seed": seed}), 2.5)
+    pairs = read_pairs(tmp_path / "a", tmp_path / "b")
+    assert [(pair.before[0]["seed"], pair.after[0]["seed"]) for pair in pairs] == [(1, 1), (2, 2)]
+    outcome = judge(pairs, ["jain_index:-0.2"], alpha=0.05)
+    assert len(outcome.rows) == len(outcome.causes) == 1
+
+
+def test_what_somebody_chose_is_still_another_experiment(tmp_path):
+    old = of_a_version(store(tmp_path / "a"), 7.5, ["workload.scenarios.s1.rate"])
+    new = of_a_version(store(tmp_path / "b"), 2.5, [])
+    message = r"differs by choice in workload\.scenarios\.s1\.rate = 7\.5 \(not 2\.5\)$"
+    with pytest.raises(DataError, match=message):
+        read_pairs(old, new)

@@ -73,6 +73,18 @@ def test_bounds_are_written_as_such(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("cohorts", "tail", "value"), [((300, 301), 99, "9.00"), ((299, 301), 95, "6.00")]
+)
+def test_one_high_percentile_that_every_run_carries(tmp_path, cohorts, tail, value):
+    latencies = {"victim_p95_s": 6.0, "victim_p99_s": 9.0}
+    lpm, vtc = ({**latencies, "victim_n": n} for n in cohorts)
+    text = comparison_text(cells(tmp_path, lpm=lpm, vtc=vtc))
+    assert f"P{tail}" in text
+    assert f"P{194 - tail}" not in text  # neither of latencies nor of the sharing incentive
+    assert [row[6] for row in rows(text).values()] == [value, value]
+
+
 def test_demand_limited_places_are_marked(tmp_path):
     text = comparison_text(cells(tmp_path, lpm={}, vtc={"demand_limited": True}))
     assert "\nchat s1 dp 1 ~\n" in text

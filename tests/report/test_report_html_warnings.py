@@ -17,6 +17,7 @@ FINE = {
     "num_requests": 1_000,
     "window_start_s": 10.0,
     "window_end_s": 110.0,
+    "victim_p95_s": 15.0,
     "victim_p99_s": 20.0,
     "victim_n": 400,
     "demand_limited": False,
@@ -41,7 +42,8 @@ def test_a_run_in_which_all_is_well_warns_of_nothing():
         ({"refused": 7}, "7 of 1,000 requests failed or were refused"),
         ({"unfinished": 7}, "7 of 1,000 requests were unfinished"),
         ({"victim_p99_s": 100.5}, "The window (100 s) is shorter than the P99"),
-        ({"victim_n": 299}, "A P99 is of 299 latencies only"),
+        ({"victim_p95_s": 100.5, "victim_n": 299}, "The window (100 s) is shorter than the P95"),
+        ({"victim_n": 59}, "A P95 is of 59 latencies only; it needs about 60."),
         ({"demand_limited": True, "queue_empty_share": 0.4}, "queues were empty 40.0%"),
         ({"max_service_gap": 50.5}, "above the bound"),
     ],
@@ -49,6 +51,17 @@ def test_a_run_in_which_all_is_well_warns_of_nothing():
 def test_each_thing_to_know_is_one_sentence(changes, wanted):
     (warning,) = run_warnings({**FINE, **changes})
     assert wanted in warning
+
+
+@pytest.mark.parametrize("n", [60, 299])
+def test_who_has_too_few_for_a_p99_is_judged_by_the_p95(n):
+    slow = {**FINE, "victim_n": n, "victim_p99_s": 100.5}
+    assert list(run_warnings(slow)) == list(counted_warnings([FINE, slow])) == []
+
+
+def test_a_summary_from_before_the_p95_keeps_its_p99_and_the_warning():
+    old = {key: value for key, value in FINE.items() if key != "victim_p95_s"} | {"victim_n": 120}
+    assert list(run_warnings(old)) == ["A P99 is of 120 latencies only; it needs about 300."]
 
 
 def test_what_is_undefined_or_unknown_is_no_trouble():
@@ -69,7 +82,8 @@ def test_a_lower_bound_is_written_as_one():
         ({"refused": 7}, "had requests that failed"),
         ({"notes": {"lateness": "1% were late"}}, "sent requests late"),
         ({"victim_p99_s": 100.5}, "have a window shorter than the P99"),
-        ({"victim_n": 299}, "have a P99 of fewer than 300 latencies"),
+        ({"victim_p95_s": 100.5, "victim_n": 60}, "have a window shorter than the P95"),
+        ({"victim_n": 59}, "have a P95 of fewer than 60 latencies"),
         ({"max_service_gap": 50.5}, "have a service gap above the bound"),
     ],
 )

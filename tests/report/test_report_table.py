@@ -25,6 +25,7 @@ CLIENT = {
     "actual_service_tok_s": 2_345.6,
     "entitlement_ratio": 0.961,
     "p50_s": 12.34,
+    "p95_s": 60.14,
     "p99_s": 80.19,
     "latency_n": 299,
     "cache_hit_rate": 0.931,
@@ -226,12 +227,12 @@ def test_a_narrow_terminal_goes_without_whole_columns():
 
 
 def test_a_percentile_among_the_unfinished_is_a_lower_bound():
-    censored = ["clients.client-1.p99_s", "victim_p99_s"]
+    censored = ["clients.client-1.p95_s", "victim_p95_s"]
     shown = text(SUMMARY | {"censored": censored}).split("\n")
     rows = {line.split()[0]: line for line in shown if line.startswith(("client-", "well-"))}
-    assert "> 80.1 " in rows["client-1"]  # of 80.19: more than 80.2 might be false
+    assert "> 60.1 " in rows["client-1"]  # of 60.14: more than 60.2 might be false
     assert ">" not in rows["client-0"]
-    assert "P95 20.0 s, P99 > 30.0 s" in rows["well-behaved"]
+    assert "P95 > 20.0 s (n = 120)" in rows["well-behaved"]
 
 
 def test_the_gap_is_also_told_in_seconds_of_cluster_service():
@@ -270,9 +271,29 @@ def test_what_is_out_of_the_ordinary_is_said(change, expected):
     assert expected in " ".join(text(SUMMARY | change).split())
 
 
-def test_the_p99_of_a_large_cohort_needs_no_warning():
-    assert "a P99 needs" in text(SUMMARY)
-    assert "a P99 needs" not in text(SUMMARY | {"victim_n": 300})
+@pytest.mark.parametrize(
+    ("n", "shown"),
+    [
+        (300, "P50 10.0 s, P95 20.0 s, P99 30.0 s (n = 300)"),
+        (299, "P50 10.0 s, P95 20.0 s (n = 299)"),
+        (60, "P50 10.0 s, P95 20.0 s (n = 60)"),
+        (59, "P50 10.0 s, P95 20.0 s (n = 59; a P95 needs about 60)"),
+    ],
+)
+def test_the_highest_percentile_is_one_that_the_cohort_carries(n, shown):
+    assert f"well-behaved  {shown}\n" in text(SUMMARY | {"victim_n": n})
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "heading", "value"),
+    [((300, 400), "P99 s", "80.2"), ((300, 0), "P99 s", "80.2"), ((300, 299), "P95 s", "60.1")],
+)
+def test_a_table_of_clients_has_one_percentile_that_all_of_them_carry(cohorts, heading, value):
+    rows = [CLIENT | {"latency_n": n} for n in cohorts]
+    grid = client_grid(SUMMARY | {"clients": rows})
+    assert [text for text in grid.headings if text.startswith("P9")] == [heading]
+    at = grid.headings.index(heading)
+    assert [row[at].text for row in grid.rows] == [value, value]
 
 
 def test_an_interrupted_run_says_so():

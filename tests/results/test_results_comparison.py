@@ -52,6 +52,14 @@ def test_the_sharing_incentive_is_that_of_the_worst_off_well_behaved_client():
     assert compared["notes"]["clients.client-0.sharing_incentive_p99"] == "it misbehaves"
 
 
+def test_the_sharing_incentive_has_the_percentile_that_few_programs_carry():
+    shared = summary(clients=[client(1, p95_s=6.0), client(2)])
+    alone = [alone_row(1, p95_s=2.0), alone_row(2, p95_s=2.0)]
+    compared = compared_summary(shared, 30.0, alone)
+    assert [one["sharing_incentive_p95"] for one in compared["clients"]] == [3.0, None]
+    assert compared["notes"]["sharing_incentive_p95"].endswith("undefined on the shared cluster")
+
+
 def test_bounds_of_latencies_become_bounds_of_incentives():
     shared = summary(censored=["clients.client-1.p99_s", "victim_p99_s"])
     alone = [alone_row(1), alone_row(2, p50_s=1.0, censored=["p50_s"])]

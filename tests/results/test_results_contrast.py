@@ -7,7 +7,7 @@ from comparison_helpers import stored
 from gate_helpers import store
 
 from fairbench.errors import DataError, UsageError
-from fairbench.report.contrast_table import contrast_text
+from fairbench.report.contrast_table import contrast_text, shown_metrics
 from fairbench.results.comparison import ComparedRun, experiment_of
 from fairbench.results.contrast import (
     check_metrics,
@@ -19,7 +19,7 @@ from fairbench.results.contrast import (
 from fairbench.results.paired import Decision
 from fairbench.results.reading import runs_below
 
-P99, JAIN, DONE = "victim_p99_s", "jain_index_actual", "time_to_90pct_s"
+P95, P99, JAIN, DONE = "victim_p95_s", "victim_p99_s", "jain_index_actual", "time_to_90pct_s"
 
 
 def sides(folder, *, seeds=(0, 1, 2), **by_scheduler):
@@ -67,6 +67,16 @@ def test_json_has_every_number_and_null_for_what_is_unknown(pair):
     assert (p99["decision"], p99["better"], p99["runs"]) == ("worse", "less", 3)
     assert one["metrics"][DONE]["undefined"] == 1
     assert one["metrics"][DONE]["more_seeds"] is None
+
+
+@pytest.mark.parametrize(("smallest", "shown", "left_out"), [(300, P99, P95), (299, P95, P99)])
+def test_it_shows_a_percentile_that_every_run_of_every_side_carries(
+    tmp_path, smallest, shown, left_out
+):
+    cohorts = {"victim_n": (400, smallest, 400), P95: (7.0, 7.0, 7.0)}
+    found = shown_metrics(sides(tmp_path, vtc=cohorts, lpm=cohorts | {"victim_n": (400,) * 3}))
+    assert shown in found
+    assert left_out not in found
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])

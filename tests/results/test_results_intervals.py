@@ -112,6 +112,8 @@ def test_runs_are_combined_key_by_key():
     lines = list(repeat_lines(combined))
     assert max(map(len, lines)) <= 100
     assert METHOD in lines[1]
+    assert any(line.startswith("  well-behaved P99") for line in lines)
+    assert not any(line.startswith("  well-behaved P95") for line in lines)
     assert any(line.endswith(" 8 (1 of 2 runs)") for line in lines)
     assert any(line.endswith(" 0.600 [0.000, 1.000]") for line in lines)
 

@@ -53,7 +53,7 @@ class Comparison:
             check_metrics(metrics, sides)
         known = known_metrics(sides)
         self._contrasts = list(_contrasts(groups, metrics or known))
-        shown = metrics or [key for key in shown_metrics() if key in known]
+        shown = metrics or [key for key in shown_metrics(sides) if key in known]
         self._shown = list(_contrasts(groups, shown))
         self.runs = _runs([run for side in sides for run in side.runs.values()])
         self.differences = _differences(self._contrasts)

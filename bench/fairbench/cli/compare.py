@@ -140,7 +140,8 @@ def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> N
     if metrics:
         check_metrics(metrics, sides)
     known = known_metrics(sides)
-    chosen = metrics or (known if as_json else [key for key in shown_metrics() if key in known])
+    usual = known if as_json else [key for key in shown_metrics(sides) if key in known]
+    chosen = metrics or usual
     contrasts = [
         contrast(group[0], other, chosen) for group in compared.groups for other in group[1:]
     ]

@@ -24,6 +24,7 @@ from fairbench.execute.requests import FLAGS, experiment
 from fairbench.hardware.engines import ENGINES
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
+from fairbench.metrics.tail import shown_tail
 from fairbench.report.interval_lines import repeat_lines
 from fairbench.results.store import read_run
 
@@ -259,6 +260,7 @@ def _repeat(
         print_json(repeats.combined)
         typer.echo(f"fairbench: saved to {repeats.path}", err=True)
     else:
-        typer.echo("\n".join([*repeat_lines(repeats.combined), f"files  {repeats.path}"]))
+        tail = shown_tail(run.summary for run in repeats.runs)
+        typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))
     if not repeats.combined["complete"]:
         raise typer.Exit(context.interrupted.exit_code if context.interrupted() else FAILED)

@@ -48,7 +48,10 @@ def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
     """
     for name, spec in specs.items():
         file = folder / name / EXPERIMENT
-        found = differences(experiment_tables(spec), read_toml(file, str(file)))
+        found = [
+            f"default added: {one}"
+            for one in differences(experiment_tables(spec), read_toml(file, str(file)))
+        ]
         if not (folder / name / SUMMARY).exists():
             found = ["no results are stored"]
         if found:

@@ -17,6 +17,7 @@ def as_commands(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
         if row.verdict in levels:
             text = _data(f"{row.point}: {row.wording()}")
             lines.append(f"::{levels[row.verdict]} title={_property(row.clause)}::{text}")
+    lines += [f"::notice title=fairbench::{_data(cause)}" for cause in outcome.causes]
     return "\n".join([*lines, f"::notice title=fairbench::{_data(outcome.summary())}"]) + "\n"
 
 

@@ -26,6 +26,8 @@ def as_junit(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
     suite = ET.SubElement(suites, "testsuite", {"name": SUITE, "time": "0", **counts})
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", {"name": "basis", "value": _clean(outcome.basis)})
+    for cause in outcome.causes:
+        ET.SubElement(properties, "property", {"name": "cause", "value": _clean(cause)})
     for row in outcome.rows:
         names = {"classname": _clean(row.point), "name": _clean(row.clause), "time": "0"}
         case = ET.SubElement(suite, "testcase", names)

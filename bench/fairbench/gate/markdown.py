@@ -14,6 +14,8 @@ MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL
 def outcome_markdown(outcome: Outcome) -> str:
     """A table of all verdicts, and of all changes, folded away."""
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
+    if outcome.causes:
+        lines += [*(f"- {escaped(cause)}" for cause in outcome.causes), ""]
     headings = ("", "point", "clause", "baseline", "current", "change", "why")
     lines += table(
         headings,

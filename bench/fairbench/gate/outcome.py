@@ -22,7 +22,10 @@ NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no c
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One clause at one point. ``before`` and ``after`` are texts, ``change`` their difference."""
+    """One clause at one point. ``before`` and ``after`` are texts, ``change`` their difference.
+
+    ``causes`` are the defaults that changed in between.
+    """
 
     point: str
     clause: str
@@ -31,22 +34,27 @@ class Row:
     after: str = ""
     change: str = ""
     reason: str = ""
+    causes: tuple[str, ...] = ()
 
     def wording(self) -> str:
-        """What happened, on one line."""
+        """What happened, on one line, and why if defaults changed."""
         numbers = f"{self.before}, now {self.after}" if self.before else ""
-        parts = (str(self.verdict), numbers, self.change, self.reason)
+        parts = (str(self.verdict), numbers, self.change, self.reason, *self.causes)
         return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``changes`` are those of simulated points in metrics that no clause names, by point."""
+    """``changes`` are those of simulated points in metrics that no clause names, by point.
+
+    ``causes`` are the defaults that changed since the baseline was stored, at some point.
+    """
 
     basis: str
     points: int
     rows: tuple[Row, ...]
     changes: Mapping[str, tuple[Change, ...]]
+    causes: tuple[str, ...] = ()
 
     def count(self, verdict: Verdict) -> int:
         """How many rows have this verdict."""
@@ -83,12 +91,13 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     for pair in pairs:
         found = changes(pair.before[0], pair.after[0]) if pair.simulated else ()
         if not clauses:
-            rows.append(_unchanged(pair.name, found))
+            rows.append(_unchanged(pair, found))
         if rest := tuple(one for one in found if one.metric not in named):
             unnamed[pair.name] = rest
     rows += [_row(clause, pair, alpha) for pair in over_seeds(pairs) for clause in clauses]
     bases = dict.fromkeys(map(basis, summaries))
-    return Outcome("; ".join(bases), len(pairs), tuple(rows), unnamed)
+    causes = tuple(dict.fromkeys(cause for pair in pairs for cause in pair.causes))
+    return Outcome("; ".join(bases), len(pairs), tuple(rows), unnamed, causes)
 
 
 def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
@@ -105,7 +114,8 @@ def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
         else:
             verdict, reason = judge_repeated(clause, before, after, alpha)
         texts = _mean_text(before), _mean_text(after)
-    return Row(pair.name, clause.text, verdict, *texts, _difference(before, after), reason)
+    change = _difference(before, after)
+    return Row(pair.name, clause.text, verdict, *texts, change, reason, pair.causes)
 
 
 def _seeds(summaries: Sequence[Summary]) -> list[int]:
@@ -139,7 +149,8 @@ def _difference(before: Sequence[Value], after: Sequence[Value]) -> str:
     return "" if old is None or new is None else relative_difference(old, new)
 
 
-def _unchanged(point: str, found: Sequence[Change]) -> Row:
+def _unchanged(pair: PairedPoint, found: Sequence[Change]) -> Row:
     if not found:
-        return Row(point, NO_CHANGE, Verdict.PASS)
-    return Row(point, NO_CHANGE, Verdict.FAIL, reason=f"{counted(len(found), 'value')} changed")
+        return Row(pair.name, NO_CHANGE, Verdict.PASS)
+    reason = f"{counted(len(found), 'value')} changed"
+    return Row(pair.name, NO_CHANGE, Verdict.FAIL, reason=reason, causes=pair.causes)

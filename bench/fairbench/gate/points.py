@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError
+from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes
 from fairbench.results.comparison import ComparedRun
-from fairbench.results.grid import Experiment, Label, differences, key_of, labels
+from fairbench.results.grid import Experiment, Label, key_of, labels
 from fairbench.results.reading import runs_below
 from fairbench.results.store import Summary
 
@@ -38,6 +39,7 @@ class PairedPoint:
     """The same point in the baseline and now: the summaries of its runs, and what to call it.
 
     ``experiment`` is what to call it without its seed; simulated points that share it are repeats.
+    ``causes`` are the defaults that changed between the versions of both.
     """
 
     name: str
@@ -45,16 +47,19 @@ class PairedPoint:
     before: tuple[Summary, ...]
     after: tuple[Summary, ...]
     experiment: str = ""
+    causes: tuple[str, ...] = ()
 
 
 def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
     """The points of two directories, each with its counterpart, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
-    also have what its comparison says of them. Raises DataError if there is no run, if one cannot
-    be read or is incomplete, and if one has no counterpart: which, and in what it differs.
+    also have what its comparison says of them. Points that differ only in what nobody chose, since
+    defaults changed, are paired too. Raises DataError if there is no run, if one cannot be read or
+    is incomplete, and if one has no counterpart: which, and in what it differs.
     """
     before, after = _points(baseline), _points(current)
+    causes = _pair_over_defaults(before, after)
     _refuse_unlike(before, after, current)
     _refuse_unlike(after, before, baseline)
     names = labels([point.runs[0].experiment for point in before.values()])
@@ -65,6 +70,7 @@ def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
             tuple(run.summary for run in point.runs),
             tuple(run.summary for run in after[key].runs),
             f"{names[index].place}, {names[index].scheduler}",
+            causes.get(key, ()),
         )
         for index, (key, point) in enumerate(before.items())
     ]
@@ -84,6 +90,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
             False,
             tuple(summary for pair in group for summary in pair.before),
             tuple(summary for pair in group for summary in pair.after),
+            causes=tuple(dict.fromkeys(cause for pair in group for cause in pair.causes)),
         )
         for group in joined.values()
     ]
@@ -117,6 +124,31 @@ def _is_simulated(run: ComparedRun) -> bool:
     return run.summary["simulated"] is True
 
 
+def _pair_over_defaults(
+    before: Mapping[str, Point], after: dict[str, Point]
+) -> dict[str, tuple[str, ...]]:
+    """Give points under other defaults the keys of their counterparts; which defaults, by key."""
+    causes: dict[str, tuple[str, ...]] = {}
+    lonely = {key: point for key, point in after.items() if key not in before}
+    for key, point in before.items():
+        if key in after:
+            continue
+        changes = {other: _changes(point, one) for other, one in lonely.items()}
+        same = [other for other, found in changes.items() if not found.by_choice]
+        if len(same) == 1:
+            after[key] = after.pop(same[0])
+            del lonely[same[0]]
+            causes[key] = tuple(
+                f"default changed: {one} ({WHERE})" for one in changes[same[0]].by_default
+            )
+    return causes
+
+
+def _changes(one: Point, other: Point) -> SpecChanges:
+    told = (point.runs[0].run.manifest.get(CHOSEN) for point in (one, other))
+    return spec_changes(one.experiment, next(told), other.experiment, next(told))
+
+
 def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], where: Path) -> None:
     lonely = [point for key, point in points.items() if key not in others]
     if not lonely:
@@ -129,13 +161,13 @@ def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], whe
 
 
 def _nearest(point: Point, others: Sequence[Point]) -> str:
-    """The point most like this one, and the keys in which they differ."""
-    unlike = [differences(point.experiment, other.experiment) for other in others]
+    """The point most like this one, and the keys in which somebody chose otherwise."""
+    unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]
     more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
     return (
-        f"the nearest, {others[nearest].runs[0].run.path.name}, differs in "
+        f"the nearest, {others[nearest].runs[0].run.path.name}, differs by choice in "
         f"{', '.join(found[:MAX_SHOWN])}{more}"
     )
 

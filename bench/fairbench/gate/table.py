@@ -25,7 +25,9 @@ def outcome_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WID
 
 
 def _render(outcome: Outcome) -> RenderableType:
-    blocks: list[RenderableType] = [Text(outcome.basis, style="bold"), Text(), _verdicts(outcome)]
+    blocks: list[RenderableType] = [Text(outcome.basis, style="bold")]
+    blocks += [Text(cause, style="yellow") for cause in outcome.causes]
+    blocks += [Text(), _verdicts(outcome)]
     for point, found in outcome.changes.items():
         blocks += [Text(), Text(f"changed, {point}", style="bold"), changes_table(found)]
     return Group(*blocks, Text(), Text(outcome.summary()))

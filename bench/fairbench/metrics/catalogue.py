@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from fairbench.metrics.entries import comparison, fairness, latency, service, totals
 from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
+from fairbench.metrics.tail import P99
 
 CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``notes``
 
@@ -35,13 +36,13 @@ def needing(needs: Needs) -> list[str]:
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 
-def columns_of(display: Display) -> list[Column]:
-    """What a table shows, in its order."""
+def columns_of(display: Display, tail: int = P99) -> list[Column]:
+    """What a table shows, in its order; of the high percentiles only this one."""
     found = [
         (shown, metric)
         for metric in CATALOGUE.values()
         for shown in metric.shown
-        if shown.display is display
+        if shown.display is display and metric.tail in (0, tail)
     ]
     return [
         _column(shown, metric) for shown, metric in sorted(found, key=lambda one: one[0].position)

@@ -123,7 +123,8 @@ class Metric:
     value; without it a value is always there. ``compute`` gives the value of a run from its tables
     and facts, ``compute_client`` that of the client with an index; those without are computed
     together, by ``metrics.summary``, by what runs on real servers add, or (``of_comparison``) from
-    several runs. NaN is undefined.
+    several runs. NaN is undefined. ``tail`` is the high percentile that it is of: tables show one
+    of them (``metrics.tail``); 0 of what is none.
     """
 
     key: str
@@ -141,6 +142,7 @@ class Metric:
     presence: Presence = Presence.OPTIONAL
     shown: tuple[Shown, ...] = ()
     of_comparison: bool = False
+    tail: int = 0
     compute: Callable[[Tables, Facts], float] | None = None
     compute_client: Callable[[Tables, Facts, int], float] | None = None
 

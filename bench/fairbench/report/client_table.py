@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting
 from fairbench.metrics.metric import Column, Display, Form
+from fairbench.metrics.tail import shown_client_tail
 from fairbench.report.numbers import latency, number, written
 from fairbench.results.store import Summary
 
@@ -19,7 +20,7 @@ NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the 
 
 def client_columns(summary: Summary) -> list[Column]:
     """The metrics of clients that a summary shows; weights only where some differ from 1."""
-    columns = columns_of(Display.CLIENTS)
+    columns = columns_of(Display.CLIENTS, shown_client_tail([summary]))
     return [one for one in columns if is_weighted(summary) or one.key != "weight"]
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import columns_of, fitting
 from fairbench.metrics.metric import Column, Display
+from fairbench.metrics.tail import P99, shown_tail
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.table import MAX_WIDTH, basis, printed
@@ -35,9 +36,14 @@ DEMAND_LIMITED = (
 )
 
 
-def comparison_columns() -> list[Column]:
-    """The metrics in which schedulers are compared."""
-    return columns_of(Display.COMPARISON)
+def comparison_columns(tail: int = P99) -> list[Column]:
+    """The metrics in which schedulers are compared; of the high percentiles this one."""
+    return columns_of(Display.COMPARISON, tail)
+
+
+def tail_of(cells: Iterable[SchedulerResults]) -> int:
+    """The high percentile that the latencies of every run of a comparison carry."""
+    return shown_tail(one.summary for cell in cells for one in cell.runs)
 
 
 def comparison_text(
@@ -51,7 +57,8 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
     ruler = Console(width=10 * width)
     sharing = _any_sharing(cells)
-    known = [one for one in comparison_columns() if sharing or not one.key.startswith("sharing")]
+    columns = comparison_columns(tail_of(cells))
+    known = [one for one in columns if sharing or not one.key.startswith("sharing")]
     for columns in fitting(known):
         table = _table(cells, columns)
         if ruler.measure(table).maximum <= width:

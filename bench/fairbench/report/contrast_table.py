@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -12,10 +12,11 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, name_of
 from fairbench.metrics.metric import Better, Display, Form
+from fairbench.metrics.tail import shown_tail
 from fairbench.report.differences import signed, signed_interval
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.table import MAX_WIDTH, basis, printed
-from fairbench.results.contrast import Contrast, MetricContrast, seed_text
+from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision
 from fairbench.results.values import Value
 
@@ -44,9 +45,10 @@ LAYOUTS = (
 )
 
 
-def shown_metrics() -> list[str]:
+def shown_metrics(sides: Iterable[Side]) -> list[str]:
     """What is shown unless metrics are named: those of comparisons, then those of repeats."""
-    columns = [*columns_of(Display.COMPARISON), *columns_of(Display.REPEATS)]
+    tail = shown_tail(run.summary for side in sides for run in side.runs.values())
+    columns = [*columns_of(Display.COMPARISON, tail), *columns_of(Display.REPEATS, tail)]
     return list(dict.fromkeys(one.key for one in columns if one.better is not Better.NEITHER))
 
 

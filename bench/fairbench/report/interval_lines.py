@@ -6,20 +6,21 @@ from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
+from fairbench.metrics.tail import P99
 from fairbench.report.numbers import less_than, more_than
 from fairbench.report.table import basis
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
 
 
-def repeat_lines(combined: Summary) -> Iterator[str]:
-    """The combined summary for people, at most 100 columns."""
+def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
+    """The combined summary for people, at most 100 columns; of high percentiles this one."""
     seeds = combined["seeds"]
     yield f"{basis(combined)}, dp {combined['dp']}, scheduler {combined['scheduler']}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: {METHOD}"
     )
-    for label, text in results_of(combined):
+    for label, text in results_of(combined, tail):
         yield f"  {label:36}{text}"
     for client in combined["clients"]:
         behaviour = "misbehaves" if client["misbehaving"] else "well-behaved"
@@ -27,9 +28,9 @@ def repeat_lines(combined: Summary) -> Iterator[str]:
         yield f"  {client['client'] + ', ' + behaviour + ', tok/s':36.36}{rate}"
 
 
-def results_of(combined: Summary) -> Iterator[tuple[str, str]]:
+def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
     """The numbers over all clients: what each line is about, and what it says."""
-    for column in columns_of(Display.REPEATS):
+    for column in columns_of(Display.REPEATS, tail):
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""

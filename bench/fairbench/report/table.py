@@ -13,12 +13,12 @@ from fairbench.metrics.catalogue import CATALOGUE, columns_of
 from fairbench.metrics.fit_domain import WARN_ABOVE
 from fairbench.metrics.metric import Display
 from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
 from fairbench.report.client_table import client_table, is_weighted
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.results.store import Summary
 
 MAX_WIDTH = 100
-ENOUGH_FOR_P99 = 300
 
 
 def summary_text(
@@ -182,18 +182,20 @@ def _interval(summary: Summary, start: str, end: str) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Latency of the clients that did nothing wrong, and how far to trust its P99."""
+    """Latency of the clients that did nothing wrong, of how many, and if that is too few."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
-    keys = {rank: f"victim_p{rank}_s" for rank in (50, 95, 99)}
+    tail = shown_tail([summary])
+    keys = {rank: f"victim_p{rank}_s" for rank in dict.fromkeys((50, P95, tail))}
     parts = [
         f"P{rank} {latency(summary, key, censored)}" + (" s" if summary[key] is not None else "")
         for rank, key in keys.items()
         if key in summary
     ]
     text = ", ".join(parts) + latency_kind(summary)
-    if n is not None and n < ENOUGH_FOR_P99:
-        text += f" (n = {n}; a P99 needs about {ENOUGH_FOR_P99})"
-    return text
+    if n is None:
+        return text
+    needed = "" if is_carried(n, tail) else f"; a P{tail} needs about {ENOUGH[tail]}"
+    return f"{text} (n = {n:,}{needed})"
 
 
 def latency_kind(summary: Summary) -> str:

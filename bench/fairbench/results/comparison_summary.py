@@ -19,8 +19,8 @@ def compared_summary(
 
     ``best_service_rate_tok_s`` is ``best``, the most that any scheduler delivered at this place and
     seed; ``min_entitlement_best_ratio`` the worst client's part of its max-min fair share of that;
-    ``sharing_incentive_p50`` and ``_p99`` are those of the worst-off well-behaved client. Each
-    client gets ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and both incentives.
+    ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
+    Each client gets ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and the incentives.
     Unless the place was ``contended`` under some scheduler, ratios of fair shares are undefined.
     ``upper_bounds`` lists incentives that are at most what they say; those that are at least that
     are in ``censored``, and why one is null in ``notes``.

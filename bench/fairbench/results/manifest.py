@@ -15,6 +15,8 @@ from typing import Any
 import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE, SIM
+from fairbench.results.chosen import CHOSEN, chosen_keys
+from fairbench.results.grid import experiment_tables
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.user_files import user_files
 
@@ -55,6 +57,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "tag": spec.tag,
         **({"weights": spec.weights} if spec.weights else {}),
         "spec_identity": identity(spec),
+        CHOSEN: chosen_keys(experiment_tables(spec)),
         "fairbench_version": fairbench.__version__,
         "git": git_state(Path(fairbench.__file__).parent),
         "python": platform.python_version(),

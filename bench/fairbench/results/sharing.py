@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-PERCENTS = (50, 99)
+PERCENTS = (50, 95, 99)
 NOT_SIMULATED = "the client alone was not simulated"
 LIVE = "only for simulated runs: what a client has alone is simulated"
 
@@ -44,9 +44,9 @@ def incentive(
     key = f"p{percent}_s"
     if alone is None:
         return Incentive(None, reason=NOT_SIMULATED)
-    if shared[key] is None:
+    if shared.get(key) is None:
         return Incentive(None, reason="its latency is undefined on the shared cluster")
-    if not alone[key]:
+    if not alone.get(key):
         return Incentive(None, reason="its latency is undefined on a part of its own")
     alone_censored = key in alone["censored"]
     if censored and alone_censored:

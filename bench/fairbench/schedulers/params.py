@@ -17,6 +17,8 @@ from fairbench.errors.validation import explain
 
 P = TypeVar("P")
 
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
 
 def param_names(params_class: type) -> list[str]:
     """The parameters of a part, in the order of its file."""
@@ -39,11 +41,12 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     check_names(owner, params_class, values)
     try:
         # By way of JSON, where strict still takes an array for a tuple.
-        return TypeAdapter(params_class).validate_json(json.dumps(values), strict=True)
+        made: P = _adapter(params_class).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise UsageError(explain(error, owner)) from None
     except TypeError:
         raise UsageError(f"settings of {owner}: dates and times are not allowed") from None
+    return made
 
 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
@@ -61,5 +64,12 @@ def as_settings(owner: str, params: Any) -> dict[str, Any]:
 
     TOML has no null, so None is only ever a default.
     """
-    plain = TypeAdapter(type(params)).dump_python(params, mode="json")
+    plain = _adapter(type(params)).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
+
+
+def _adapter(params_class: type) -> TypeAdapter[Any]:
+    """Made once a class: that takes milliseconds."""
+    if params_class not in _ADAPTERS:
+        _ADAPTERS[params_class] = TypeAdapter(params_class)
+    return _ADAPTERS[params_class]

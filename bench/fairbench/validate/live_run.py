@@ -13,6 +13,7 @@ from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
+from fairbench.metrics.tail import shown_client_tail, shown_tail
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 from fairbench.validate.pair import Pair
@@ -74,10 +75,12 @@ def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
 
 
 def _pairs(live: Summary, simulated: Summary) -> Iterator[tuple[str, Pair]]:
-    for column in columns_of(Display.LIVE):
+    both = (live, simulated)
+    for column in columns_of(Display.LIVE, shown_tail(both)):
         yield column.key, _pair(live, simulated, column.key)
+    tail = shown_client_tail(both)
     for theirs, ours in zip(live["clients"], simulated["clients"], strict=True):
-        for column in columns_of(Display.LIVE_CLIENTS):
+        for column in columns_of(Display.LIVE_CLIENTS, tail):
             yield f"{theirs['client']}.{column.key}", _pair(theirs, ours, column.key)
 
 

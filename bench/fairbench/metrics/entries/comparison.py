@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairbench.metrics.metric import Better, Display, Form, Metric, Of, Shown
 from fairbench.metrics.reasons import NO_DEMAND, NOT_ALONE
+from fairbench.metrics.tail import TAILS
 
 METRICS = (
     Metric(
@@ -34,12 +35,13 @@ METRICS = (
             digits=2,
             undefined=NOT_ALONE,
             of_comparison=True,
+            tail=rank if rank in TAILS else 0,
             shown=(
-                Shown(Display.COMPARISON, 1 + (rank == 99), dropped=4 if rank == 50 else None),
-                Shown(Display.COMPARED_CLIENTS, 5 + (rank == 99)),
+                Shown(Display.COMPARISON, 1 + (rank in TAILS), dropped=4 if rank == 50 else None),
+                Shown(Display.COMPARED_CLIENTS, 5 + (rank in TAILS)),
             ),
         )
-        for rank in (50, 99)
+        for rank in (50, *TAILS)
     ),
     Metric(
         key="entitlement_best_tok_s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Of, Presence, Shown
 from fairbench.metrics.reasons import LATENCIES, NO_COHORT, NO_VICTIM, NOT_SENT, STATISTICS
+from fairbench.metrics.tail import P95, P99, TAILS
 
 METRICS = (
     *(
@@ -33,33 +34,27 @@ METRICS = (
             Shown(Display.LIVE, 9),
         ),
     ),
-    Metric(
-        key="victim_p95_s",
-        heading="well-behaved P95",
-        column="P95\ns",
-        unit="s",
-        better=Better.LESS,
-        form=Form.SECONDS,
-        digits=1,
-        undefined=NO_VICTIM,
-    ),
-    Metric(
-        key="victim_p99_s",
-        heading="well-behaved P99",
-        column="P99\ns",
-        unit="s",
-        better=Better.LESS,
-        form=Form.SECONDS,
-        digits=1,
-        undefined=NO_VICTIM,
-        presence=Presence.ALWAYS,
-        shown=(
-            Shown(Display.HEADLINES, 2, heading="well-behaved P99", note="{latency}"),
-            Shown(Display.COMPARISON, 7),
-            Shown(Display.REPEATS, 13),
-            Shown(Display.SEEDS, 2),
-            Shown(Display.LIVE, 10),
-        ),
+    *(
+        Metric(
+            key=f"victim_p{tail}_s",
+            heading=f"well-behaved P{tail}",
+            column=f"P{tail}\ns",
+            unit="s",
+            better=Better.LESS,
+            form=Form.SECONDS,
+            digits=1,
+            undefined=NO_VICTIM,
+            presence=Presence.ALWAYS if tail == P99 else Presence.OPTIONAL,
+            tail=tail,
+            shown=(
+                Shown(Display.HEADLINES, 2, heading=f"well-behaved P{tail}", note="{latency}"),
+                Shown(Display.COMPARISON, 7),
+                Shown(Display.REPEATS, 13),
+                Shown(Display.SEEDS, 2),
+                Shown(Display.LIVE, 10),
+            ),
+        )
+        for tail in TAILS
     ),
     Metric(
         key="victim_n",
@@ -78,17 +73,16 @@ METRICS = (
             form=Form.SECONDS,
             digits=1,
             undefined=NO_COHORT,
-            presence=Presence.ALWAYS if rank != 95 else Presence.OPTIONAL,
-            shown=()
-            if rank == 95
-            else (
-                Shown(Display.CLIENTS, 5 + (rank == 99)),
-                Shown(Display.COMPARED_CLIENTS, 3 + (rank == 99)),
-                Shown(Display.REPEATED_CLIENTS, 4 + (rank == 99)),
-                Shown(Display.LIVE_CLIENTS, 2 + (rank == 99)),
+            presence=Presence.ALWAYS if rank != P95 else Presence.OPTIONAL,
+            tail=rank if rank in TAILS else 0,
+            shown=(
+                Shown(Display.CLIENTS, 5 + (rank in TAILS)),
+                Shown(Display.COMPARED_CLIENTS, 3 + (rank in TAILS)),
+                Shown(Display.REPEATED_CLIENTS, 4 + (rank in TAILS)),
+                Shown(Display.LIVE_CLIENTS, 2 + (rank in TAILS)),
             ),
         )
-        for rank in (50, 95, 99)
+        for rank in (50, *TAILS)
     ),
     Metric(
         key="latency_n",

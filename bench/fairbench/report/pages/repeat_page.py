@@ -8,6 +8,7 @@ from pathlib import Path
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
+from fairbench.metrics.tail import shown_client_tail, shown_tail
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of
 from fairbench.report.interval_lines import results_of
@@ -32,17 +33,19 @@ def repeat_page(path: Path) -> Page:
     runs.sort(key=lambda run: int(run.summary["seed"]))
     summaries = [run.summary for run in runs]
     combined, seeds = combine(summaries), [summary["seed"] for summary in summaries]
-    of_clients, of_runs = columns_of(Display.REPEATED_CLIENTS), columns_of(Display.SEEDS)
+    tail = shown_tail(summaries)
+    of_clients = columns_of(Display.REPEATED_CLIENTS, shown_client_tail(summaries))
+    of_runs = columns_of(Display.SEEDS, tail)
     of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
     return Page(
         title=f"{title(combined)}, {len(runs)} seeds",
         provenance=f"{basis(combined)}, seeds {seeds[0]} to {seeds[-1]}: {METHOD}. "
         f"{details_line(combined)}.",
-        headlines=list(_headlines(combined)),
+        headlines=list(_headlines(combined, of_runs)),
         warnings=list(_warnings(summaries)),
         sections=[
             Section("Clients", [_grid("client", _clients(combined), of_clients, len(runs))]),
-            Section("Results", [Definitions(list(results_of(combined)))]),
+            Section("Results", [Definitions(list(results_of(combined, tail)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
             Section(
                 "Run it again",
@@ -60,8 +63,8 @@ def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
         yield f"{limited} of {len(summaries)} runs are limited by demand: rates compare loads."
 
 
-def _headlines(combined: Summary) -> Iterator[Headline]:
-    for column in columns_of(Display.SEEDS):
+def _headlines(combined: Summary, columns: Sequence[Column]) -> Iterator[Headline]:
+    for column in columns:
         interval = combined[column.key]
         if interval is None:
             yield Headline(column.title, UNDEFINED)

@@ -9,6 +9,7 @@ from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
+from fairbench.metrics.tail import shown_tail
 from fairbench.report.client_table import client_columns, client_value
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
@@ -68,7 +69,7 @@ def title(summary: Summary) -> str:
 
 def _headlines(summary: Summary) -> Iterator[Headline]:
     kind = latency_kind(summary).strip()
-    for column in columns_of(Display.HEADLINES):
+    for column in columns_of(Display.HEADLINES, shown_tail([summary])):
         yield Headline(column.title, _headline(summary, column), column.note.format(latency=kind))
 
 

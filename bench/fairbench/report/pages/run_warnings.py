@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.numbers import latency, number, percent, whole
-from fairbench.report.table import ENOUGH_FOR_P99, is_extrapolated
+from fairbench.report.table import is_extrapolated
 from fairbench.results.store import Summary
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself
@@ -48,9 +49,9 @@ def is_above_bound(summary: Summary) -> bool:
     return gap is not None and bound is not None and bool(gap > bound)
 
 
-def window_is_short(summary: Summary) -> bool:
-    """Whether the slowest well-behaved latencies are longer than the window of the rates."""
-    slowest_s = summary["victim_p99_s"]
+def window_is_short(summary: Summary, tail: int) -> bool:
+    """Whether this percentile of the well-behaved is longer than the window of the rates."""
+    slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 
 
@@ -59,14 +60,15 @@ def _window_s(summary: Summary) -> float:
 
 
 def _of_the_window(summary: Summary) -> Iterator[str]:
-    if window_is_short(summary):
-        shown = latency(summary, "victim_p99_s", set(summary["censored"]))
+    tail = shown_tail([summary])
+    if window_is_short(summary, tail):
+        shown = latency(summary, f"victim_p{tail}_s", set(summary["censored"]))
         yield (
-            f"The window ({whole(_window_s(summary))} s) is shorter than the P99 latency of the "
-            f"well-behaved ({shown} s): most of what the slowest got came after it."
+            f"The window ({whole(_window_s(summary))} s) is shorter than the P{tail} latency of "
+            f"the well-behaved ({shown} s): most of what the slowest got came after it."
         )
-    if (n := summary["victim_n"]) < ENOUGH_FOR_P99:
-        yield f"A P99 is of {n} latencies only; it needs about {ENOUGH_FOR_P99}."
+    if not is_carried(n := summary["victim_n"], tail):
+        yield f"A P{tail} is of {n} latencies only; it needs about {ENOUGH[tail]}."
     if summary["demand_limited"]:
         empty = percent(summary["queue_empty_share"])
         yield f"Limited by demand: queues were empty {empty} of the window, so rates compare loads."

@@ -7,8 +7,9 @@ from itertools import groupby
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
+from fairbench.metrics.tail import shown_client_tail
 from fairbench.report.client_table import described
-from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns, ends_of
+from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns, ends_of, tail_of
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED
 from fairbench.report.pages.page import Cell, Grid, Section
@@ -21,7 +22,7 @@ MARKS = {BEST: "best", WORST: "worst"}
 def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
     """A row per scheduler, place by place, the best and the worst of a place marked."""
     rows: list[list[Cell]] = []
-    columns = comparison_columns()
+    columns = comparison_columns(tail_of(cells))
     for place, group in groupby(cells, lambda cell: cell.place):
         here = list(group)
         limited = f" {LIMITED}" if any(cell.demand_limited for cell in here) else ""
@@ -57,10 +58,12 @@ def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int)
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
     """Per place a table of all clients under each scheduler, folded away."""
-    columns = columns_of(Display.COMPARED_CLIENTS)
     for place, group in groupby(cells, lambda cell: cell.place):
         rows: list[list[Cell]] = []
-        for cell in group:
+        here = list(group)
+        tail = shown_client_tail(one.summary for cell in here for one in cell.runs)
+        columns = columns_of(Display.COMPARED_CLIENTS, tail)
+        for cell in here:
             rows.append([Cell(cell.scheduler)])
             runs = len(cell.combined["seeds"])
             for client in cell.combined["clients"]:

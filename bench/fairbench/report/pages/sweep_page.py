@@ -8,7 +8,13 @@ from pathlib import Path
 
 from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
-from fairbench.report.comparison_table import CERTAIN, LIMITED, of_several_seeds, provenance
+from fairbench.report.comparison_table import (
+    CERTAIN,
+    LIMITED,
+    of_several_seeds,
+    provenance,
+    tail_of,
+)
 from fairbench.report.marks import Interval
 from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
 from fairbench.report.pages.chart_dots import Dot, DotRow, dot_chart
@@ -29,7 +35,6 @@ from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.sharing import Bound, Incentive, worst
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
-SHARING = "sharing_incentive_p99"
 MEANING = (
     "The latency of the worst-off well-behaved client over its latency alone on 1/n of the "
     "cluster. At most 1: no reason to leave the shared cluster."
@@ -47,14 +52,14 @@ def sweep_page(path: Path) -> Page:
     swept, cells = store.sweep(), compare_sweep(path)
     if not cells:
         raise DataError(f"{path}: no point of this sweep is finished")
-    first = cells[0].runs[0].run
+    first, tail = cells[0].runs[0].run, tail_of(cells)
     return Page(
         title=f"Sweep {swept.name}",
         provenance=f"{provenance(cells)}. {swept.description or ''}".strip(),
-        headlines=[_headline(name, list(own)) for name, own in _by_scheduler(cells).items()],
+        headlines=[_headline(name, list(own), tail) for name, own in _by_scheduler(cells).items()],
         warnings=list(sweep_warnings(store, cells)),
         sections=[
-            Section("Sharing incentive", [Paragraph(MEANING), *_figure(cells)]),
+            Section("Sharing incentive", [Paragraph(MEANING), *_figure(cells, tail)]),
             Section("Comparison", [comparison_grid(cells), Paragraph(_legend(cells))]),
             Section("Clients, place by place", []),
             *place_sections(cells),
@@ -76,9 +81,9 @@ def _by_scheduler(cells: Sequence[SchedulerResults]) -> dict[str, list[Scheduler
     return grouped
 
 
-def _headline(scheduler: str, cells: Sequence[SchedulerResults]) -> Headline:
+def _headline(scheduler: str, cells: Sequence[SchedulerResults], tail: int) -> Headline:
     """The worst sharing incentive of a scheduler over the places, and where it is at most 1."""
-    ratios = [_incentive(cell.combined.get(SHARING)) for cell in cells]
+    ratios = [_incentive(cell, tail) for cell in cells]
     largest = worst([one for one in ratios if one.value is not None])
     known = [one for one in ratios if one.bound is not Bound.LOWER]
     pays = sum(one.value is not None and one.value <= 1 for one in known)
@@ -88,11 +93,12 @@ def _headline(scheduler: str, cells: Sequence[SchedulerResults]) -> Headline:
     return Headline(
         scheduler,
         _shown(largest),
-        f"sharing incentive (P99), worst of {places}; at most 1 in {pays}{unknown}",
+        f"sharing incentive (P{tail}), worst of {places}; at most 1 in {pays}{unknown}",
     )
 
 
-def _incentive(interval: Interval | None) -> Incentive:
+def _incentive(cell: SchedulerResults, tail: int) -> Incentive:
+    interval: Interval | None = cell.combined.get(f"sharing_incentive_p{tail}")
     if interval is None:
         return Incentive(None)
     lower, upper = interval.get("lower_bound"), interval.get("upper_bound")
@@ -109,12 +115,12 @@ def _shown(ratio: Incentive) -> str:
     return (more_than if ratio.bound is Bound.LOWER else less_than)(ratio.value)
 
 
-def _figure(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
+def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
     names = list(_by_scheduler(cells))
     series = dict(zip(names, scheduler_series(names), strict=True))
     rows = []
     for place, group in groupby(cells, lambda cell: cell.place):
-        ratios = {cell.scheduler: _incentive(cell.combined.get(SHARING)) for cell in group}
+        ratios = {cell.scheduler: _incentive(cell, tail) for cell in group}
         dots = [
             Dot(series[name], one.value, one.bound.value)
             for name, one in ratios.items()
@@ -122,7 +128,7 @@ def _figure(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
         ]
         rows.append(DotRow(place, dots))
     if any(row.dots for row in rows):
-        label = "sharing incentive, P99 (left of 1: no reason to leave)"
+        label = f"sharing incentive, P{tail} (left of 1: no reason to leave)"
         yield Figure(
             dot_chart("Sharing incentive by place", series, rows, x_label=label, reference=1.0),
             "Open marks with an arrow are only bounds: latencies that were longer than the run.",

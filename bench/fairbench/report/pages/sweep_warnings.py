@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.pages.run_warnings import is_above_bound, window_is_short
-from fairbench.report.table import ENOUGH_FOR_P99
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, read_json
 from fairbench.results.sweep_store import SweepStore
@@ -33,6 +33,7 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
 
 def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
     """In how many runs, by their summaries, there is something to know."""
+    tail = shown_tail(runs)
     counts = {
         "ended before their time": sum(not run["complete"] for run in runs),
         "had requests that failed or were refused": sum(
@@ -45,9 +46,11 @@ def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
             run["jain_index_actual"] is None for run in runs
         ),
         "sent requests late": sum("lateness" in run["notes"] for run in runs),
-        "have a window shorter than the P99 of the well-behaved": sum(map(window_is_short, runs)),
-        f"have a P99 of fewer than {ENOUGH_FOR_P99} latencies": sum(
-            run["victim_n"] < ENOUGH_FOR_P99 for run in runs
+        f"have a window shorter than the P{tail} of the well-behaved": sum(
+            window_is_short(run, tail) for run in runs
+        ),
+        f"have a P{tail} of fewer than {ENOUGH[tail]} latencies": sum(
+            not is_carried(run["victim_n"], tail) for run in runs
         ),
         "have a service gap above the bound that the theorem promises": sum(
             map(is_above_bound, runs)

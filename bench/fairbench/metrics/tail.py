@@ -1,0 +1,37 @@
+"""Which high percentile of latencies to show: one that as many latencies as there are carry.
+
+A percentile of so few that hardly one lies beyond it says how the slowest fared, by chance. Three
+beyond it are asked for: 300 latencies for a P99, 60 for a P95. One table shows one percentile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+P95, P99 = 95, 99
+TAILS = (P95, P99)
+ENOUGH = {P95: 60, P99: 300}  # latencies that a percentile needs
+
+
+def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
+    """P99 if the well-behaved of every run have enough latencies for it, else P95."""
+    return _tail((one.get("victim_n"), "victim_p95_s" in one) for one in summaries)
+
+
+def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
+    """The same for a table of clients: P99 if every client that has latencies has enough."""
+    rows = (row for one in summaries for row in one["clients"])
+    return _tail((row.get("latency_n") or None, "p95_s" in row) for row in rows)
+
+
+def is_carried(n: int | None, tail: int) -> bool:
+    """Whether so many latencies carry a percentile; also where their number is not known."""
+    return n is None or n >= ENOUGH[tail]
+
+
+def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
+    """Of how many latencies each is, and whether it has a P95: older summaries have none."""
+    found = list(known)
+    carried = all(is_carried(n, P99) for n, _ in found)
+    return P99 if carried or not all(has_p95 for _, has_p95 in found) else P95

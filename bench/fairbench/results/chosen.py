@@ -1,0 +1,149 @@
+"""Which values of a stored experiment somebody chose, and which were defaults of its version.
+
+A stored experiment spells out every value. Runs of one command under two versions differ in those
+that nobody chose and whose default has changed: that is no other experiment, but it is why numbers
+moved. A manifest says which values were chosen (``chosen``); of a run from before it did, they are
+what neither its own workload, nor today's defaults, nor ``FORMER`` ones explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fairbench.config.defaults import without_defaults
+from fairbench.config.setting_names import flat_settings
+from fairbench.config.toml import toml_value
+from fairbench.results.grid import DEFAULT, Experiment, flat
+from fairbench.workloads.spec import load_workload, workload_names
+
+CHOSEN = "chosen"  # in a manifest
+WHERE = "docs/migration.md"
+WORKLOAD = "workload."
+PROFILE = "timing profile"  # what ``gpu`` says beyond GPU and model
+OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")  # given again outside it
+GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
+SET_BY_FLAG = (".params.", ".misbehaving")  # values inside a workload that ``--set`` changes
+
+FORMER: Mapping[str, Collection[str]] = {
+    PROFILE: {"tp1/sglang-0.5.10"},
+    "engine.max_running_requests": {"2048"},
+}
+"""Defaults, as TOML, from before manifests said what was chosen."""
+
+
+class SpecChanges(NamedTuple):
+    """In what two experiments differ: ``KEY = OLD (not NEW)``, and ``KEY OLD -> NEW``."""
+
+    by_choice: list[str]
+    by_default: list[str]
+
+
+def chosen_keys(experiment: Experiment) -> list[str]:
+    """The keys of ``used_values`` that might have a default's value today, and have another.
+
+    ``workload`` alone stands for a whole workload that is none of ours.
+    """
+    kept = without_defaults(experiment)
+    values = {**kept.get("settings", {}), **dict(flat({"weights": kept.get("weights") or {}}))}
+    found = [*values, *(key for key in OF_THE_WORKLOAD if key in kept)]
+    if kept.get("gpu") == experiment.get("gpu") and _profile(experiment):
+        found.append(PROFILE)
+    return sorted([*found, *_chosen_of_workload(experiment)])
+
+
+def spec_changes(
+    before: Experiment, chosen_before: Any, after: Experiment, chosen_after: Any
+) -> SpecChanges:
+    """In what two experiments differ, given ``chosen`` of their manifests, None where it lacks.
+
+    What decides no record of either, such as the rate of another scenario, is no difference.
+    """
+    sides = used_values(before), used_values(after)
+    chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)
+    found, replaced = SpecChanges([], []), any("request_rate" in side for side in sides)
+    for key in sorted(sides[0] | sides[1]):
+        old, new = (side.get(key, DEFAULT) for side in sides)
+        if old == new or (key.endswith(".rate") and replaced):
+            continue
+        whole = key.startswith(WORKLOAD) and "workload" in chosen
+        if _has_default(key) and key not in chosen and not whole:
+            found.by_default.append(f"{_name(key, after)} {old} -> {new}")
+        else:
+            found.by_choice.append(f"{key} = {old} (not {new})")
+    return found
+
+
+def used_values(experiment: Experiment) -> dict[str, str]:
+    """What decides the records of an experiment, as TOML by flat key; tag and descriptions do not.
+
+    ``gpu`` is GPU and model alone, the rest of its profile's name is under ``PROFILE``.
+    """
+    apart = ("tag", "settings", "workload")
+    values = dict(_flat({k: v for k, v in experiment.items() if k not in apart}))
+    values |= dict(_flat({"settings": flat_settings(experiment.get("settings", {}))}))
+    values |= _profile(experiment)
+    workload, name = dict(experiment["workload"]), experiment["scenario"]
+    scenarios = workload.pop("scenarios", {})
+    used = name if name in scenarios else "s1" if "s1" in scenarios else next(iter(scenarios), "")
+    scenario = dict(scenarios.get(used, {}))
+    calm = [] if name == used else ["misbehaving"]
+    for table, left_out in ((workload, GIVEN_AGAIN), (scenario, ("settings", *calm))):
+        for key in ("description", *left_out):
+            table.pop(key, None)
+    return values | dict(_flat({"workload": workload | {"scenarios": {used: scenario}}}))
+
+
+def _chosen(experiment: Experiment, told: Any) -> set[str]:
+    """As its manifest tells, or else as its values do."""
+    if isinstance(told, list):
+        return {str(key) for key in told}
+    values = used_values(experiment)
+    return {
+        key
+        for key in chosen_keys(experiment)
+        if values.get(key) not in FORMER.get(key, ())
+        and (not key.startswith(WORKLOAD) or any(part in key for part in SET_BY_FLAG))
+    }
+
+
+def _chosen_of_workload(experiment: Experiment) -> list[str]:
+    name = experiment["workload"].get("name")
+    if name not in workload_names():
+        return ["workload"]
+    ours = load_workload(name).model_dump(mode="json", exclude_none=True)
+    usual = used_values({**experiment, "workload": ours})
+    values = used_values(experiment)
+    return [
+        key
+        for key in values | usual
+        if key.startswith(WORKLOAD) and values.get(key) != usual.get(key)
+    ]
+
+
+def _has_default(key: str) -> bool:
+    """Whether the value is another part's default where nobody chooses it."""
+    if key.startswith(("backend.", "workload.name", "workload.program")):
+        return False
+    return "." in key or key == PROFILE or key in OF_THE_WORKLOAD
+
+
+def _name(key: str, experiment: Experiment) -> str:
+    """A key for people: ``tot s1 rate`` of one inside the workload."""
+    workload = str(experiment["workload"].get("name"))
+    if key in OF_THE_WORKLOAD:
+        return f"{workload} {key}"
+    if not key.startswith(WORKLOAD):
+        return key
+    inside = key.removeprefix(WORKLOAD).removeprefix("scenarios.").removeprefix("params.")
+    return f"{workload} {inside.replace('.params.', ' ').replace('.', ' ')}"
+
+
+def _profile(experiment: Experiment) -> dict[str, str]:
+    gpu, model, *source = f"{experiment.get('gpu')}//".split("/", 2)
+    rest = "".join(source).strip("/")
+    return {"gpu": f"{gpu}/{model}", PROFILE: rest} if rest else {}
+
+
+def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    return ((key, toml_value(value)) for key, value in flat(tables))
