@@ -53,8 +53,9 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> Finding:
         steps = [gains(str(b), str(a))[number].seen(at) for a, b in pairwise(within)]
         outcome = joined([last.outcome, *(seen.outcome for seen in above.values())])
         for name, drop in drops.items() if number == 0 else [(rate.name, drops["Jain's index"])]:
-            verdicts[name if name == ALL_ACTIVE else rate.name] = _unless_uncontended(
+            verdicts[name if name == ALL_ACTIVE else rate.name] = _judged(
                 outcome,
+                last,
                 shape=outcome is Outcome.HOLDS and all(map(_loses_nothing, steps)),
                 quantity=0.01 <= drop <= 0.06,
                 opposite=last.outcome is Outcome.REVERSED,
@@ -100,8 +101,9 @@ def judge_quantum(cells: Sequence[SchedulerResults]) -> Finding:
         for name in INDICES if number == 0 else ["Jain's index"]:
             whole, falls = lost[name]
             both = joined([won.outcome, whole.outcome])
-            verdicts[name if name == ALL_ACTIVE else rate.name] = _unless_uncontended(
+            verdicts[name if name == ALL_ACTIVE else rate.name] = _judged(
                 both,
+                won,
                 shape=both is Outcome.HOLDS and all(map(_loses_nothing, steps))
                 and all((fall.value or 0.0) >= -SAME_JAIN for fall in falls),
                 opposite=won.outcome is whole.outcome is Outcome.REVERSED,
@@ -117,8 +119,10 @@ def _loses_nothing(step: Seen) -> bool:
     return (step.value or 0.0) >= 1 - SAME_RATE
 
 
-def _unless_uncontended(outcome: Outcome, **facts: bool) -> Verdict:
-    return Verdict.NOT_TESTABLE if outcome is Outcome.UNCONTENDED else verdict(**facts)
+def _judged(outcome: Outcome, seen: Seen, **facts: bool) -> Verdict:
+    """The verdict on what was seen; where nothing is known or contended nothing was tested."""
+    untested = outcome is Outcome.UNCONTENDED or seen.value is seen.low is seen.high is None
+    return Verdict.NOT_TESTABLE if untested else verdict(**facts)
 
 
 def _text(seen: Seen) -> str:
