@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -39,7 +40,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     check_names(owner, params_class, values)
     try:
         # By way of JSON, where strict still takes an array for a tuple.
-        return TypeAdapter(params_class).validate_json(json.dumps(values), strict=True)
+        return _adapter(params_class).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise UsageError(explain(error, owner)) from None
     except TypeError:
@@ -61,5 +62,10 @@ def as_settings(owner: str, params: Any) -> dict[str, Any]:
 
     TOML has no null, so None is only ever a default.
     """
-    plain = TypeAdapter(type(params)).dump_python(params, mode="json")
+    plain = _adapter(type(params)).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
+
+
+@lru_cache(maxsize=256)
+def _adapter(params_class: type[P]) -> TypeAdapter[P]:
+    return TypeAdapter(params_class)
