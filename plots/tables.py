@@ -442,7 +442,7 @@ def claims() -> str:
     """How many of the paper's claims come out, of ``fairbench reproduce claims``."""
     with (ROOT / "results" / "claims.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    verdicts = ("reproduced", "direction only", "not reproduced", "contradicted")
+    verdicts = ("reproduced", "direction only", "not reproduced", "contradicted", "not testable")
     found = {
         verdict: [row["number"] for row in rows if row["verdict"] == verdict]
         for verdict in verdicts
@@ -450,7 +450,7 @@ def claims() -> str:
     assert sum(map(len, found.values())) == len(rows)
     return as_markdown(
         ("verdict", "claims", "which"),
-        ((verdict, str(len(which)), ", ".join(which)) for verdict, which in found.items()),
+        ((verdict, str(len(which)), ", ".join(which)) for verdict, which in found.items() if which),
     )
 
 

@@ -1,5 +1,7 @@
 """Cells and runs made by hand, as far as figures and claims look at them."""
 
+from statistics import fmean
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,21 +19,46 @@ def interval(value, spread=0.0, **bounds):
 
 
 def cell(
-    scheduler, *, workload="tot", scenario="s1", dp=1, clients=3, settings=None, run=None,
-    seeds=(0,), at_least=(), spread=0.0, **metrics,
+    scheduler, *, workload="tot", scenario="s1", dp=1, clients=3, settings=None, run=None, runs=(),
+    seeds=(0,), at_least=(), spread=0.0, contended=True, **metrics,
 ):  # fmt: skip
-    """One scheduler at one place; a metric in ``at_least`` is only a lower bound."""
+    """One scheduler at one place; a metric in ``at_least`` is only a lower bound.
+
+    A metric is a value, or one for each of ``seeds``. ``runs`` are the stored ones of each.
+    """
     labels = {"scheduler": scheduler, "workload": workload, "scenario": scenario, "dp": dp}
     combined = labels | {"clients": [{"client": f"client-{n}"} for n in range(clients)]}
     for name, value in metrics.items():
         bound = {"lower_bound": True} if name in at_least else {}
-        combined[name] = interval(value, spread, **bound)
-    basis = {"simulated": True, "timing_profile": PROFILE}
-    runs = tuple(
-        ComparedRun(run, {"settings": settings or {}}, labels | basis | {"seed": seed})
-        for seed in seeds
+        several = isinstance(value, tuple) and None not in value
+        mean = fmean(value) if several else of_seed(value, 0)
+        combined[name] = interval(mean, spread, **bound)
+    basis = {"simulated": True, "timing_profile": PROFILE, "duration": 1000.0, "unfinished": 0}
+    basis |= {"demand_limited": not contended, "notes": {}, "censored": list(at_least)}
+    members = tuple(
+        ComparedRun(
+            one,
+            {"settings": settings or {}},
+            {**UNDEFINED, **labels, **basis, "seed": seed}
+            | {name: of_seed(value, number) for name, value in metrics.items()},
+        )
+        for number, (seed, one) in enumerate(zip(seeds, runs or [run] * len(seeds), strict=True))
     )
-    return SchedulerResults(f"{workload} {scenario} dp {dp}", scheduler, runs, combined)
+    return SchedulerResults(f"{workload} {scenario} dp {dp}", scheduler, members, combined)
+
+
+def of_seed(value, number):
+    """A metric of one of the seeds."""
+    return value[number] if isinstance(value, tuple) else value
+
+
+# What no test gives is not known.
+UNDEFINED = dict.fromkeys(
+    (
+        "service_rate_tok_s", "output_rate_tok_s", "time_to_100pct_s", "jain_index",
+        "jain_index_paper_window", "victim_p50_s", "victim_p99_s",
+    )
+)  # fmt: skip
 
 
 def stored_run(folder, service, requests, **summary):

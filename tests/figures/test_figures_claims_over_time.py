@@ -3,10 +3,10 @@
 import pytest
 from figure_helpers import cell, stored_run
 
-from fairbench.figures.claims import over_time
+from fairbench.figures.claims import conversations, mix, trees
 from fairbench.figures.claims.claim import Verdict
 
-REPRODUCED, DIRECTION, NOT, CONTRADICTED = Verdict
+REPRODUCED, DIRECTION, NOT, CONTRADICTED, UNTESTABLE = Verdict
 
 
 def requests_of(responses, arrivals=(1.0, 95.0)):
@@ -20,7 +20,7 @@ def requests_of(responses, arrivals=(1.0, 95.0)):
 
 def run_of(folder, name, responses=(), service=(), **summary):
     requests = requests_of(responses) or [{"client": "client-0"}]
-    return cell(name, run=stored_run(folder / name, list(service), requests, **summary))
+    return cell(name, run=stored_run(folder / name, list(service), requests, **summary), **summary)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_conversations(tmp_path, vtc_floods, lpm_good, reformed, expected):
         run_of(tmp_path, name, responses, window_end_s=100.0)
         for name, responses in by_scheduler.items()
     ]
-    assert over_time.judge_chat(cells).verdict is expected
+    assert conversations.judge_chat(cells).verdict is expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_conversations(tmp_path, vtc_floods, lpm_good, reformed, expected):
 def test_who_is_done_first(tmp_path, vtc_s, preble_s, expected):
     ends_s = {"d2lpm": 100.0, "vtc": vtc_s, "preble": preble_s}
     cells = [run_of(tmp_path, name, duration=end_s) for name, end_s in ends_s.items()]
-    assert over_time.judge_makespan(cells).verdict is expected
+    assert trees.judge_makespan(cells).verdict is expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_preble_leaves_workers_idle(tmp_path, busy_workers, response_s, expected
     ]
     responses = [(1.0, 1.0), (response_s, 1.0)]
     cells = [run_of(tmp_path, "preble", responses, service, dp=4, duration=1000.0)]
-    found = over_time.judge_stall(cells)
+    found = trees.judge_stall(cells)
     assert found.verdict is expected
     assert f"compute {busy_workers / 4:.0%} of the time" in found.ours
 
@@ -94,7 +94,7 @@ def test_equal_actual_service(tmp_path, extend_tokens, input_tokens, expected):
     ]  # fmt: skip
     window = {"paper_window_start_s": 0.0, "paper_window_end_s": 5.0}
     cells = [run_of(tmp_path, name, (), service, **window) for name in ("vtc", "d2lpm")]
-    assert over_time.judge_equal_service(cells).verdict is expected
+    assert trees.judge_equal_service(cells).verdict is expected
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,24 @@ def test_a_mix(tmp_path, dlpm_s, lpm_chat_s, expected):
         run_of(tmp_path, name, responses, duration=end_s, jain_index_actual=even)
         for name, (responses, end_s, even) in mixes.items()
     ]
-    assert over_time.judge_mix(cells).verdict is expected
+    assert mix.judge_mix(cells).verdict is expected
+
+
+def test_a_shape_must_be_there_in_every_seed(tmp_path):
+    """LPM starves the well-behaved in one of two seeds only."""
+    cells = []
+    for name, good in (("lpm", (90.0, 12.0)), ("vtc", (9.0, 9.0)), ("d2lpm", (10.0, 10.0))):
+        runs = [
+            stored_run(
+                tmp_path / f"{name}-{seed}",
+                [],
+                requests_of([(good[seed], 1.0)] * 2 + [(80.0, 5.0), (80.0, 50.0)]),
+                window_end_s=100.0,
+            )
+            for seed in (0, 1)
+        ]
+        cells.append(cell(name, seeds=(0, 1), runs=runs))
+    found = conversations.judge_chat(cells)
+    assert found.verdict is NOT
+    assert found.ours.startswith("longest response of clients 0, 1: LPM 51 s, VTC 9 s, D2LPM 10 s")
+    assert found.ours.endswith("; so in 1 of 2 seeds")

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from fairbench.cli.claims_map import MAP, MapFiles, draw_claims_map
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
-from fairbench.errors import RunFailed, unknown_name
+from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.context import run_context
 from fairbench.execute.figure_stores import fill_store
 from fairbench.figures.catalogue import FIGURES, check_drawable
@@ -40,16 +41,29 @@ def reproduce(
     result_dir: Annotated[
         Path, Option(help="Where the runs are kept, in FIGURE or FIGURE-quick.")
     ] = DEFAULT_RESULT_DIR,
+    on_map: Annotated[
+        bool, Option("--map", help="With claims: only the map of where each of them holds.")
+    ] = False,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
     """Run what a figure of the DLPM paper lacks, then draw it.
 
-    Or judge all claims of the paper. Runs that are finished are never run again, also after a
-    crash or Ctrl-C.
+    Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
+    again, also after a crash or Ctrl-C.
     """
     if figure not in (*FIGURES, ALL, CLAIMS):
         raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS))
     suffixes = read_formats(formats)
+    if on_map:
+        if figure != CLAIMS:
+            raise UsageError(f"--map: is of claims, not of {figure}")
+        draw_claims_map(
+            result_dir / f"{MAP}{QUICK if quick else ''}",
+            MapFiles(output_dir, claims_dir, suffixes),
+            quick=quick,
+            show=not disable_tqdm,
+        )
+        return
     if figure != CLAIMS:
         check_drawable()
     names = list(FIGURES) if figure in (ALL, CLAIMS) else [figure]

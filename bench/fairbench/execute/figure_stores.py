@@ -1,16 +1,38 @@
-"""The runs behind a figure of the paper: a bundled sweep of the same name, kept in its store."""
+"""The runs behind a figure of the paper: a sweep kept in a store of its name."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from fairbench.config.sweep import overridden, read_sweep
+from fairbench.config.sweep import Sweep, overridden, read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
 from fairbench.execute.outcomes import FailedPoint
-from fairbench.execute.sweep_jobs import jobs_left, run_jobs
+from fairbench.execute.sweep_jobs import Job, jobs_left, run_jobs
 from fairbench.results.sweep_store import SweepStore
+
+SECONDS_PER_REQUEST = 1e-4  # of a processor, about, in the bundled workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """What a store still lacks of ``points`` runs."""
+
+    store: SweepStore
+    points: int
+    jobs: Sequence[Job]
+
+    @property
+    def cpu_minutes(self) -> float:
+        """About how long it takes one processor, by the requests that are expected."""
+        return sum(job.requests for job in self.jobs) * SECONDS_PER_REQUEST / 60
+
+    def run(self, context: RunContext) -> list[FailedPoint]:
+        """Run it; who failed."""
+        return run_jobs(self.store, self.jobs, context)
 
 
 def fill_store(
@@ -22,12 +44,22 @@ def fill_store(
     """
     seeds = {"num_runs": 1} if quick else {}
     sweep = overridden(read_sweep(name), {}, name=folder.name, **seeds)
+    if folder.exists() and SweepStore(folder).sweep() != sweep:
+        raise UsageError(f"{folder}: holds another sweep; move it away or use --result-dir")
+    return filling(sweep, folder).run(context)
+
+
+def filling(sweep: Sweep, folder: Path) -> Filling:
+    """What the store in a folder lacks of a sweep; it is made where there is none.
+
+    What an earlier form of the sweep ran, and this one has too, is not run again.
+    """
     specs = points(sweep)
     if not folder.exists():
         store = SweepStore.create(folder.parent, sweep, specs)
     else:
         store = SweepStore(folder)
-        if store.sweep() != sweep:
-            raise UsageError(f"{folder}: holds another sweep; move it away or use --result-dir")
+        store.sweep()  # raises for what is no store
+        store.extend(sweep, specs)
         store.discard_partial()
-    return run_jobs(store, jobs_left(store, specs, with_alone=False), context)
+    return Filling(store, len(specs), jobs_left(store, specs, with_alone=False))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,8 +17,6 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
 
 P = TypeVar("P")
-
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 def param_names(params_class: type) -> list[str]:
@@ -41,12 +40,11 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     check_names(owner, params_class, values)
     try:
         # By way of JSON, where strict still takes an array for a tuple.
-        made: P = _adapter(params_class).validate_json(json.dumps(values), strict=True)
+        return _adapter(params_class).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise UsageError(explain(error, owner)) from None
     except TypeError:
         raise UsageError(f"settings of {owner}: dates and times are not allowed") from None
-    return made
 
 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
@@ -68,8 +66,6 @@ def as_settings(owner: str, params: Any) -> dict[str, Any]:
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
 
 
-def _adapter(params_class: type) -> TypeAdapter[Any]:
-    """Made once a class: that takes milliseconds."""
-    if params_class not in _ADAPTERS:
-        _ADAPTERS[params_class] = TypeAdapter(params_class)
-    return _ADAPTERS[params_class]
+@lru_cache(maxsize=256)
+def _adapter(params_class: type[P]) -> TypeAdapter[P]:
+    return TypeAdapter(params_class)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 
 class Verdict(StrEnum):
@@ -15,13 +15,21 @@ class Verdict(StrEnum):
     DIRECTION_ONLY = "direction only"
     NOT_REPRODUCED = "not reproduced"
     CONTRADICTED = "contradicted"
+    NOT_TESTABLE = "not testable"
 
 
-class Finding(NamedTuple):
-    """Our numbers in words, and what they say of the claim."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Our numbers in words, and what they say of the claim.
+
+    ``verdict`` is by the paper's own measure, ``beside`` by others. ``elsewhere`` says by measure
+    in which places the claim does not hold.
+    """
 
     ours: str
     verdict: Verdict
+    beside: Mapping[str, Verdict] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +52,8 @@ class Claim:
 def verdict(*, shape: bool, quantity: bool = True, opposite: bool = False) -> Verdict:
     """The verdict on a claim.
 
-    ``shape`` is whether order or sign hold everywhere they should, ``quantity`` whether the number
-    is in its band, and ``opposite`` whether the reverse holds, which excludes ``shape``.
+    ``shape`` is whether order or sign hold where they should, ``quantity`` whether the number is in
+    its band, and ``opposite`` whether the reverse holds, which excludes ``shape``.
     """
     assert not (shape and opposite)
     if opposite:

@@ -1,12 +1,20 @@
-"""Cells of figure 7 compared with each other, place by place."""
+"""Places of a figure, and what was run at each: summaries by scheduler and seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from math import nan
+from statistics import fmean
 from typing import NamedTuple
 
-from fairbench.figures.values import mean_of, value_of
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison import SchedulerResults
+from fairbench.results.store import Summary
+
+BySeed = Mapping[int, Summary]
+"""The runs of one experiment, by seed."""
+At = Mapping[str, BySeed]
+"""What was run at one place, by scheduler, or by what else is compared there."""
 
 
 class Place(NamedTuple):
@@ -20,54 +28,34 @@ class Place(NamedTuple):
         return f"{self.workload} {self.scenario} at {self.dp}"
 
 
-class Ratio(NamedTuple):
-    """One scheduler's metric over another's; ``at_least`` if the first is only a lower bound."""
-
-    place: Place
-    value: float
-    at_least: bool = False
-
-    def __str__(self) -> str:
-        return f"{'>' if self.at_least else ''}{self.value:.2f}x ({self.place})"
+def by_seed(cell: SchedulerResults) -> BySeed:
+    """The summaries of a cell's runs."""
+    return {one.summary["seed"]: one.summary for one in cell.runs}
 
 
-def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, Mapping[str, SchedulerResults]]:
-    """The cells of each place, by scheduler."""
-    found: dict[Place, dict[str, SchedulerResults]] = {}
+def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
+    """What was run at each place, by scheduler."""
+    found: dict[Place, dict[str, BySeed]] = {}
     for cell in cells:
         summary = cell.combined
         place = Place(summary["workload"], summary["scenario"], summary["dp"])
-        found.setdefault(place, {})[summary["scheduler"]] = cell
+        found.setdefault(place, {})[summary["scheduler"]] = by_seed(cell)
     return found
 
 
-def ratios(cells: Iterable[SchedulerResults], metric: str, above: str, below: str) -> list[Ratio]:
-    """``above``'s metric over ``below``'s wherever both are known; ``below``'s must be exact."""
-    found = []
-    for place, by_scheduler in by_place(cells).items():
-        if not {above, below} <= set(by_scheduler):
-            continue
-        upper = value_of(by_scheduler[above], metric)
-        lower = value_of(by_scheduler[below], metric)
-        if upper and lower and lower.mean > 0 and not lower.at_least:
-            found.append(Ratio(place, upper.mean / lower.mean, upper.at_least))
-    return found
+def mean_over(runs: BySeed, metric: str) -> float:
+    """The mean of a metric over the seeds that define it, NaN if none does."""
+    known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
+    return fmean(known) if known else nan
 
 
-def largest(found: Sequence[Ratio]) -> Ratio:
-    """The largest ratio."""
-    return max(found, key=lambda ratio: ratio.value)
+def contended(runs: Iterable[BySeed]) -> bool:
+    """Whether in all of these runs clients competed: work waited nearly always, someone lacked it.
 
-
-def smallest(found: Sequence[Ratio]) -> Ratio:
-    """The smallest ratio."""
-    return min(found, key=lambda ratio: ratio.value)
-
-
-def indices(
-    at: Mapping[str, SchedulerResults], metric: str, names: Iterable[str]
-) -> list[float] | None:
-    """A metric of these schedulers at one place; None unless all of them define it."""
-    values = [mean_of(at[name], metric) for name in names if name in at]
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(list(names)) else None
+    Where that is not so, a rate is what was asked for, and a scheduler had nothing to decide.
+    """
+    return not any(
+        summary["demand_limited"] or summary["notes"].get("min_entitlement_ratio") == NOT_CONTENDED
+        for of in runs
+        for summary in of.values()
+    )

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
 from fairbench.figures.catalogue import write_rows
-from fairbench.figures.claims import fairness, over_time, quanta, scaling, throughput
+from fairbench.figures.claims import (
+    conversations,
+    fairness,
+    mix,
+    quanta,
+    scaling,
+    throughput,
+    trees,
+)
 from fairbench.figures.claims.claim import Claim, Finding, Verdict
 from fairbench.figures.fig4 import Timings
 from fairbench.figures.provenance import provenance
@@ -17,11 +25,23 @@ CLAIMS: Sequence[Claim] = sorted(
     (
         *throughput.CLAIMS,
         *fairness.CLAIMS,
-        *over_time.CLAIMS,
+        *conversations.CLAIMS,
+        *trees.CLAIMS,
+        *mix.CLAIMS,
         *quanta.CLAIMS,
         *scaling.CLAIMS,
     ),
     key=lambda claim: claim.number,
+)
+
+RULE = (
+    "A place (workload, scenario and replicas) counts if clients competed there under every "
+    "scheduler compared: queues were not empty for more than 5% of the window, and someone was "
+    "short of service. A claim holds in a place if the 95% interval of the difference, paired by "
+    "seed, lies on its side, is reversed if it lies on the other, and cannot be told otherwise, "
+    "which counts for neither (of one seed the difference alone decides). The shape is there if it "
+    "holds in four fifths of the places. Verdicts in brackets are by other measures than the "
+    "paper's. Where claims do not hold, or nothing was contended:"
 )
 
 
@@ -53,15 +73,24 @@ def _basis(source: Any) -> str:
 
 
 def claims_markdown(judged: Sequence[Judged]) -> str:
-    """The table, and under it what each figure's numbers are of."""
+    """The table; under it how a place is judged, where claims do not hold, and provenance."""
     lines = [
         "| # | claim | paper | here | verdict |",
         "|--:|---|---|---|---|",
         *(
-            f"| {claim.number} | {claim.text} ({claim.source}) | {claim.paper} | {finding.ours} | "
-            f"**{finding.verdict}**{': ' if one.cause else ''}{one.cause} |"
+            f"| {claim.number} | {claim.text} ({claim.source}) | {claim.paper} | "
+            f"{one.finding.ours} | **{one.finding.verdict}**{_beside(one.finding)}"
+            f"{': ' if one.cause else ''}{one.cause} |"
             for one in judged
-            for claim, finding in [(one.claim, one.finding)]
+            for claim in [one.claim]
+        ),
+        "",
+        RULE,
+        "",
+        *(
+            f"- {one.claim.number}, {name}: {places}"
+            for one in judged
+            for name, places in one.finding.elsewhere.items()
         ),
         "",
         *(
@@ -70,6 +99,12 @@ def claims_markdown(judged: Sequence[Judged]) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _beside(finding: Finding) -> str:
+    if not finding.beside:
+        return ""
+    return f" ({'; '.join(f'{name}: {made}' for name, made in finding.beside.items())})"
 
 
 def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
@@ -83,6 +118,8 @@ def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
             "paper": one.claim.paper,
             "ours": one.finding.ours,
             "verdict": str(one.finding.verdict),
+            "beside": "; ".join(f"{name}: {made}" for name, made in one.finding.beside.items()),
+            "elsewhere": "; ".join(f"{a}: {b}" for a, b in one.finding.elsewhere.items()),
             "cause": one.cause,
             "figure": one.claim.figure,
             "basis": one.basis,

@@ -1,0 +1,72 @@
+"""``fairbench reproduce claims --map``: where each claim holds, one setting at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from fairbench.cli.progress import shown_progress
+from fairbench.errors import RunFailed
+from fairbench.execute.context import run_context
+from fairbench.execute.figure_stores import filling
+from fairbench.figures.catalogue import check_drawable
+from fairbench.figures.claims.map_picture import draw_maps
+from fairbench.figures.claims.map_points import (
+    CELLS,
+    MAPPED,
+    QUICK_CELLS,
+    QUICK_SEEDS,
+    SEEDS,
+    Chart,
+)
+from fairbench.figures.claims.map_table import NAME, write_map
+from fairbench.figures.claims.table import CLAIMS
+from fairbench.figures.provenance import provenance
+from fairbench.results.comparison import compare_sweep
+
+MAP = NAME  # the folder of its runs
+
+
+class MapFiles(NamedTuple):
+    """Where pictures and tables go, and the pictures' formats."""
+
+    pictures: Path
+    tables: Path
+    formats: Sequence[str]
+
+
+def draw_claims_map(
+    folder: Path, files: MapFiles, *, quick: bool, show: bool, chart: Chart | None = None
+) -> None:
+    """Run what the store of the map lacks, then draw and tabulate it.
+
+    Raises RunFailed if points failed, after the rest is drawn; Interrupted when interrupted.
+    """
+    check_drawable()
+    if chart is None:
+        chart = Chart.of(*((QUICK_CELLS, QUICK_SEEDS) if quick else (CELLS, SEEDS)))
+    left = filling(chart.sweep(folder.name), folder)
+    typer.echo(
+        f"{left.points} points, {len(left.jobs)} of them to run: about {left.cpu_minutes:.0f} "
+        "minutes of one processor",
+        err=True,
+    )
+    with run_context(shown_progress(show)) as context:
+        failures = left.run(context)
+        if context.interrupted():
+            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    for failure in failures:
+        typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+    readings = chart.readings(left.store.finished())
+    basis = provenance(compare_sweep(folder))
+    titles = {claim.number: claim.text for claim in CLAIMS}
+    for path in (
+        *draw_maps(MAPPED, titles, readings, basis, files.pictures, files.formats),
+        *write_map(readings, titles, basis, files.tables),
+    ):
+        typer.echo(path)
+    if failures:
+        raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")

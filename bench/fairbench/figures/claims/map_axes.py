@@ -1,0 +1,115 @@
+"""The axes of the map of claims: one setting at a time, round the default of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.sweep import make_sweep
+from fairbench.config.sweep_points import points
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.engine_limits import engine_limits
+from fairbench.hardware.engine_params import EngineParams
+
+Draft = Mapping[str, Any]
+"""The keys of an experiment, before defaults; settings as ``NAME.PARAM``."""
+
+POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
+QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"
+AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
+
+POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
+RUNNING_LIMITS = (2048, 128, 32)
+LOADS = {"x 2": 2.0}
+QUANTA = {"x 0.1": 0.1, "x 10": 10.0, "x 100": 100.0}  # three decades, with the default
+PROFILES = (
+    "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
+    "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
+)
+
+
+class Step(NamedTuple):
+    """A value on an axis: what to call it, and the keys that differ from the default."""
+
+    axis: str
+    label: str
+    changes: Draft
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the cell as it is."""
+        return not self.changes
+
+
+def spec_of(draft: Draft) -> ExperimentSpec:
+    """The experiment of the first seed. Raises UsageError if it is impossible."""
+    return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
+
+
+def steps_round(cell: Draft) -> list[Step]:
+    """Every value of every axis of a cell, axis by axis; the default is one of each.
+
+    It is what the cell resolves to, between the others by size where it is none of them.
+    """
+    spec = spec_of({**cell, "scheduler": "d2lpm"})
+    rate = spec.request_rate or spec.workload.scenario(spec.scenario).rate * spec.dp
+    return [
+        *_multiples(POOL, "engine.max_total_tokens", _pool_tokens(spec), POOL_PARTS),
+        *_values(RUNNING, "engine.max_running_requests", _running(spec), RUNNING_LIMITS),
+        *_multiples(LOAD, "request_rate", rate, LOADS),
+        *_multiples(QUANTUM, "dlpm.quantum", spec.settings["dlpm.quantum"], QUANTA),
+        *_multiples(
+            WORKER_QUANTUM,
+            "d2lpm.worker_quantum",
+            spec.settings["d2lpm.worker_quantum"],
+            QUANTA,
+        ),
+        *_profiles(spec),
+    ]
+
+
+def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
+    """Multiples of the default, and the default where it belongs by size."""
+    whole = isinstance(default, int)
+    found = [
+        (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
+        for label, factor in by.items()
+    ]
+    falling = all(factor < 1 for factor in by.values())
+    label = "1" if falling else "x 1"
+    ordered = sorted([*found, (1.0, Step(axis, label, {}))], key=lambda one: one[0])
+    return [step for _, step in (reversed(ordered) if falling else ordered)]
+
+
+def _values(axis: str, key: str, default: int, values: Sequence[int]) -> list[Step]:
+    """These values and the default, the largest first."""
+    return [
+        Step(axis, f"{value:,}", {} if value == default else {key: value})
+        for value in sorted({*values, default}, reverse=True)
+    ]
+
+
+def _profiles(spec: ExperimentSpec) -> list[Step]:
+    """The cell's own profile and the others of its GPU and model."""
+    machine = spec.gpu.rpartition("/")[0]
+    names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
+    return [
+        Step(PROFILE, name.rpartition("/")[2], {} if name == spec.gpu else {"gpu": name})
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _pool_tokens(spec: ExperimentSpec) -> int:
+    return engine_limits(_params(spec), load_profile(spec.gpu)).pool_tokens
+
+
+def _running(spec: ExperimentSpec) -> int:
+    return _params(spec).max_running_requests
+
+
+def _params(spec: ExperimentSpec) -> EngineParams:
+    prefix = "engine."
+    return EngineParams(
+        **{k.removeprefix(prefix): v for k, v in spec.settings.items() if k.startswith(prefix)}
+    )

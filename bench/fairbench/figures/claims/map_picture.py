@@ -1,0 +1,142 @@
+"""A picture of a claim on the map: a row of panels a cell, a column an axis, a line a measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairbench.errors import UsageError
+from fairbench.figures.claims.map_axes import AXES
+from fairbench.figures.claims.map_points import Mapped, Reading
+from fairbench.figures.claims.map_table import NAME
+from fairbench.figures.claims.pairs import Outcome, Pair
+from fairbench.figures.style import caption, log_y, panels, paper_style, save
+from fairbench.report.palette import SERIES, Swatch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LEGEND = (
+    "The dotted line is where the claim's sign flips: it holds above. Bars are 95% intervals of "
+    "the paired difference, open marks cells that are not contended, arrows bounds. The shaded "
+    "value is the default."
+)
+
+
+def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
+    """The figure of one claim; ``readings`` may be of others too."""
+    names = {pair.name for pair in claim.lines}
+    mine = [r for r in readings if r.claim == claim.number and r.measure.name in names]
+    places = list(dict.fromkeys(one.place for one in mine))
+    axes = [axis for axis in AXES if any(one.step.axis == axis for one in mine)]
+    figure, grid = panels(
+        len(places), len(axes), 1.0 + 1.55 * len(axes), 1.3 + 1.35 * len(places), sharey="row"
+    )
+    for row, place in zip(grid, places, strict=True):
+        for panel, axis in zip(row, axes, strict=True):
+            _panel(panel, claim.lines, [r for r in mine if (r.place, r.step.axis) == (place, axis)])
+        row[0].set_ylabel(f"{place}\n{_unit(claim.lines[0])}", fontsize=7)
+    for panel, axis in zip(grid[-1], axes, strict=True):
+        panel.set_xlabel(axis, fontsize=8)
+    caption(figure, title, f"{LEGEND} {basis}.", grid[0][0], columns=3)
+    return figure
+
+
+def _unit(pair: Pair) -> str:
+    return "ratio" if pair.is_ratio else "difference"
+
+
+def _panel(axes: Axes, lines: Sequence[Pair], readings: Sequence[Reading]) -> None:
+    labels = list(dict.fromkeys(one.step.label for one in readings))
+    ticks = range(len(labels))
+    for one in readings:
+        if one.step.is_default:
+            at = labels.index(one.step.label)
+            axes.axvspan(at - 0.35, at + 0.35, color="0.9", zorder=0, linewidth=0)
+    for number, pair in enumerate(lines):
+        shift = 0.5 * ((number + 0.5) / len(lines) - 0.5)
+        of = {one.step.label: one for one in readings if one.measure.name == pair.name}
+        _line(axes, SERIES[number % len(SERIES)], pair, labels, of, shift)
+    axes.axhline(lines[0].flip, color="0.2", linestyle=":", linewidth=1.0, zorder=1)
+    if lines[0].is_ratio:
+        log_y(axes)
+    axes.set_xticks(list(ticks), labels, fontsize=6, rotation=0 if len(labels) < 4 else 30)
+    axes.tick_params(axis="y", labelsize=6)
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+    axes.grid(visible=False, axis="x")
+
+
+def _line(
+    axes: Axes,
+    swatch: Swatch,
+    pair: Pair,
+    labels: Sequence[str],
+    readings: Mapping[str, Reading],
+    shift: float,
+) -> None:
+    """One measure over an axis, a little beside the others so that intervals stay apart."""
+    known = {
+        labels.index(label) + shift: one.seen
+        for label, one in readings.items()
+        if one.seen.value is not None
+    }
+    values = {at: seen.value or 0.0 for at, seen in known.items()}
+    axes.plot(
+        list(values), list(values.values()), color=swatch.colour, linewidth=0.8, alpha=0.7,
+        linestyle=(0.0, swatch.dashes) if swatch.dashes else "-",
+    )  # fmt: skip
+    for at, seen in known.items():
+        value = values[at]
+        below = value - (value if seen.low is None else seen.low)
+        above = (value if seen.high is None else seen.high) - value
+        axes.errorbar(
+            at, value, yerr=[[below], [above]],
+            color=swatch.colour, elinewidth=0.9, marker=swatch.marker, markersize=3.5,
+            markerfacecolor="white" if seen.outcome is Outcome.UNCONTENDED else swatch.colour,
+        )  # fmt: skip
+        if seen.bound:
+            _arrow(axes, at, value, up=seen.bound == ">", colour=swatch.colour)
+    axes.plot([], [], swatch.marker, color=swatch.colour, label=pair.name)
+
+
+def _arrow(axes: Axes, at: float, value: float, *, up: bool, colour: str) -> None:
+    axes.annotate(
+        "",
+        (at, value),
+        (0, 9 if up else -9),
+        textcoords="offset points",
+        arrowprops={"arrowstyle": "<-", "color": colour, "linewidth": 0.8},
+    )
+
+
+def draw_maps(
+    mapped: Sequence[Mapped],
+    titles: Mapping[int, str],
+    readings: Sequence[Reading],
+    basis: str,
+    output: Path,
+    formats: Sequence[str],
+) -> list[Path]:
+    """A picture of each claim that has readings, ``claims-map-N``; the files.
+
+    Raises UsageError if one cannot be written.
+    """
+    written = []
+    with paper_style():
+        for claim in mapped:
+            if not any(one.claim == claim.number for one in readings):
+                continue
+            title = f"Claim {claim.number}: {titles[claim.number]}"
+            pictures = [output / f"{NAME}-{claim.number}.{suffix}" for suffix in formats]
+            figure = draw_map(claim, title, readings, basis)
+            try:
+                output.mkdir(parents=True, exist_ok=True)
+                save(figure, pictures)
+            except OSError as error:
+                raise UsageError(
+                    f"output_dir {output}: cannot be written: {error.strerror}"
+                ) from None
+            written += pictures
+    return written

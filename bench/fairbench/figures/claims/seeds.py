@@ -1,0 +1,40 @@
+"""Judging seed by seed: a shape must be there in every seed, numbers are means over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from fairbench.figures.timeline import response_times
+from fairbench.metrics.records import Floats
+from fairbench.results.comparison import SchedulerResults
+from fairbench.results.store import StoredRun
+
+INTERVALS = 40
+
+Runs = Mapping[str, StoredRun]
+"""The runs of one seed, by scheduler."""
+Facts = TypeVar("Facts")
+
+
+def over_seeds(
+    cells: Sequence[SchedulerResults], facts: Callable[[Runs], Facts], names: Sequence[str]
+) -> list[Facts]:
+    """The facts of each seed in which all of these schedulers were run."""
+    runs: dict[int, dict[str, StoredRun]] = {}
+    for cell in cells:
+        for one in cell.runs:
+            runs.setdefault(one.summary["seed"], {})[cell.combined["scheduler"]] = one.run
+    return [facts(of) for _, of in sorted(runs.items()) if set(names) <= set(of)]
+
+
+def in_seeds(shapes: Sequence[bool]) -> str:
+    """In how many seeds the shape is there; "" of a single one."""
+    return f"; so in {sum(shapes)} of {len(shapes)} seeds" if len(shapes) > 1 else ""
+
+
+def responses(run: StoredRun, end_s: float) -> Floats:
+    """Mean response time of each client's requests in each interval of the arrivals."""
+    return response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
