@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from math import floor, log10
@@ -142,7 +143,7 @@ def main() -> None:
     with ProcessPoolExecutor(2) as pool:
         choices = []
         for choice in pool.map(choose, given.cells, [machine] * len(given.cells)):
-            print(*choice, flush=True)
+            sys.stdout.write(f"{choice}\n")
             choices.append(choice)
     own = "" if given.gpu == "a100" else f"-{given.gpu}"
     write(TABLES / f"default-loads{own}.csv", choices)

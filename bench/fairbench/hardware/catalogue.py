@@ -11,9 +11,8 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
 
-
 MEASURED = "/measured-sglang"
-"""How the id of a profile ends that was fitted to a server's measured runs, not to its operators."""
+"""How the id of a profile ends that was fitted to measured serving, not to single operators."""
 
 
 @cache

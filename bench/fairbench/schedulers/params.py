@@ -6,7 +6,7 @@ A part is anything with a frozen dataclass of parameters: a local scheduler, a r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -40,11 +40,12 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     check_names(owner, params_class, values)
     try:
         # By way of JSON, where strict still takes an array for a tuple.
-        return _adapter(params_class).validate_json(json.dumps(values), strict=True)
+        made: P = _adapter(params_class).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise UsageError(explain(error, owner)) from None
     except TypeError:
         raise UsageError(f"settings of {owner}: dates and times are not allowed") from None
+    return made
 
 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
@@ -67,5 +68,5 @@ def as_settings(owner: str, params: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _adapter(params_class: type[P]) -> TypeAdapter[P]:
+def _adapter(params_class: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(params_class)

@@ -53,7 +53,7 @@ def steps_round(cell: Draft) -> list[Step]:
     It is what the cell resolves to, between the others by size where it is none of them.
     """
     spec = spec_of({**cell, "scheduler": "d2lpm"})
-    rate = spec.request_rate or spec.workload.scenario(spec.scenario).rate * spec.dp
+    rate = spec.request_rate or spec.workload.scenario(spec.scenario).rate_on(spec.gpu) * spec.dp
     return [
         *_multiples(POOL, "engine.max_total_tokens", _pool_tokens(spec), POOL_PARTS),
         *_values(RUNNING, "engine.max_running_requests", _running(spec), RUNNING_LIMITS),
