@@ -48,7 +48,7 @@ def test_the_bundled_pools_are_the_shared_ones():
 @pytest.mark.parametrize(
     ("gpu", "model", "chosen"),
     [
-        ("a100", "llama-3.1-8b", "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"),
+        ("a100", "llama-3.1-8b", "a100-80gb/llama-3.1-8b/tp1/measured-sglang"),
         ("A100", "llama-3.2-3b", "a100-80gb/llama-3.2-3b/tp1/sglang-0.5.10"),
         ("h1", "llama-3.1-8b", "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14"),
         ("h200", "llama-2-7b", "h200-141gb/llama-2-7b/tp1/sglang-0.5.14"),

@@ -34,7 +34,7 @@ def test_what_else_differs_is_added_where_it_does():
         ({"num_programs": 4},), ({"clients": 9},), ({"workload": "judge", "clients": 9},)
     )
     assert first[0] == "chat s1 dp 1 clients=4 duration_s=default num_programs=4"
-    assert second[0] == "chat s1 dp 1 clients=9 duration_s=240.0 num_programs=default"
+    assert second[0] == "chat s1 dp 1 clients=9 duration_s=300.0 num_programs=default"
     assert third[0] == "judge s1 dp 1"
 
 

@@ -221,6 +221,21 @@ class TestSettings:
         assert "\n" not in str(raised.value)
 
 
+def test_a_machine_may_have_a_rate_of_its_own_and_the_longest_beginning_wins():
+    table = load_workload("tot").model_dump(mode="json", exclude_none=True)
+    table["scenarios"]["s1"] |= {"rate": 1.0, "rates": {"a10g": 0.5, "a10g-24gb/llama-3.2": 0.25}}
+    spec = WorkloadSpec.model_validate(table)
+
+    def rate(gpu, **flags):
+        plan = plan_clients(spec, "s1", dp=2, gpu=gpu, **flags)[1]
+        return plan.arrivals.rates[0].programs_per_s
+
+    assert rate("a100-80gb/llama-3.1-8b/tp1/x") == rate("") == 2.0
+    assert rate("a10g-24gb/llama-2-7b/tp1/x") == 1.0
+    assert rate("a10g-24gb/llama-3.2-3b/tp1/x") == 0.5
+    assert rate("a10g-24gb/llama-3.2-3b/tp1/x", request_rate=3.0) == 3.0
+
+
 class TestMix:
     """Clients that run programs of different kinds, at rates of their own."""
 
@@ -230,14 +245,14 @@ class TestMix:
             "chat", "chat", "tree-of-thought", "judge",
         ]  # fmt: skip
         rates = [p.arrivals.rates[0].programs_per_s for p in (talks, trees, judge)]
-        assert rates == pytest.approx([2.5, 0.22, 0.68])
+        assert rates == pytest.approx([2.68, 0.14, 1.24])
         assert trees.params == plans("tot")[1].params
         assert judge.params == plans("judge")[1].params
         assert talks.params == plans("chat")[0].params
 
     def test_a_given_rate_changes_all_of_them_alike(self):
-        rates = [p.arrivals.rates[0].programs_per_s for p in plans("mix", request_rate=2.5)]
-        assert rates == pytest.approx([2.5, 2.5, 0.22, 0.68])
+        rates = [p.arrivals.rates[0].programs_per_s for p in plans("mix", request_rate=2.68)]
+        assert rates == pytest.approx([2.68, 2.68, 0.14, 1.24])
 
     def test_its_programs_are_of_that_kind(self):
         *_, trees, judge = plans("mix", num_programs=1)

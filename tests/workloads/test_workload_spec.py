@@ -76,12 +76,16 @@ def test_latency_metrics():
     assert {name: load_workload(name).latency for name in own} == own
 
 
-def test_every_workload_sets_the_quanta():
+LIMITS = {"engine.max_running_requests", "vllm.max_num_seqs"}
+
+
+def test_every_workload_sets_the_quanta_and_the_running_limit():
     for name in workload_names():
         spec = load_workload(name)
         for scenario in spec.scenario_names:
             settings = spec.scheduler_settings(scenario)
-            assert set(settings) == {"dlpm.quantum", "d2lpm.worker_quantum"}
+            assert set(settings) == {"dlpm.quantum", "d2lpm.worker_quantum", *LIMITS}
+            assert len({settings[limit] for limit in LIMITS}) == 1
             assert 0 < settings["dlpm.quantum"] < settings["d2lpm.worker_quantum"]
 
 
@@ -128,7 +132,9 @@ def test_unknown_name():
         ("[params]", "[params", r"line 9"),
         ("rate_multiple = 2.0 }]", "", r"line 2\d"),
         ("clients = 2", "client = 2", r"key in the workload 'client'.*Did you mean 'clients'"),
-        ("rate = 1.0", "rates = 1.0", r"key in scenarios\.greedy 'rates'.*Did you mean 'rate'"),
+        ("rate = 1.0", "rat = 1.0", r"key in scenarios\.greedy 'rat'.*Did you mean 'rate'"),
+        ("rate = 1.0", "rate = 1.0\nrates = 2.0", r"scenarios\.greedy\.rates = 2\.0"),
+        ("rate = 1.0", "rate = 1.0\nrates = { h100 = 0.0 }", r"rates\.h100 = 0\.0"),
         ("rate_multiple", "rate_multipl", r"scenarios\.greedy\.misbehaving 'rate_multipl'.*mean"),
         ("branches = 2", "branchs = 2", r"parameter in params 'branchs'.*Did you mean 'branches'"),
         ("branches = 2\n", "", r"params\.branches: missing"),

@@ -206,15 +206,21 @@ def check_engine(
                 )
 
 
-def check_machine(backend: BackendConfig | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a setting of the machine, changed, that nothing would obey."""
+def check_machine(
+    backend: BackendConfig | None, settings: Mapping[str, Any], usual: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for a setting of the machine, changed, that nothing would obey.
+
+    Unchanged is also what is ``usual`` for the workload.
+    """
     if backend is None:
         return
     for part, params in MACHINE.items():
         default = params()
         for name, value in own_settings(part, settings).items():
             obeyed = part == ENGINE and name not in backend.disobeyed
-            if value != getattr(default, name) and not obeyed:
+            unchanged = value in (getattr(default, name), usual.get(f"{part}.{name}"))
+            if not unchanged and not obeyed:
                 raise UsageError(
                     f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
                 )

@@ -96,7 +96,8 @@ def _resolve(
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
     )
-    check_machine(backend, settings | resolved)
+    usual = workload.scheduler_settings(text_of(draft, "scenario"))
+    check_machine(backend, settings | resolved, usual)
     check_engine(backend, engine := engine_of(draft), settings)
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, weights_of(file), assignments)
