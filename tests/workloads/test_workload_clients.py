@@ -245,14 +245,14 @@ class TestMix:
             "chat", "chat", "tree-of-thought", "judge",
         ]  # fmt: skip
         rates = [p.arrivals.rates[0].programs_per_s for p in (talks, trees, judge)]
-        assert rates == pytest.approx([2.68, 0.14, 1.24])
+        assert rates == pytest.approx([2.72, 0.14, 1.24])
         assert trees.params == plans("tot")[1].params
         assert judge.params == plans("judge")[1].params
         assert talks.params == plans("chat")[0].params
 
     def test_a_given_rate_changes_all_of_them_alike(self):
-        rates = [p.arrivals.rates[0].programs_per_s for p in plans("mix", request_rate=2.68)]
-        assert rates == pytest.approx([2.68, 2.68, 0.14, 1.24])
+        rates = [p.arrivals.rates[0].programs_per_s for p in plans("mix", request_rate=2.72)]
+        assert rates == pytest.approx([2.72, 2.72, 0.14, 1.24])
 
     def test_its_programs_are_of_that_kind(self):
         *_, trees, judge = plans("mix", num_programs=1)

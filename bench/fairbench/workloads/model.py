@@ -75,7 +75,7 @@ class Scenario(_Table):
 
     description: str = ""
     rate: Positive
-    rates: dict[str, Positive] = {}
+    rates: dict[str, Positive] | None = None
     params: dict[str, Value] = {}
     settings: dict[str, Value] = {}
     # Strict would refuse a TOML array for a tuple.
@@ -84,8 +84,9 @@ class Scenario(_Table):
 
     def rate_on(self, profile_id: str) -> float:
         """The rate on the machine of a timing profile: that of the longest beginning, or usual."""
-        beginnings = [start for start in self.rates if profile_id.startswith(start)]
-        return self.rates[max(beginnings, key=len)] if beginnings else self.rate
+        own = self.rates or {}
+        beginnings = [start for start in own if profile_id.startswith(start)]
+        return own[max(beginnings, key=len)] if beginnings else self.rate
 
 
 class Arrivals(_Table):
