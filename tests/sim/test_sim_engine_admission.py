@@ -6,8 +6,11 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 import pytest
 from sim_helpers import US, Home, Spy, SpyLPM, prompt
 
-from fairbench.core import Segment
-from fairbench.sim.sequence import NEVER, REFUSED
+from fairbench.core import Request, Segment
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.sglang.admission import PrefillPass
+from fairbench.sim.sequence import NEVER, REFUSED, Sequence
 
 
 def test_prefill_comes_first_and_decode_waits():
@@ -305,3 +308,19 @@ def test_under_other_policies_the_head_of_the_queue_is_touched_every_32nd_pass()
         waiting.touch_head = spy
         home.run()
         assert touches == expected
+
+
+@pytest.mark.parametrize(
+    ("reserved", "tokens", "last"), [(10.0, 40, True), (70.5, 29, False), (100.5, 40, True)]
+)
+def test_a_continued_chunk_is_cut_to_the_memory_that_is_left_if_there_is_any(
+    reserved, tokens, last
+):
+    """40 tokens to go, chunks of 50, and 90, 29.5 or no tokens left; none is ignored."""
+    attempt = PrefillPass(KVCache(100), reserved, 8192, 50)
+    text = prompt("p", 80)
+    sequence = Sequence(Request(0, "x", 0, 0, text, 80, 5), Segment("out", 5), 0, lambda _: None)
+    sequence.filled = 40
+    attempt.continue_chunk(sequence)
+    assert attempt.admitted == [Prefill(sequence, 40, tokens, first=False, last=last)]
+    assert attempt.chunked is (None if last else sequence)

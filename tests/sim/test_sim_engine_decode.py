@@ -48,6 +48,14 @@ def retraction():
 RETRACTED_US = 2300 + 35 * 1020
 
 
+def test_the_ratio_of_a_retraction_ends_when_the_worker_is_idle():
+    home = retraction()
+    home.run(until_ps=RETRACTED_US * US)
+    assert ratio(home) == 1.0  # (36 made + 20) / (40 allowed + 1), and never above 1
+    home.run()
+    assert ratio(home) == 0.7
+
+
 def test_of_equal_outputs_the_longer_input_is_retracted():
     home = retraction()
     home.run(until_ps=RETRACTED_US * US)

@@ -266,3 +266,14 @@ def test_all_requests_end_and_the_pool_never_overflows(arrivals, pool, fair):
     assert len(server.done) == len(arrivals)
     assert all(s.status == FINISHED and s.produced == s.output.length for s in server.sent)
     assert all(s.arrival_ps <= s.admitted_ps < s.first_token_ps <= s.finish_ps for s in server.sent)
+
+
+def test_the_last_token_of_a_running_request_needs_no_memory():
+    """It has made 1 of 5: three more tokens to hold, which makes 14. Then the new one holds its
+    prompt, the token of its prefill and three more: 14 + 14.
+    """
+    batch, running = RunningBatch(), make(0, 10, 5)
+    running.produced = 1
+    batch.join(running)
+    fits = [FitTest(batch, LightLLMLimits(pool)).try_add(make(1, 10, 6)) for pool in (28, 29)]
+    assert fits == [False, True]

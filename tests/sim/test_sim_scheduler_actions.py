@@ -3,10 +3,12 @@
 import pytest
 from sim_helpers import PLAIN, US, Home
 
-from fairbench.core import PS_PER_S
+from fairbench.core import PS_PER_S, Segment
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.costs import ProfileCosts
+from fairbench.sim.news import eviction_news
 from fairbench.sim.sequence import FINISHED
 
 
@@ -259,3 +261,21 @@ def test_an_idle_worker_is_woken_once_however_many_wait():
     home.run()
     assert all(one.status == FINISHED for one in home.sent)
     assert len(policy.heard) <= 20 + 11
+
+
+def test_news_of_an_eviction_is_late():
+    """Evicted at 5 ps, told at 5 + 7; what comes at that instant is heard in order."""
+    clock, heard = Clock(), []
+
+    class Hears:
+        def on_evict(self, prefix, tokens, worker, now_s):
+            heard.append((prefix, tokens, worker, round(now_s * PS_PER_S)))
+
+    evicted = eviction_news(clock, Hears(), 3, 7)
+    clock.at(5, ARRIVE, 0, lambda: [evicted((Segment("a", size),), size) for size in (4, 9)])
+    while (due_ps := clock.next_ps()) is not None and due_ps < 12:
+        clock.step()
+    assert heard == []
+    clock.step()
+    clock.step()
+    assert heard == [((Segment("a", 4),), 4, 3, 12), ((Segment("a", 9),), 9, 3, 12)]

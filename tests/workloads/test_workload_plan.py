@@ -56,6 +56,12 @@ def test_clients_and_seeds_differ():
     assert [t for t, _ in programs(one, seed=0)] != [t for t, _ in programs(one, seed=1)]
 
 
+def test_clients_of_one_kind_send_programs_of_their_own():
+    calm = plan_clients(load_workload("tot"), "none", num_programs=4)
+    first, second, third = ([p.demand for _, p in programs(plan)] for plan in calm)
+    assert not any(len({*demands}) == 1 for demands in zip(first, second, third, strict=True))
+
+
 def test_streams_are_lazy():
     plan = plans(num_programs=10**9)[1]
     assert len(list(islice(program_stream(plan, seed=0), 3))) == 3

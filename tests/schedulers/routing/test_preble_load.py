@@ -1,0 +1,17 @@
+"""Preble's estimate of a GPU's load, by hand."""
+
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
+from fairbench.schedulers.routing.preble_tree import PrebleTree
+
+
+def test_outputs_older_than_the_window_set_no_decode_times():
+    """1 ms an output token, a window of 10 s, 5 tokens where nothing was seen."""
+    window = GpuWindow(10.0, TimeModel(0.0, 0.0, 0, 0.0, 0.0, 1.0), 5.0)
+    window.finish(1.0, 100)
+    window.finish(4.0, 20)
+    window.assign(8.0, 0, PrebleTree().root)
+    loads = []
+    for now_s in (8.0, 10.9, 11.0, 14.0):
+        window.expire(now_s)
+        loads.append(window.load_us)
+    assert loads == [60_000, 60_000, 20_000, 5_000]
