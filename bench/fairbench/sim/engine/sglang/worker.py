@@ -22,6 +22,7 @@ from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
+from fairbench.sim.engine.sglang.pass_interval import PassInterval
 from fairbench.sim.engine.sglang.retraction import Retraction
 from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
@@ -49,7 +50,8 @@ class Worker:
         self.limits = limits
         self.cache = cache
         self.batch = RunningBatch()
-        self.waiting = WaitingQueue(cache, scheduler.cache_aware)
+        in_batch = limits.in_batch_prefix_caching
+        self.waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch)
         self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
         self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
@@ -57,6 +59,7 @@ class Worker:
         self._profile = profile
         self._log = log
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
+        self._passes = PassInterval(limits.num_continuous_decode_steps)
         self._batch_is_full = False  # no pass until a request leaves, unless one may preempt
         self._preempts = scheduler.preempts
         self._chunked: Sequence | None = None
@@ -211,6 +214,8 @@ class Worker:
     # Prefill.
 
     def _start_prefill(self) -> bool:
+        if not self._passes.is_due(self.batch.steps, decoding=bool(self.batch.sequences)):
+            return False
         if self._chunked is None:
             if not len(self.waiting):
                 return False
@@ -297,10 +302,10 @@ class Worker:
         if size > cache.free:
             cache.evict(size - cache.free)
         steps = min(batch.steps_to_finish(), cache.free // size)
-        if self.limits.step_by_step or (
-            len(self.waiting) and (self._preempts or not self._batch_is_full)
-        ):
+        if self.limits.step_by_step:
             steps = 1
+        elif len(self.waiting) and (self._preempts or not self._batch_is_full):
+            steps = min(steps, self._passes.left(batch.steps))
         # Each token once, with those that this step makes room for.
         held = cache.capacity - cache.free - cache.evictable + size
         first_ps = self._profile.decode_ps(size, batch.context_tokens)
