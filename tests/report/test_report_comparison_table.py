@@ -92,6 +92,13 @@ def test_demand_limited_places_are_marked(tmp_path):
     assert "~" not in comparison_text(cells(tmp_path / "other", lpm={}))
 
 
+def test_a_hidden_backlog_is_named(tmp_path):
+    hidden = {"queue_empty_share": 0.8, "lone_tpot_ratio": 9.0}
+    text = " ".join(comparison_text(cells(tmp_path, lpm={}, vtc=hidden)).split())
+    assert "Hidden backlog in chat s1 dp 1 vtc: requests share the GPU by number" in text
+    assert "idden" not in comparison_text(cells(tmp_path / "other", lpm={}))
+
+
 def test_simulated_and_measured_are_told_apart(tmp_path):
     assert comparison_text(cells(tmp_path / "1", lpm={})).startswith(
         "simulated on gpu/model/tp1/x, seed 0\n"

@@ -45,6 +45,10 @@ def test_a_run_in_which_all_is_well_warns_of_nothing():
         ({"victim_p95_s": 100.5, "victim_n": 299}, "The window (100 s) is shorter than the P95"),
         ({"victim_n": 59}, "A P95 is of 59 latencies only; it needs about 60."),
         ({"demand_limited": True, "queue_empty_share": 0.4}, "queues were empty 40.0%"),
+        (
+            {"queue_empty_share": 0.51, "lone_tpot_ratio": 4.1},
+            "Backlog hidden: queues",
+        ),
         ({"max_service_gap": 50.5}, "above the bound"),
     ],
 )
@@ -62,6 +66,19 @@ def test_who_has_too_few_for_a_p99_is_judged_by_the_p95(n):
 def test_a_summary_from_before_the_p95_keeps_its_p99_and_the_warning():
     old = {key: value for key, value in FINE.items() if key != "victim_p95_s"} | {"victim_n": 120}
     assert list(run_warnings(old)) == ["A P99 is of 120 latencies only; it needs about 300."]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"queue_empty_share": 0.5, "lone_tpot_ratio": 9.0},
+        {"queue_empty_share": 0.9, "lone_tpot_ratio": 4.0},
+        {"queue_empty_share": 0.9, "lone_tpot_ratio": None},
+        {"queue_empty_share": None, "lone_tpot_ratio": 9.0},
+    ],
+)
+def test_a_queue_or_fast_tokens_or_no_profile_hide_no_backlog(changes):
+    assert list(run_warnings({**FINE, **changes})) == []
 
 
 def test_what_is_undefined_or_unknown_is_no_trouble():
@@ -84,6 +101,7 @@ def test_a_lower_bound_is_written_as_one():
         ({"victim_p99_s": 100.5}, "have a window shorter than the P99"),
         ({"victim_p95_s": 100.5, "victim_n": 60}, "have a window shorter than the P95"),
         ({"victim_n": 59}, "have a P95 of fewer than 60 latencies"),
+        ({"queue_empty_share": 0.51, "lone_tpot_ratio": 4.1}, "hide their backlog"),
         ({"max_service_gap": 50.5}, "have a service gap above the bound"),
     ],
 )

@@ -248,6 +248,10 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
             "(limited by demand: queues empty 25.0% of the time)",
         ),
         ({"latency": "ttft"}, "to the first token"),
+        (
+            {"queue_empty_share": 0.9, "lone_tpot_ratio": 12.0},
+            "backlog hidden: queues were empty 90.0% of the window, but a token took 12.0 times",
+        ),
         ({"latency": "program", "think_time": True}, "for a program, think time included"),
         ({"latency": "program", "think_time": False}, "for a program, without think time"),
         (

@@ -30,7 +30,12 @@ MANAGED_ARGS = frozenset(
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
 )
 # Engine settings that SGLang has no flag for.
-ENGINE_ONLY = ("full_reservation", "step_by_step")
+ENGINE_ONLY = (
+    "full_reservation",
+    "step_by_step",
+    "num_continuous_decode_steps",
+    "in_batch_prefix_caching",
+)
 
 # Emulated seconds in a real one: with more or fewer, times are no longer numbers that make sense.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6

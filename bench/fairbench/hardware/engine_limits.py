@@ -19,6 +19,8 @@ class EngineLimits:
     schedule_conservativeness: float = 1.0
     full_reservation: bool = False
     step_by_step: bool = False
+    num_continuous_decode_steps: int = 1
+    in_batch_prefix_caching: bool = True
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
@@ -38,4 +40,6 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         schedule_conservativeness=params.schedule_conservativeness,
         full_reservation=params.full_reservation,
         step_by_step=params.step_by_step,
+        num_continuous_decode_steps=params.num_continuous_decode_steps or 1,
+        in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
     )

@@ -18,6 +18,9 @@ class EngineParams:
     limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does):
     admission reserves every output token, nothing is ever retracted. ``step_by_step`` advances
     one decode step at a time instead of in closed form; the records are the same.
+    ``num_continuous_decode_steps``: an admission pass is made after so many, by default after each
+    (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts requests whose prefix one
+    ahead of them is about to compute last, as SGLang does since December 2024 (PR #2442).
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -28,3 +31,5 @@ class EngineParams:
     max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0
     full_reservation: bool = False
     step_by_step: bool = False
+    num_continuous_decode_steps: Annotated[int, Ge(1), Le(10_000)] | None = None
+    in_batch_prefix_caching: bool | None = None

@@ -163,6 +163,13 @@ class FitLimits(NamedTuple):
     context_tokens: int | None
 
 
+class LoneStep(NamedTuple):
+    """What a decode step takes with a single request: at no context, and more per token of it."""
+
+    step_s: float
+    context_token_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the tables do not say about a run.
@@ -170,7 +177,7 @@ class Facts:
     ``window`` is [end of warm-up, end of arrivals), ``horizon_s`` when the run ended,
     ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem that holds for router and
     local scheduler together, or None with ``bound_unavailable`` = why. ``fit`` is what the timing
-    profile was fitted to; None on real servers, or where nobody knows.
+    profile was fitted to, ``lone`` its decode step; None on real servers, or where nobody knows.
     """
 
     clients: tuple[Client, ...]
@@ -183,6 +190,7 @@ class Facts:
     bound: ServiceBound | None = None
     bound_unavailable: str = "this scheduler has no bound"
     fit: FitLimits | None = None
+    lone: LoneStep | None = None
 
     @property
     def client_weights(self) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console, Group, RenderableType
@@ -10,16 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import columns_of, fitting
+from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.tail import P99, shown_tail
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
-from fairbench.report.table import MAX_WIDTH, basis, printed
+from fairbench.report.table import MAX_WIDTH, NO_ORDER, basis, printed
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.intervals import METHOD
 
 LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others
 LIMITED = "~"
+MAX_NAMED = 4  # cells of which a remark is
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
     "Sharing: latency of the worst-off well-behaved client over its latency alone on 1/n of the "
@@ -66,6 +68,7 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     certain = CERTAIN if of_several_seeds(cells) else ""
     legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", certain=certain))]
     legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []
+    legend += [Text(line) for line in _hidden(cells)]
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
 
 
@@ -77,6 +80,18 @@ def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
     """Whether any cell is, so that there are intervals."""
     return any(len(cell.combined["seeds"]) > 1 for cell in cells)
+
+
+def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
+    """A line on the cells of which some run hides its backlog."""
+    names = [
+        f"{cell.place} {cell.scheduler}"
+        for cell in cells
+        if any(hides_backlog(one.summary) for one in cell.runs)
+    ]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    if names:
+        yield f"Hidden backlog in {', '.join(names[:MAX_NAMED])}{more}: {NO_ORDER}."
 
 
 def _any_limited(cells: Iterable[SchedulerResults]) -> bool:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE, columns_of
 from fairbench.metrics.fit_domain import WARN_ABOVE
+from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Display
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
@@ -19,6 +20,7 @@ from fairbench.report.numbers import latency, more_than, number, whole, with_uni
 from fairbench.results.store import Summary
 
 MAX_WIDTH = 100
+NO_ORDER = "requests share the GPU by number, no scheduler acts: limit running requests"
 
 
 def summary_text(
@@ -141,6 +143,8 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{number(summary['refused'])} refused"
         + (f", {number(summary['failed'])} failed" if summary["failed"] else ""),
     )
+    if hides_backlog(summary):
+        yield "backlog", hidden_backlog(summary)
     if is_extrapolated(summary):
         outside = written(summary, "outside_fit_ratio")
         yield "timing", f"{outside} of the busy time is outside what the profile was fitted to"
@@ -148,6 +152,15 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
         known = summary.get(column.key) is not None
         yield column.title, f"{value} {unit}" if known and unit else value
+
+
+def hidden_backlog(summary: Summary) -> str:
+    """That demand is above capacity although hardly anything waits, and what to do."""
+    empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
+    return (
+        f"hidden: queues were empty {empty} of the window, but a token took {slow} times as long "
+        f"as alone; {NO_ORDER}"
+    )
 
 
 def is_extrapolated(summary: Summary) -> bool:

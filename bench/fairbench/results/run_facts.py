@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from fairbench.config import ExperimentSpec
-from fairbench.core import ServiceBound
+from fairbench.core import PS_PER_S, ServiceBound
 from fairbench.hardware.catalogue import load_profile, profile_ids
-from fairbench.metrics.records import Client, Facts, FitLimits, Window
+from fairbench.metrics.records import Client, Facts, FitLimits, LoneStep, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
@@ -27,6 +27,7 @@ def run_facts(
     bound: ServiceBound | None,
     bound_unavailable: str,
     fit: FitLimits | None = None,
+    lone: LoneStep | None = None,
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
@@ -39,6 +40,7 @@ def run_facts(
         bound=bound,
         bound_unavailable=bound_unavailable,
         fit=fit,
+        lone=lone,
     )
 
 
@@ -60,6 +62,7 @@ def stored_facts(
         bound=bound,
         bound_unavailable=bound_unavailable,
         fit=fit_limits(summary["timing_profile"]),
+        lone=lone_step(summary["timing_profile"]) if summary["simulated"] else None,
     )
 
 
@@ -76,6 +79,14 @@ def fit_limits(profile_id: str | None) -> FitLimits | None:
     )
 
 
+def lone_step(profile_id: str) -> LoneStep | None:
+    """A single request's decode step by a bundled profile; None for one that is not bundled."""
+    if profile_id not in profile_ids():
+        return None
+    profile = load_profile(profile_id)
+    return LoneStep(profile.decode_ps(1, 0) / PS_PER_S, profile.context_ps / PS_PER_S)
+
+
 def _facts(
     clients: Iterable[Client],
     *,
@@ -87,6 +98,7 @@ def _facts(
     bound: ServiceBound | None,
     bound_unavailable: str,
     fit: FitLimits | None,
+    lone: LoneStep | None,
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -98,6 +110,7 @@ def _facts(
         bound=bound,
         bound_unavailable=bound_unavailable,
         fit=fit,
+        lone=lone,
     )
 
 

@@ -9,7 +9,7 @@ from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import cluster_bound
 from fairbench.results.header import run_header
-from fairbench.results.run_facts import fit_limits, metrics_of, run_facts
+from fairbench.results.run_facts import fit_limits, lone_step, metrics_of, run_facts
 
 if TYPE_CHECKING:
     from fairbench.sim.run import Simulation
@@ -30,6 +30,7 @@ def facts_of(simulation: Simulation) -> Facts:
         bound=bound,
         bound_unavailable=reason,
         fit=fit_limits(spec.gpu),
+        lone=lone_step(spec.gpu),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairbench.metrics.fit_domain import outside_fit_ratio
+from fairbench.metrics.hidden_backlog import lone_tpot_ratio
 from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Needs, Of, Presence, Shown
 from fairbench.metrics.reasons import EMPTY_WINDOW, NO_TIME
 
@@ -113,5 +114,11 @@ METRICS = (
         form=Form.PERCENT,
         undefined="nothing was simulated, or nobody knows what the timing profile was fitted to",
         compute=outside_fit_ratio,
+    ),
+    Metric(
+        key="lone_tpot_ratio",
+        heading="time per output token over that of a lone request",
+        undefined="nothing was simulated, or no request of the window made two tokens",
+        compute=lone_tpot_ratio,
     ),
 )

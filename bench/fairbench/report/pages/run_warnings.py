@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.numbers import latency, number, percent, whole
-from fairbench.report.table import is_extrapolated
+from fairbench.report.table import hidden_backlog, is_extrapolated
 from fairbench.results.store import Summary
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself
@@ -38,6 +39,8 @@ def run_warnings(summary: Summary) -> Iterator[str]:
             f"{outside} of the busy time lies outside what the timing profile was fitted to "
             "(larger batches, or more context): extrapolated."
         )
+    if hides_backlog(summary):
+        yield f"Backlog {hidden_backlog(summary)}."
     yield from _of_the_window(summary)
     if is_above_bound(summary):
         yield "The largest service gap is above the bound that the theorem promises."

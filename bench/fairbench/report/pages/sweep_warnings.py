@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.pages.run_warnings import is_above_bound, window_is_short
+from fairbench.report.table import NO_ORDER
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, read_json
 from fairbench.results.sweep_store import SweepStore
@@ -52,6 +54,7 @@ def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
         f"have a P{tail} of fewer than {ENOUGH[tail]} latencies": sum(
             not is_carried(run["victim_n"], tail) for run in runs
         ),
+        f"hide their backlog in the running batch ({NO_ORDER})": sum(map(hides_backlog, runs)),
         "have a service gap above the bound that the theorem promises": sum(
             map(is_above_bound, runs)
         ),

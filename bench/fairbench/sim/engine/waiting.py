@@ -81,14 +81,16 @@ class Entry(Generic[N]):
 class WaitingQueue(Generic[N]):
     """The simulator's WaitingView. Match order is kept only if ``cache_aware``.
 
+    With ``in_batch`` a cold request that shares its first tokens with one ahead of it comes last.
     Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` what is admitted, then
     ``end_pass``.
     """
 
-    def __init__(self, cache: PrefixCache[N], cache_aware: bool) -> None:
+    def __init__(self, cache: PrefixCache[N], cache_aware: bool, *, in_batch: bool = True) -> None:
         self.running: RunningView = NothingRunning()
         self._cache = cache
         self._cache_aware = cache_aware
+        self._in_batch = in_batch
         self._queue: OrderedDict[int, Entry[N]] = OrderedDict()
         self._of_client: dict[str, OrderedDict[int, Entry[N]]] = {}
         self._entry: dict[Request, Entry[N]] = {}
@@ -248,7 +250,7 @@ class WaitingQueue(Generic[N]):
     def _regroup(self, entry: Entry[N]) -> None:
         """Put a request into the group of its first 32 tokens if it is cold, out if it is warm."""
         assert entry.node is not None
-        cold = entry.node.depth <= IN_BATCH_TOKENS
+        cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
             return
         if not cold:

@@ -19,6 +19,7 @@ from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
+from fairbench.sim.engine.sglang.pass_interval import PassInterval
 from fairbench.sim.engine.sglang.retraction import Retraction
 from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
@@ -40,12 +41,14 @@ class Worker(EngineLoop[KVNode]):
         log: ServiceLog,
         cache: KVCache,
     ) -> None:
-        waiting = WaitingQueue(cache, scheduler.cache_aware)
+        in_batch = limits.in_batch_prefix_caching
+        waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch)
         super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting)
         self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
         self.limits = limits
         self.cache = cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
+        self._passes = PassInterval(limits.num_continuous_decode_steps)
         self._batch_is_full = False  # no pass until a request leaves, unless one may preempt
         self._chunked: Sequence | None = None
         self._prefills: list[Prefill] = []
@@ -145,6 +148,8 @@ class Worker(EngineLoop[KVNode]):
     # Prefill.
 
     def _start_prefill(self) -> bool:
+        if not self._passes.is_due(self.batch.steps, decoding=bool(self.batch.sequences)):
+            return False
         if self._chunked is None:
             if not (len(self.waiting) and self._may_admit):
                 return False
@@ -225,8 +230,10 @@ class Worker(EngineLoop[KVNode]):
         if size > cache.free:
             cache.evict(size - cache.free)
         steps = min(batch.steps_to_finish(), cache.free // size)
-        if self.limits.step_by_step or (len(self.waiting) and self._may_admit):
+        if self.limits.step_by_step:
             steps = 1
+        elif len(self.waiting) and self._may_admit:
+            steps = min(steps, self._passes.left(batch.steps))
         # Each token once, with those that this step makes room for.
         held = cache.capacity - cache.free - cache.evictable + size
         first_ps = self._profile.decode_ps(size, batch.context_tokens)

@@ -1,0 +1,27 @@
+"""When a worker tries to admit somebody: after every so many decode steps."""
+
+from __future__ import annotations
+
+
+class PassInterval:
+    """A pass is due where nothing decodes, and ``every`` so many steps after the last one was.
+
+    SGLang's ``num_continuous_decode_steps``; 1 is after each step. A prefill is followed by a pass
+    at once, since it is no decode step. Whether anybody waited does not matter: steps are counted
+    from pass to pass, so a request may come in between and has to wait for the next.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._last = 0
+
+    def is_due(self, steps: int, *, decoding: bool) -> bool:
+        """Whether after so many decode steps in all a pass is made; if so it counts as made."""
+        due = not decoding or (steps - self._last) % self._every == 0
+        if due:
+            self._last = steps
+        return due
+
+    def left(self, steps: int) -> int:
+        """Decode steps to the next pass, at least 1."""
+        return self._every - (steps - self._last) % self._every

@@ -1,0 +1,110 @@
+"""The engine of 2024: passes ten steps apart, and siblings that nobody holds back."""
+
+from math import ceil
+from pathlib import Path
+
+import pytest
+from sim_helpers import US, Home, Spy, SpyLPM, prompt, small_spec
+
+from fairbench.config.resolve import read_experiment, resolve
+from fairbench.sim.engine.sglang.pass_interval import PassInterval
+from fairbench.sim.run import simulate
+from invariants import assert_same_records, run_checked
+
+PRESET = Path(__file__).resolve().parents[2] / "examples" / "dlpm-paper.toml"
+STEP_US = 1_010  # of one sequence, and the prefill of one token
+
+
+class OneIsEnough(Spy):
+    """Never admits a second request, though there is room."""
+
+    def select(self, view, now_s):
+        self.passes += 1
+        if not self.admissions:
+            yield view.oldest("x")
+
+
+@pytest.mark.parametrize(("every", "step"), [(1, 13), (10, 20), (13, 13), (20, 20)])
+def test_who_comes_in_between_waits_for_the_next_pass(every, step):
+    home = Home(num_continuous_decode_steps=every)
+    home.send(1, 40)
+    late = home.send(1, 1, at_ps=14_000 * US)  # during the 13th step
+    home.run()
+    assert late.admitted_ps == (step + 1) * STEP_US * US
+
+
+def test_a_prefill_is_no_step_and_an_empty_batch_waits_for_nobody():
+    home = Home(num_continuous_decode_steps=10, chunked_prefill_size=4)
+    long = home.send(10, 3)  # three chunks, one after the other
+    home.send(1, 1, at_ps=500 * US)
+    after = home.send(1, 1, at_ps=9_000 * US)
+    home.run()
+    assert [(sequences, tokens) for _, sequences, tokens in home.prefills()] == [
+        (1, 4), (1, 4), (2, 3), (1, 1),
+    ]  # fmt: skip
+    assert after.admitted_ps == max(9_000 * US, long.finish_ps)
+
+
+@pytest.mark.parametrize("every", [1, 10, 30, 31])
+def test_passes_are_counted(every):
+    home = Home(OneIsEnough(), num_continuous_decode_steps=every)
+    home.send(1, 32)  # its prefill, then 31 steps
+    home.send(1, 1)
+    home.run()
+    # The first, then after steps 0, every, 2 every ..., and when nothing runs any more.
+    assert home.scheduler.passes == 1 + ceil(31 / every) + 1
+
+
+def test_steps_are_counted_from_pass_to_pass():
+    passes = PassInterval(10)
+    assert passes.is_due(0, decoding=False)
+    assert [n for n in range(1, 35) if passes.is_due(n, decoding=True)] == [10, 20, 30]
+    assert passes.is_due(37, decoding=False)  # everybody left
+    assert [passes.left(n) for n in (37, 38, 46, 47)] == [10, 9, 1, 10]
+    assert PassInterval(1).left(5) == 1
+
+
+@pytest.mark.parametrize(("scheduler", "workload"), [("d2lpm", "chat"), ("lpm", "tot")])
+def test_step_by_step_gives_the_same_tables(scheduler, workload):
+    settings = {"pool": 9_000, "engine__num_continuous_decode_steps": 10}
+    fast = run_checked(small_spec(scheduler, workload, **settings))
+    slow = simulate(small_spec(scheduler, workload, engine__step_by_step=True, **settings))
+    assert_same_records(fast, slow)
+
+
+@pytest.mark.parametrize(("in_batch", "order"), [(True, [0, 2, 1]), (False, [0, 1, 2])])
+def test_siblings_of_a_cold_request_come_last_only_if_so_wished(in_batch, order):
+    home = Home(SpyLPM(), in_batch_prefix_caching=in_batch)
+    for parts in (("doc", 40, "a", 5), ("doc", 40, "b", 5), ("c", 45)):
+        home.send(prompt(*parts), 2)
+    home.run()
+    assert [request for request, *_ in home.scheduler.admissions] == order
+
+
+def test_held_back_a_sibling_finds_its_prefix_cached_and_else_computes_it():
+    computed = {}
+    for in_batch in (True, False):
+        home = Home(SpyLPM(), max_prefill_tokens=90, in_batch_prefix_caching=in_batch)
+        for parts in (("doc", 40, "a", 5), ("doc", 40, "b", 5), ("c", 45)):
+            home.send(prompt(*parts), 2)
+        home.run()
+        computed[in_batch] = {request: extend for request, extend, _ in home.scheduler.admissions}
+    assert computed == {True: {0: 45, 2: 45, 1: 5}, False: {0: 45, 1: 45, 2: 45}}
+
+
+@pytest.mark.skipif(not PRESET.exists(), reason="the wheel has no examples")
+def test_the_preset_holds_under_any_flags():
+    file = read_experiment(PRESET)
+    flags = {"workload": "chat", "scheduler": "d2lpm", "dp": 2, "num_programs": 1}
+    spec = resolve(flags, {}, file, path=PRESET)
+    assert {key: value for key, value in spec.settings.items() if key in file_settings(file)} == {
+        "engine.mem_fraction_static": 0.88,
+        "engine.num_continuous_decode_steps": 10,
+        "engine.in_batch_prefix_caching": False,
+    }
+    assert simulate(spec).summary["mem_fraction_static"] == 0.88
+    assert not {*file_settings(file)} & {*resolve(flags).settings} - {"engine.mem_fraction_static"}
+
+
+def file_settings(file):
+    return [f"{part}.{name}" for part, own in file["settings"].items() for name in own]
