@@ -179,7 +179,7 @@ def test_latencies_are_averaged_as_ratios():
             waits = {"victim_p50_s": factor, "victim_p99_s": factor}
             cells.append(cell(name, dp=dp, contended=contended, **waits))
     found = fairness.judge_latency(cells)
-    assert "vtc 10.00x in the geometric mean, up to 50.00x, P50 longer holds in 2 of 2" in (
+    assert "VTC 10.00x in the geometric mean, up to 50.00x, P50 longer holds in 2 of 2" in (
         found.ours
     )
 

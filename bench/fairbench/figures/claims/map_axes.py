@@ -21,8 +21,8 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
-LOADS = {"x 2": 2.0}
-QUANTA = {"x 0.1": 0.1, "x 10": 10.0, "x 100": 100.0}  # three decades, with the default
+LOADS = {"x2": 2.0}
+QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}  # three decades, with the default
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
@@ -77,7 +77,7 @@ def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> 
         for label, factor in by.items()
     ]
     falling = all(factor < 1 for factor in by.values())
-    label = "1" if falling else "x 1"
+    label = "1" if falling else "x1"
     ordered = sorted([*found, (1.0, Step(axis, label, {}))], key=lambda one: one[0])
     return [step for _, step in (reversed(ordered) if falling else ordered)]
 

@@ -31,7 +31,7 @@ MAPPED = (
     Mapped(2, OVER_LPM, OVER_LPM),
     Mapped(4, OVER_PREBLE, OVER_PREBLE),
     Mapped(5, (*ORDERS, *ORDERS[0].pairs), ORDERS[0].pairs),
-    Mapped(6, _WAITS, _WAITS),
+    Mapped(6, _WAITS, tuple(pairs[0] for pairs in WAITS.values())),
 )
 SCHEDULERS = ("lpm", "vtc", "preble", "d2lpm")  # that they compare
 
