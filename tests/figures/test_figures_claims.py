@@ -303,3 +303,10 @@ def test_the_table_as_files(tmp_path):
     with table.open() as file:
         (row,) = csv.DictReader(file)
     assert (row["number"], row["ours"], row["verdict"]) == ("99", "3x", "direction only")
+
+
+def test_the_table_leads_to_the_map_where_there_is_one(tmp_path):
+    some = [judged(Finding("3x", DIRECTION))]
+    assert "claims-map" not in write(some, tmp_path)[0].read_text()
+    (tmp_path / "claims-map.md").write_text("a map")
+    assert "[claims-map.md](claims-map.md)" in write(some, tmp_path)[0].read_text()

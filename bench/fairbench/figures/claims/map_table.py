@@ -16,8 +16,8 @@ NAME = "claims-map"
 EXPLANATION = (
     "In how many of the contended cells each claim holds when one setting differs from its "
     "default (**bold**); a dash is where no cell is contended. A cell is judged as in the table of "
-    "verdicts, by paired seeds; where it cannot be told counts as not holding. Each value, with "
-    f"its interval, is in {NAME}.csv."
+    "verdicts, by paired seeds; where it cannot be told counts as not holding. Claims 9 and 15 are "
+    f"in the cell of their figures, 9 and 11. Each value, with its interval, is in {NAME}.csv."
 )
 
 

@@ -15,8 +15,12 @@ from fairbench.figures.values import chosen, mean_of
 from fairbench.results.comparison import SchedulerResults
 
 RATE = "service_rate_tok_s"
-NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm")
-LOWEST = All("VTC lowest", (Pair("DLPM", RATE, "dlpm", "vtc"), Pair("LPM", RATE, "lpm", "vtc")))
+FAR = 0.10  # of LPM's service rate
+NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
+LOWEST = All(
+    "VTC lowest",
+    (Pair("DLPM over VTC", RATE, "dlpm", "vtc"), Pair("LPM over VTC", RATE, "lpm", "vtc")),
+)
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
@@ -42,7 +46,7 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
     if not lowest.counted:
         return Finding(ours, Verdict.NOT_TESTABLE)
     made = verdict(
-        shape=near <= 0.10 and decline >= 0 and lowest.holds >= MOST * lowest.counted,
+        shape=near <= FAR and decline >= 0 and lowest.holds >= MOST * lowest.counted,
         quantity=decline <= 0.15 and spread <= 0.05,
         opposite=len(lowest.where(Outcome.REVERSED)) == lowest.counted,
     )

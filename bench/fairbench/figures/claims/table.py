@@ -34,6 +34,7 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
+MAP = "claims-map.md"  # what ``map_table`` writes
 RULE = (
     "A place (workload, scenario and replicas) counts if clients competed there under every "
     "scheduler compared: queues were not empty for more than 5% of the window, and someone was "
@@ -128,7 +129,10 @@ def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(claims_markdown(judged), encoding="utf-8")
+        text = claims_markdown(judged)
+        if (folder / MAP).exists():
+            text += f"\nWhere each claim holds when settings change: [{MAP}]({MAP})\n"
+        markdown.write_text(text, encoding="utf-8")
         write_rows(table, rows)
     except OSError as error:
         raise UsageError(f"claims_dir {folder}: cannot be written: {error.strerror}") from None
