@@ -1,6 +1,7 @@
 """Verdicts on the paper's claims, by numbers made by hand."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 from figure_helpers import cell
@@ -284,6 +285,9 @@ def judged(found):
 def test_a_cause_is_given_unless_it_is_reproduced():
     assert judged(Finding("3x", DIRECTION)).cause == "because"
     assert judged(Finding("2x", REPRODUCED)).cause == ""
+    assert "queues were empty" in judged(Finding("2x", UNTESTABLE)).cause
+    untestable = replace(judged(Finding("2x", UNTESTABLE)).claim, testable=False)
+    assert Judged(untestable, Finding("2x", UNTESTABLE), "").cause == "because"
 
 
 def test_other_measures_stand_beside_the_verdict_and_places_below():

@@ -9,12 +9,11 @@ from statistics import fmean, median
 
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.pairs import All, Outcome, Pair
-from fairbench.figures.claims.places import by_place
+from fairbench.figures.claims.places import CALLED, by_place
 from fairbench.figures.claims.tally import MOST, Tally, found_by, tally
 from fairbench.results.comparison import SchedulerResults
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
-CALLED = {"vtc": "VTC", "d2lpm": "D2LPM", "preble": "Preble", "lpm": "RR+LPM"}
 SAME = 0.005  # of Jain's index counts as equal
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
@@ -39,7 +40,7 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
     spread = max(vtc.values()) / min(vtc.values()) - 1
     near = max((abs((seen.value or 0.0) - 1) for seen in ratios.values()), default=float("nan"))
     ours = (
-        f"DLPM within {near:.0%} of LPM; {rates['dlpm'][few]:,.0f} tok/s with {few} clients, "
+        f"DLPM within {'?' if isnan(near) else f'{near:.0%}'} of LPM; {rates['dlpm'][few]:,.0f} tok/s with {few} clients, "
         f"{rates['dlpm'][many]:,.0f} with {many}; VTC lowest: {lowest.score} numbers of clients, "
         f"its spread {spread:.0%}"
     )

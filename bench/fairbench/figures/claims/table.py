@@ -34,6 +34,7 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
+UNCONTENDED = "under some scheduler queues were empty, or no client was short of service"
 MAP = "claims-map.md"  # what ``map_table`` writes
 RULE = (
     "A place (workload, scenario and replicas) counts if clients competed there under every "
@@ -56,6 +57,8 @@ class Judged(NamedTuple):
     @property
     def cause(self) -> str:
         """Why it is not reproduced; empty if it is."""
+        if self.finding.verdict is Verdict.NOT_TESTABLE and self.claim.testable:
+            return UNCONTENDED
         return "" if self.finding.verdict is Verdict.REPRODUCED else self.claim.cause
 
 
