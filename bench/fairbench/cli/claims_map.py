@@ -60,6 +60,8 @@ def draw_claims_map(folder: Path, files: MapFiles, *, quick: bool, show: bool) -
         typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
     finished = left.store.finished()
     readings = [one for chart in charts for one in chart.readings(finished)]
+    if not readings:
+        raise RunFailed(f"nothing to show is finished; see {folder / 'failed'}")
     basis = provenance(compare_sweep(folder))
     titles = {claim.number: claim.text for claim in CLAIMS}
     for path in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import exp, log
+from math import exp, isnan, log
 from statistics import fmean, median
 
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
@@ -53,8 +53,8 @@ def judge_jain(cells: Sequence[SchedulerResults]) -> Finding:
         gaps = [median(_known(step) or [float("nan")]) for step in steps]
         tallies.append(whole)
         verdicts[one.name] = _of_order(whole, steps, gaps)
-        parts = ", ".join(
-            f"{step.name} {step.score} (median gap {gap:+.3f})"
+        parts = "; ".join(
+            f"{step.name} {step.score}" + ("" if isnan(gap) else f", median gap {gap:+.3f}")
             for step, gap in zip(steps, gaps, strict=True)
         )
         ours.append(f"{one.name}: the order {whole.score}; {parts}")

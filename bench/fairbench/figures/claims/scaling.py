@@ -40,9 +40,9 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
     spread = max(vtc.values()) / min(vtc.values()) - 1
     near = max((abs((seen.value or 0.0) - 1) for seen in ratios.values()), default=float("nan"))
     ours = (
-        f"DLPM within {'?' if isnan(near) else f'{near:.0%}'} of LPM; {rates['dlpm'][few]:,.0f} tok/s with {few} clients, "
-        f"{rates['dlpm'][many]:,.0f} with {many}; VTC lowest: {lowest.score} numbers of clients, "
-        f"its spread {spread:.0%}"
+        f"DLPM within {'?' if isnan(near) else f'{near:.0%}'} of LPM; "
+        f"{rates['dlpm'][few]:,.0f} tok/s with {few} clients, {rates['dlpm'][many]:,.0f} with "
+        f"{many}; VTC lowest {lowest.score} numbers of clients, its spread {spread:.0%}"
     )
     if not lowest.counted:
         return Finding(ours, Verdict.NOT_TESTABLE)

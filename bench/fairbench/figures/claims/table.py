@@ -91,11 +91,7 @@ def claims_markdown(judged: Sequence[Judged]) -> str:
         "",
         RULE,
         "",
-        *(
-            f"- {one.claim.number}, {name}: {places}"
-            for one in judged
-            for name, places in one.finding.elsewhere.items()
-        ),
+        *(f"- {one.claim.number}, {line}" for one in judged for line in _elsewhere(one.finding)),
         "",
         *(
             f"- {figure}: {basis}"
@@ -109,6 +105,14 @@ def _beside(finding: Finding) -> str:
     if not finding.beside:
         return ""
     return f" ({'; '.join(f'{name}: {made}' for name, made in finding.beside.items())})"
+
+
+def _elsewhere(finding: Finding) -> list[str]:
+    """By which measures a claim does not hold where; those that agree in one line."""
+    found: dict[str, list[str]] = {}
+    for name, places in finding.elsewhere.items():
+        found.setdefault(places, []).append(name)
+    return [f"{', '.join(names)}: {places}" for places, names in found.items()]
 
 
 def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
