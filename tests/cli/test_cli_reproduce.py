@@ -76,6 +76,7 @@ def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
         (["plot", "all", "--from", "here"], "--from here: holds the runs of one figure"),
         (["reproduce", "fig2"], "unknown figure 'fig2': choose from all, claims, fig1"),
         (["reproduce", "fig8", "--format", ""], "--format '': must not be empty"),
+        (["reproduce", "fig8", "--map"], "--map: is of claims, not of fig8"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, complaint):

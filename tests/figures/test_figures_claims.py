@@ -1,6 +1,7 @@
 """Verdicts on the paper's claims, by numbers made by hand."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 from figure_helpers import cell
@@ -179,7 +180,7 @@ def test_latencies_are_averaged_as_ratios():
             waits = {"victim_p50_s": factor, "victim_p99_s": factor}
             cells.append(cell(name, dp=dp, contended=contended, **waits))
     found = fairness.judge_latency(cells)
-    assert "vtc 10.00x in the geometric mean, up to 50.00x, P50 longer holds in 2 of 2" in (
+    assert "VTC 10.00x in the geometric mean, up to 50.00x, P50 longer holds in 2 of 2" in (
         found.ours
     )
 
@@ -284,6 +285,9 @@ def judged(found):
 def test_a_cause_is_given_unless_it_is_reproduced():
     assert judged(Finding("3x", DIRECTION)).cause == "because"
     assert judged(Finding("2x", REPRODUCED)).cause == ""
+    assert "queues were empty" in judged(Finding("2x", UNTESTABLE)).cause
+    untestable = replace(judged(Finding("2x", UNTESTABLE)).claim, testable=False)
+    assert Judged(untestable, Finding("2x", UNTESTABLE), "").cause == "because"
 
 
 def test_other_measures_stand_beside_the_verdict_and_places_below():
@@ -303,3 +307,10 @@ def test_the_table_as_files(tmp_path):
     with table.open() as file:
         (row,) = csv.DictReader(file)
     assert (row["number"], row["ours"], row["verdict"]) == ("99", "3x", "direction only")
+
+
+def test_the_table_leads_to_the_map_where_there_is_one(tmp_path):
+    some = [judged(Finding("3x", DIRECTION))]
+    assert "claims-map" not in write(some, tmp_path)[0].read_text()
+    (tmp_path / "claims-map.md").write_text("a map")
+    assert "[claims-map.md](claims-map.md)" in write(some, tmp_path)[0].read_text()

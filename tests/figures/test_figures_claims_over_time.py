@@ -131,4 +131,4 @@ def test_a_shape_must_be_there_in_every_seed(tmp_path):
     found = conversations.judge_chat(cells)
     assert found.verdict is NOT
     assert found.ours.startswith("longest response of clients 0, 1: LPM 51 s, VTC 9 s, D2LPM 10 s")
-    assert found.ours.endswith("; so in 1 of 2 seeds")
+    assert found.ours.endswith("; the shape in 1 of 2 seeds")

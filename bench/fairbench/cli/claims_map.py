@@ -15,12 +15,12 @@ from fairbench.execute.figure_stores import filling
 from fairbench.figures.catalogue import check_drawable
 from fairbench.figures.claims.map_picture import draw_maps
 from fairbench.figures.claims.map_points import (
-    CELLS,
     MAPPED,
-    QUICK_CELLS,
     QUICK_SEEDS,
     SEEDS,
     Chart,
+    groups,
+    map_sweep,
 )
 from fairbench.figures.claims.map_table import NAME, write_map
 from fairbench.figures.claims.table import CLAIMS
@@ -38,17 +38,15 @@ class MapFiles(NamedTuple):
     formats: Sequence[str]
 
 
-def draw_claims_map(
-    folder: Path, files: MapFiles, *, quick: bool, show: bool, chart: Chart | None = None
-) -> None:
+def draw_claims_map(folder: Path, files: MapFiles, *, quick: bool, show: bool) -> None:
     """Run what the store of the map lacks, then draw and tabulate it.
 
     Raises RunFailed if points failed, after the rest is drawn; Interrupted when interrupted.
     """
     check_drawable()
-    if chart is None:
-        chart = Chart.of(*((QUICK_CELLS, QUICK_SEEDS) if quick else (CELLS, SEEDS)))
-    left = filling(chart.sweep(folder.name), folder)
+    seeds = QUICK_SEEDS if quick else SEEDS
+    charts = [Chart.of(group, seeds) for group in groups(quick=quick)]
+    left = filling(map_sweep(charts, folder.name), folder)
     typer.echo(
         f"{left.points} points, {len(left.jobs)} of them to run: about {left.cpu_minutes:.0f} "
         "minutes of one processor",
@@ -60,7 +58,10 @@ def draw_claims_map(
             raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
     for failure in failures:
         typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
-    readings = chart.readings(left.store.finished())
+    finished = left.store.finished()
+    readings = [one for chart in charts for one in chart.readings(finished)]
+    if not readings:
+        raise RunFailed(f"nothing to show is finished; see {folder / 'failed'}")
     basis = provenance(compare_sweep(folder))
     titles = {claim.number: claim.text for claim in CLAIMS}
     for path in (

@@ -6,9 +6,9 @@ A part is anything with a frozen dataclass of parameters: a local scheduler, a r
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -38,9 +38,10 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)
+    plain_class: type = params_class
     try:
         # By way of JSON, where strict still takes an array for a tuple.
-        made: P = _adapter(params_class).validate_json(json.dumps(values), strict=True)
+        made: P = _adapter(plain_class).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise UsageError(explain(error, owner)) from None
     except TypeError:
@@ -63,10 +64,11 @@ def as_settings(owner: str, params: Any) -> dict[str, Any]:
 
     TOML has no null, so None is only ever a default.
     """
-    plain = _adapter(type(params)).dump_python(params, mode="json")
+    params_class: type = type(params)
+    plain = _adapter(params_class).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
 
 
-@lru_cache(maxsize=256)
-def _adapter(params_class: Hashable) -> TypeAdapter[Any]:
+@cache
+def _adapter(params_class: type) -> TypeAdapter[Any]:
     return TypeAdapter(params_class)

@@ -37,7 +37,7 @@ class Claim:
     """A claim of the paper at ``source``; ``paper`` is its number or wording.
 
     ``judge`` takes what the figure ``figure`` is drawn from. ``cause`` says why the verdict is not
-    ``REPRODUCED``, and is shown only then.
+    ``REPRODUCED``, and is shown only then. It is not ``testable`` if the paper says too little.
     """
 
     number: int
@@ -47,6 +47,7 @@ class Claim:
     figure: str
     judge: Callable[[Any], Finding]
     cause: str
+    testable: bool = True
 
 
 def verdict(*, shape: bool, quantity: bool = True, opposite: bool = False) -> Verdict:

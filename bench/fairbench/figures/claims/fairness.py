@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import exp, log
+from math import exp, isnan, log
 from statistics import fmean, median
 
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.pairs import All, Outcome, Pair
-from fairbench.figures.claims.places import by_place
+from fairbench.figures.claims.places import CALLED, by_place
 from fairbench.figures.claims.tally import MOST, Tally, found_by, tally
 from fairbench.results.comparison import SchedulerResults
 
@@ -20,7 +20,7 @@ SAME = 0.005  # of Jain's index counts as equal
 def order(name: str, metric: str) -> All:
     """VTC >= D2LPM > Preble > RR+LPM in Jain's index, called ``name``."""
     steps = [
-        Pair(f"{above} over {below}", metric, above, below, 0.0, is_ratio=False)
+        Pair(f"{CALLED[above]} over {CALLED[below]}", metric, above, below, 0.0, is_ratio=False)
         for above, below in pairwise(FAIREST_FIRST)
     ]
     equal = Pair(steps[0].name, metric, steps[0].above, steps[0].below, -SAME, is_ratio=False)
@@ -34,8 +34,8 @@ MEAN_BAND = 0.4  # either way
 LARGEST_BAND = (4.0, 12.0)
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
-        Pair(f"P50 under {name}", "victim_p50_s", name, "d2lpm"),
-        Pair(f"P99 under {name}", "victim_p99_s", name, "d2lpm"),
+        Pair(f"P50 under {CALLED[name]}", "victim_p50_s", name, "d2lpm"),
+        Pair(f"P99 under {CALLED[name]}", "victim_p99_s", name, "d2lpm"),
     )
     for name in PAPER_MEANS
 }
@@ -53,8 +53,8 @@ def judge_jain(cells: Sequence[SchedulerResults]) -> Finding:
         gaps = [median(_known(step) or [float("nan")]) for step in steps]
         tallies.append(whole)
         verdicts[one.name] = _of_order(whole, steps, gaps)
-        parts = ", ".join(
-            f"{step.name} {step.score} (median gap {gap:+.3f})"
+        parts = "; ".join(
+            f"{step.name} {step.score}" + ("" if isnan(gap) else f", median gap {gap:+.3f}")
             for step, gap in zip(steps, gaps, strict=True)
         )
         ours.append(f"{one.name}: the order {whole.score}; {parts}")
@@ -91,7 +91,7 @@ def judge_latency(cells: Sequence[SchedulerResults]) -> Finding:
     means = {name: exp(fmean(log(v) for v, _ in of if v)) for name, of in factors.items()}
     most = {name: max(v for v, _ in of if v) for name, of in factors.items()}
     ours = "; ".join(
-        f"{name} {'at least ' if any(bound for _, bound in factors[name]) else ''}"
+        f"{CALLED[name]} {'at least ' if any(bound for _, bound in factors[name]) else ''}"
         f"{means[name]:.2f}x in the geometric mean, up to {most[name]:.2f}x, P50 longer "
         f"{found[name][0].score}, P99 {found[name][1].score}"
         for name in PAPER_MEANS

@@ -21,8 +21,8 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
-LOADS = {"x 2": 2.0}
-QUANTA = {"x 0.1": 0.1, "x 10": 10.0, "x 100": 100.0}  # three decades, with the default
+LOADS = {"x2": 2.0}
+QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}  # three decades, with the default
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
@@ -47,23 +47,26 @@ def spec_of(draft: Draft) -> ExperimentSpec:
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
 
-def steps_round(cell: Draft) -> list[Step]:
+def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Every value of every axis of a cell, axis by axis; the default is one of each.
 
-    It is what the cell resolves to, between the others by size where it is none of them.
+    It is what the cell resolves to, between the others by size where it is none of them. An axis
+    is left out if no scheduler has the setting, or if there is only the default.
     """
-    spec = spec_of({**cell, "scheduler": "d2lpm"})
+    specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
+    spec = specs[0]
+    settings = {key: value for one in specs for key, value in one.settings.items()}
     rate = spec.request_rate or spec.workload.scenario(spec.scenario).rate_on(spec.gpu) * spec.dp
+    quanta = {QUANTUM: "dlpm.quantum", WORKER_QUANTUM: "d2lpm.worker_quantum"}
     return [
         *_multiples(POOL, "engine.max_total_tokens", _pool_tokens(spec), POOL_PARTS),
-        *_values(RUNNING, "engine.max_running_requests", _running(spec), RUNNING_LIMITS),
+        *_values(RUNNING, "engine.max_running_requests", _params(spec).max_running_requests),
         *_multiples(LOAD, "request_rate", rate, LOADS),
-        *_multiples(QUANTUM, "dlpm.quantum", spec.settings["dlpm.quantum"], QUANTA),
-        *_multiples(
-            WORKER_QUANTUM,
-            "d2lpm.worker_quantum",
-            spec.settings["d2lpm.worker_quantum"],
-            QUANTA,
+        *(
+            step
+            for axis, key in quanta.items()
+            if key in settings
+            for step in _multiples(axis, key, settings[key], QUANTA)
         ),
         *_profiles(spec),
     ]
@@ -77,35 +80,32 @@ def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> 
         for label, factor in by.items()
     ]
     falling = all(factor < 1 for factor in by.values())
-    label = "1" if falling else "x 1"
+    label = "1" if falling else "x1"
     ordered = sorted([*found, (1.0, Step(axis, label, {}))], key=lambda one: one[0])
     return [step for _, step in (reversed(ordered) if falling else ordered)]
 
 
-def _values(axis: str, key: str, default: int, values: Sequence[int]) -> list[Step]:
-    """These values and the default, the largest first."""
+def _values(axis: str, key: str, default: int) -> list[Step]:
+    """The running limits and the default, the largest first."""
     return [
         Step(axis, f"{value:,}", {} if value == default else {key: value})
-        for value in sorted({*values, default}, reverse=True)
+        for value in sorted({*RUNNING_LIMITS, default}, reverse=True)
     ]
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """The cell's own profile and the others of its GPU and model."""
+    """The cell's own profile and the others of its GPU and model; nothing if there are none."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
-    return [
+    steps = [
         Step(PROFILE, name.rpartition("/")[2], {} if name == spec.gpu else {"gpu": name})
         for name in dict.fromkeys(names)
     ]
+    return steps if len(steps) > 1 else []
 
 
 def _pool_tokens(spec: ExperimentSpec) -> int:
     return engine_limits(_params(spec), load_profile(spec.gpu)).pool_tokens
-
-
-def _running(spec: ExperimentSpec) -> int:
-    return _params(spec).max_running_requests
 
 
 def _params(spec: ExperimentSpec) -> EngineParams:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import UsageError
-from fairbench.figures.claims.map_axes import AXES
+from fairbench.figures.claims.map_axes import AXES, QUANTUM, WORKER_QUANTUM
 from fairbench.figures.claims.map_points import Mapped, Reading
 from fairbench.figures.claims.map_table import NAME
 from fairbench.figures.claims.pairs import Outcome, Pair
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WIDER = 1.25  # than the values is the scale, to either side
+NAMES = {QUANTUM: "Qᵘ", WORKER_QUANTUM: "Qʷ"}
 LEGEND = (
     "The dotted line is where the claim's sign flips: it holds above. Bars are 95% intervals of "
-    "the paired difference, open marks cells that are not contended, arrows bounds. The shaded "
-    "value is the default."
+    "the paired difference (cut off at the panel), open marks cells that are not contended, arrows "
+    "bounds. The shaded value is the default."
 )
 
 
@@ -37,11 +40,37 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
     for row, place in zip(grid, places, strict=True):
         for panel, axis in zip(row, axes, strict=True):
             _panel(panel, claim.lines, [r for r in mine if (r.place, r.step.axis) == (place, axis)])
+        _scale(row[0], claim.lines[0], [r.seen.value for r in mine if r.place == place])
         row[0].set_ylabel(f"{place}\n{_unit(claim.lines[0])}", fontsize=7)
     for panel, axis in zip(grid[-1], axes, strict=True):
-        panel.set_xlabel(axis, fontsize=8)
+        panel.set_xlabel(NAMES.get(axis, axis), fontsize=8)
     caption(figure, title, f"{LEGEND} {basis}.", grid[0][0], columns=3)
     return figure
+
+
+def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
+    """A scale that shows all values and the flip; what of an interval is beyond is cut off."""
+    known = [pair.flip, *(value for value in values if value is not None)]
+    if not pair.is_ratio:
+        margin = 0.15 * (max(known) - min(known)) or 0.1
+        axes.set_ylim(min(known) - margin, max(known) + margin)
+        return
+    low, high = min(known) / WIDER, max(known) * WIDER
+    log_y(axes)
+    axes.set_ylim(low, high)
+    ticks = [
+        digit * 10.0**power
+        for power in range(floor(log10(low)), ceil(log10(high)))
+        for digit in _digits(high / low)
+    ]
+    axes.set_yticks([tick for tick in ticks if low <= tick <= high])
+
+
+def _digits(span: float) -> Sequence[float]:
+    """The first digits of the ticks on a scale from 1 to ``span``."""
+    if span < 3:
+        return (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
+    return (1, 2, 5) if span < 50 else (1,)
 
 
 def _unit(pair: Pair) -> str:
@@ -50,7 +79,6 @@ def _unit(pair: Pair) -> str:
 
 def _panel(axes: Axes, lines: Sequence[Pair], readings: Sequence[Reading]) -> None:
     labels = list(dict.fromkeys(one.step.label for one in readings))
-    ticks = range(len(labels))
     for one in readings:
         if one.step.is_default:
             at = labels.index(one.step.label)
@@ -59,10 +87,9 @@ def _panel(axes: Axes, lines: Sequence[Pair], readings: Sequence[Reading]) -> No
         shift = 0.5 * ((number + 0.5) / len(lines) - 0.5)
         of = {one.step.label: one for one in readings if one.measure.name == pair.name}
         _line(axes, SERIES[number % len(SERIES)], pair, labels, of, shift)
-    axes.axhline(lines[0].flip, color="0.2", linestyle=":", linewidth=1.0, zorder=1)
-    if lines[0].is_ratio:
-        log_y(axes)
-    axes.set_xticks(list(ticks), labels, fontsize=6, rotation=0 if len(labels) < 4 else 30)
+    for flip in {pair.flip for pair in lines}:
+        axes.axhline(flip, color="0.2", linestyle=":", linewidth=1.0, zorder=1)
+    axes.set_xticks(range(len(labels)), [name.replace("-", "-\n") for name in labels], fontsize=6)
     axes.tick_params(axis="y", labelsize=6)
     axes.set_xlim(-0.5, len(labels) - 0.5)
     axes.grid(visible=False, axis="x")

@@ -16,8 +16,8 @@ NAME = "claims-map"
 EXPLANATION = (
     "In how many of the contended cells each claim holds when one setting differs from its "
     "default (**bold**); a dash is where no cell is contended. A cell is judged as in the table of "
-    "verdicts, by paired seeds; where it cannot be told counts as not holding. Each value, with "
-    f"its interval, is in {NAME}.csv."
+    "verdicts, by paired seeds; where it cannot be told counts as not holding. Claims 9 and 15 are "
+    f"in the cell of their figures, 9 and 11. Each value, with its interval, is in {NAME}.csv."
 )
 
 
@@ -31,21 +31,24 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
         f"| # | claim | by | {' | '.join(axes)} |",
         f"|--:|---|---|{'---|' * len(axes)}",
     ]
-    for (claim, measure), mine in _grouped(readings, lambda one: (one.claim, one.measure.name)):
-        columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
-        lines.append(f"| {claim} | {titles[claim]} | {measure} | {' | '.join(columns)} |")
+    for claim, of_claim in _grouped(readings, lambda one: one.claim):
+        title = titles[claim]  # only in the claim's first row
+        for measure, mine in _grouped(of_claim, lambda one: one.measure.name):
+            columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
+            lines.append(f"| {claim} | {title} | {measure} | {' | '.join(columns)} |")
+            title = ""
     return "\n".join(lines) + "\n"
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """``**1**: 2 of 4; 1/2: 4 of 4``."""
+    """``**1** 2/4, 1/2 4/4``: in how many it holds, of how many that are contended."""
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
         # A limit that is one cell's default may be none of another's.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
-        listed.append(f"{name}: {f'{tally.holds} of {tally.counted}' if tally.counted else '-'}")
-    return "; ".join(listed)
+        listed.append(f"{name} {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
+    return ", ".join(listed)
 
 
 def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Reading]]]:

@@ -17,6 +17,9 @@ At = Mapping[str, BySeed]
 """What was run at one place, by scheduler, or by what else is compared there."""
 
 
+CALLED = {"vtc": "VTC", "d2lpm": "D2LPM", "preble": "Preble", "lpm": "RR+LPM"}
+
+
 class Place(NamedTuple):
     """A panel's row of figure 7, and the number of replicas."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import isnan
 
 from fairbench.figures import fig1, fig10
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
@@ -72,7 +73,7 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> Finding:
         name: min(mean_over(runs, m) for runs in swept.values()) for name, m in INDICES.items()
     }
     return _found(
-        [f"{name} at least {value:.3f}" for name, value in least.items()],
+        [f"{name} at least {_index(value)}" for name, value in least.items()],
         {
             name: verdict(shape=value >= 0.9, quantity=value >= 0.99, opposite=value < 0.8)
             for name, value in least.items()
@@ -133,9 +134,13 @@ def _text(seen: Seen) -> str:
 
 def _indices(first: BySeed, last: BySeed) -> list[str]:
     return [
-        f"{name} {mean_over(first, m):.3f} to {mean_over(last, m):.3f}"
-        for name, m in INDICES.items()
+        f"{name} {_index(mean_over(first, metric))} to {_index(mean_over(last, metric))}"
+        for name, metric in INDICES.items()
     ]
+
+
+def _index(value: float) -> str:
+    return "undefined" if isnan(value) else f"{value:.3f}"
 
 
 def _found(ours: Sequence[str], verdicts: Mapping[str, Verdict]) -> Finding:

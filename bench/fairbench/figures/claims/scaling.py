@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
@@ -15,8 +16,12 @@ from fairbench.figures.values import chosen, mean_of
 from fairbench.results.comparison import SchedulerResults
 
 RATE = "service_rate_tok_s"
-NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm")
-LOWEST = All("VTC lowest", (Pair("DLPM", RATE, "dlpm", "vtc"), Pair("LPM", RATE, "lpm", "vtc")))
+FAR = 0.10  # of LPM's service rate
+NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
+LOWEST = All(
+    "VTC lowest",
+    (Pair("DLPM over VTC", RATE, "dlpm", "vtc"), Pair("LPM over VTC", RATE, "lpm", "vtc")),
+)
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
@@ -35,14 +40,14 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
     spread = max(vtc.values()) / min(vtc.values()) - 1
     near = max((abs((seen.value or 0.0) - 1) for seen in ratios.values()), default=float("nan"))
     ours = (
-        f"DLPM within {near:.0%} of LPM; {rates['dlpm'][few]:,.0f} tok/s with {few} clients, "
-        f"{rates['dlpm'][many]:,.0f} with {many}; VTC lowest: {lowest.score} numbers of clients, "
-        f"its spread {spread:.0%}"
+        f"DLPM within {'?' if isnan(near) else f'{near:.0%}'} of LPM; "
+        f"{rates['dlpm'][few]:,.0f} tok/s with {few} clients, {rates['dlpm'][many]:,.0f} with "
+        f"{many}; VTC lowest {lowest.score} numbers of clients, its spread {spread:.0%}"
     )
     if not lowest.counted:
         return Finding(ours, Verdict.NOT_TESTABLE)
     made = verdict(
-        shape=near <= 0.10 and decline >= 0 and lowest.holds >= MOST * lowest.counted,
+        shape=near <= FAR and decline >= 0 and lowest.holds >= MOST * lowest.counted,
         quantity=decline <= 0.15 and spread <= 0.05,
         opposite=len(lowest.where(Outcome.REVERSED)) == lowest.counted,
     )

@@ -32,7 +32,7 @@ def over_seeds(
 
 def in_seeds(shapes: Sequence[bool]) -> str:
     """In how many seeds the shape is there; "" of a single one."""
-    return f"; so in {sum(shapes)} of {len(shapes)} seeds" if len(shapes) > 1 else ""
+    return f"; the shape in {sum(shapes)} of {len(shapes)} seeds" if len(shapes) > 1 else ""
 
 
 def responses(run: StoredRun, end_s: float) -> Floats:

@@ -34,6 +34,8 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
+UNCONTENDED = "under some scheduler queues were empty, or no client was short of service"
+MAP = "claims-map.md"  # what ``map_table`` writes
 RULE = (
     "A place (workload, scenario and replicas) counts if clients competed there under every "
     "scheduler compared: queues were not empty for more than 5% of the window, and someone was "
@@ -55,6 +57,8 @@ class Judged(NamedTuple):
     @property
     def cause(self) -> str:
         """Why it is not reproduced; empty if it is."""
+        if self.finding.verdict is Verdict.NOT_TESTABLE and self.claim.testable:
+            return UNCONTENDED
         return "" if self.finding.verdict is Verdict.REPRODUCED else self.claim.cause
 
 
@@ -87,11 +91,7 @@ def claims_markdown(judged: Sequence[Judged]) -> str:
         "",
         RULE,
         "",
-        *(
-            f"- {one.claim.number}, {name}: {places}"
-            for one in judged
-            for name, places in one.finding.elsewhere.items()
-        ),
+        *(f"- {one.claim.number}, {line}" for one in judged for line in _elsewhere(one.finding)),
         "",
         *(
             f"- {figure}: {basis}"
@@ -105,6 +105,14 @@ def _beside(finding: Finding) -> str:
     if not finding.beside:
         return ""
     return f" ({'; '.join(f'{name}: {made}' for name, made in finding.beside.items())})"
+
+
+def _elsewhere(finding: Finding) -> list[str]:
+    """By which measures a claim does not hold where; those that agree in one line."""
+    found: dict[str, list[str]] = {}
+    for name, places in finding.elsewhere.items():
+        found.setdefault(places, []).append(name)
+    return [f"{', '.join(names)}: {places}" for places, names in found.items()]
 
 
 def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
@@ -128,7 +136,10 @@ def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(claims_markdown(judged), encoding="utf-8")
+        text = claims_markdown(judged)
+        if (folder / MAP).exists():
+            text += f"\nWhere each claim holds when settings change: [{MAP}]({MAP})\n"
+        markdown.write_text(text, encoding="utf-8")
         write_rows(table, rows)
     except OSError as error:
         raise UsageError(f"claims_dir {folder}: cannot be written: {error.strerror}") from None

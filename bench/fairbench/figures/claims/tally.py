@@ -66,9 +66,10 @@ class Tally:
             for outcome in (Outcome.REVERSED, Outcome.CANNOT_TELL)
             if (places := self.where(outcome))
         ]
-        return f"holds in {self.holds} of {self.counted}" + (
-            f" ({', '.join(rest)})" if rest else ""
-        )
+        if not self.counted:
+            return "nowhere contended"
+        score = f"holds in {self.holds} of {self.counted}"
+        return f"{score} ({', '.join(rest)})" if rest else score
 
     @property
     def extremes(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.pairs import LENGTH, Outcome, Pair
-from fairbench.figures.claims.places import At, by_seed
+from fairbench.figures.claims.places import CALLED, At, by_seed
 from fairbench.figures.claims.seeds import Runs, in_seeds, over_seeds, responses
 from fairbench.figures.timeline import busy_share, client_names
 from fairbench.metrics.fairness import jain
@@ -23,7 +23,9 @@ from fairbench.results.store import StoredRun
 
 STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s
 
-SOONER = {name: Pair(f"time of {name}", LENGTH, name, "d2lpm") for name in ("vtc", "preble")}
+SOONER = {
+    name: Pair(f"time of {CALLED[name]}", LENGTH, name, "d2lpm") for name in ("vtc", "preble")
+}
 
 
 def judge_makespan(cells: Sequence[SchedulerResults]) -> Finding:
@@ -34,7 +36,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> Finding:
     gains = {name: one.value or float("nan") for name, one in seen.items()}
     done_s = fmean(summary[LENGTH] for summary in at["d2lpm"].values())
     ours = f"{done_s:,.0f} s; " + ", ".join(
-        f"{name} takes {seen[name].bound}{gains[name]:.2f}x as long ({seen[name].outcome})"
+        f"{CALLED[name]} takes {seen[name].bound}{gains[name]:.2f}x as long ({seen[name].outcome})"
         for name in SOONER
     )
     if Outcome.UNCONTENDED in outcomes:
