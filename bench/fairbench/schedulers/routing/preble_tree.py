@@ -66,9 +66,9 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Requests through ``node`` go to ``worker``, until none has for a window, or it is evicted.
+        """Requests through ``node`` go to ``worker``, which need not hold it yet.
 
-        It is evicted there, that is; the worker need not hold it yet.
+        Until it evicts it, or none has come for a window.
         """
         node.home = worker
 
