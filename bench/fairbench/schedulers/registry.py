@@ -37,6 +37,8 @@ ROUTERS = {
     "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
     "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
     "preble-e2-code": "fairbench.schedulers.routing.preble_code:PrebleE2Code",
+    "memserve": "fairbench.schedulers.routing.memserve:MemServe",
+    "oracle": "fairbench.schedulers.routing.oracle:Oracle",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
 }
 
