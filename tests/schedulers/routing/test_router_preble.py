@@ -14,8 +14,11 @@ from fairbench.schedulers.routing.preble_e2 import PrebleE2
 # prefill of 8.96 ms (under 64 tokens), 10.5 ms (under 256) or 5.506 ms + 0.0503 ms per token.
 
 
+OFF = {"rebalance_threshold": inf, "autoscale_factor": inf, "imbalance_ratio": inf}
+
+
 def make(workers=2, **params):
-    return PrebleE2(PrebleE2.Params(**{"rebalance_threshold": inf} | params), workers)
+    return PrebleE2(PrebleE2.Params(**OFF | params), workers)
 
 
 def route_all(router, *prompts, now_s=0.0, first=0):
@@ -229,9 +232,8 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 4), st.sampled_from([1.0, 1.5, 4.0, inf]))
 def test_same_decisions_as_recomputed_from_history(steps, workers, threshold):
-    params = PrebleE2.Params(
-        window_s=100.0, rebalance_threshold=threshold, prefill_linear_from_tokens=8
-    )
+    chosen = {"window_s": 100.0, "rebalance_threshold": threshold, "prefill_linear_from_tokens": 8}
+    params = PrebleE2.Params(**OFF | chosen)
     router, naive = PrebleE2(params, workers), Recomputed(workers, params)
     now_s, sent, running = 0.0, [], []
     for number, (wait_s, (name, what, detail)) in enumerate(steps):

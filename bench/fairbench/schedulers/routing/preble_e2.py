@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Annotated
 
 from annotated_types import Ge, Gt
@@ -57,8 +56,8 @@ class PrebleE2(Router):
         window_s: Annotated[float, Gt(0)] = 180.0
         exploit: bool = True
         rebalance_threshold: Annotated[float, Ge(1)] = 1.5
-        autoscale_factor: Annotated[float, Gt(1)] = inf
-        imbalance_ratio: Annotated[float, Ge(1)] = inf
+        autoscale_factor: Annotated[float, Gt(1)] = 2.0
+        imbalance_ratio: Annotated[float, Ge(1)] = 1.5
         eviction_cost: bool = True
         capacity_tokens: Annotated[int, Ge(0)] = 0
         default_output_tokens: Annotated[float, Ge(0)] = 45.0
