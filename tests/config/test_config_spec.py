@@ -43,6 +43,12 @@ def test_settings_with_tables_and_overridden_workloads_read_back_identical():
     assert reread(spec) == spec
 
 
+def test_an_infinite_setting_reads_back_identical():
+    spec = resolve({"scheduler": "preble"}, {"preble-e2.rebalance_threshold": inf})
+    assert "rebalance_threshold = inf" in to_toml(spec)
+    assert reread(spec) == spec
+
+
 def test_identity_is_the_spec_without_the_tag():
     plain = resolve({})
     assert identity(plain) == identity(resolve({"tag": "mine"}))

@@ -41,6 +41,13 @@ class Spy(Router):
         self.heard.append(("evict", prefix, evicted_tokens, worker))
 
 
+class Timed(Spy):
+    """The same, and it hears of first tokens."""
+
+    def on_first_token(self, request, worker, at_s):
+        self.heard.append(("began", request.request_id, worker, at_s))
+
+
 class Changing(Spy):
     """The same, but it lets its workers come and go."""
 
@@ -100,6 +107,22 @@ def test_finish_tells_the_router_once_with_the_output():
     # Its key is of no token page, so it must not stay in the router's tree.
     assert (prefix[:-1], prefix[-1].length, tokens, worker) == (flight.request.prompt, 7, 7, 0)
     assert dispatcher.under_way == 0
+
+
+def test_the_router_hears_when_an_answer_began_before_it_hears_of_its_end():
+    clock = [3.0]
+    dispatcher = Dispatcher(spy := Timed(), 2, POOL, lambda: clock[0])
+    streamed, other = (dispatcher.dispatch(request(dispatcher)) for _ in range(2))
+    for clock[0] in (5.0, 6.0):
+        dispatcher.began(streamed)
+    clock[0] = 7.0
+    dispatcher.finish(streamed, 7)
+    dispatcher.finish(other, 7)  # of which nobody saw the first token
+    assert [news for news in spy.heard if news[0] != "evict"] == [
+        ("began", 0, 0, 5.0),
+        ("finish", 0, 0, 7, 7.0),
+        ("finish", 1, 0, 7, 7.0),
+    ]
 
 
 @pytest.mark.parametrize("settings", [{}, {"d2lpm.insert_on_finish": True}])

@@ -38,7 +38,12 @@ class ExperimentSpec(BaseModel):
     endpoint's scheduler is ``AS_SERVED``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        ser_json_inf_nan="constants",  # a setting may be inf
+    )
 
     scheduler: str
     router: str

@@ -15,7 +15,8 @@ The hooks of a local scheduler, in the life of a request:
 while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted`` runs before the generator
 of ``select`` is resumed. At one instant steps end (``on_tokens``, then ``on_finish``), then
 requests arrive, then a pass is made. A router's hooks: ``prepare``, then for each request ``route``
-(again whenever it was None) and ``on_finish``; ``on_evict`` comes late, at any time.
+(again whenever it was None), ``on_first_token`` and ``on_finish``; ``on_evict`` comes late, at any
+time.
 """
 
 from __future__ import annotations
@@ -154,6 +155,12 @@ class Router(ABC):
         One that declares ``holds`` may answer None: the request is held, and the router asked
         again when something has changed (a request has finished or started to run, a worker has
         come or gone), in order of arrival.
+        """
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        """When its first token came, on the home's clock. Told at its end, before ``on_finish``.
+
+        Not told of a request that ended without one, nor where the home did not see it.
         """
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:

@@ -27,6 +27,7 @@ LOCALS = {
     "lcf": "fairbench.schedulers.local.lcf:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
+    "preble-groups-code": "fairbench.schedulers.local.preble_groups_code:PrebleGroupsCode",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
 }
 
@@ -35,6 +36,9 @@ ROUTERS = {
     "client-round-robin": "fairbench.schedulers.routing.client_round_robin:ClientRoundRobin",
     "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
     "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
+    "preble-e2-code": "fairbench.schedulers.routing.preble_code:PrebleE2Code",
+    "memserve": "fairbench.schedulers.routing.memserve:MemServe",
+    "oracle": "fairbench.schedulers.routing.oracle:Oracle",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
 }
 
@@ -44,6 +48,7 @@ PAIRS = {
     "lpm": ("round-robin", "lpm"),
     "vtc": ("client-round-robin", "vtc"),
     "preble": ("preble-e2", "preble-groups"),
+    "preble-code": ("preble-e2-code", "preble-groups-code"),
     "dlpm": ("round-robin", "dlpm"),
     "d2lpm": ("d2lpm", "dlpm"),
 }

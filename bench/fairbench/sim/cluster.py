@@ -154,6 +154,9 @@ class Cluster:
         request, refused = sequence.request, sequence.status == REFUSED
         self.request_log.record(sequence)
         output = Segment(sequence.output.key, 0) if refused else sequence.output
+        if sequence.first_token_ps != NEVER:
+            first_s = sequence.first_token_ps / PS_PER_S
+            self.router.on_first_token(request, sequence.worker, first_s)
         self.router.on_finish(request, sequence.worker, output, self.now_s)
         if refused:
             done(None, ProgramFailed(f"request {request.request_id} can never fit the pool"))

@@ -9,6 +9,7 @@ from local_desk import Desk
 from local_requests import Calls
 
 from fairbench.schedulers.local.preble_groups import PrebleGroups
+from fairbench.schedulers.local.preble_groups_code import PrebleGroupsCode
 
 
 def desk(**params) -> Desk:
@@ -131,3 +132,31 @@ def test_an_aborted_request_is_never_offered():
     assert at.run_pass() == [second]
     at.scheduler.on_finish(second)
     assert at.run_pass() == []
+
+
+def code_desk(**params) -> Desk:
+    return Desk(PrebleGroupsCode(PrebleGroupsCode.Params(**params)))
+
+
+def test_the_code_rounds_up_and_draws_from_one_group_a_pass():
+    at, call = code_desk(), Calls()
+    in_9, in_6, also_6, in_0, also_0 = (cached(at, call, t) for t in (91, 70, 61, 0, 10))
+    passes = [at.run_pass() for _ in range(4)]
+    assert passes == [[in_9], [in_6, also_6], [in_0, also_0], []]
+
+
+def test_the_code_goes_down_and_around():
+    at, call = code_desk(), Calls()
+    low = cached(at, call, 15)
+    assert at.run_pass() == [low]
+    high, low = cached(at, call, 95), cached(at, call, 5)
+    assert at.run_pass() == [low]  # the pointer was at group 0
+    assert at.run_pass() == [high]
+
+
+def test_the_code_draws_at_most_ten_times_the_group_and_skips_what_has_no_room():
+    at, call = code_desk(), Calls()
+    requests = [cached(at, call, 15) for _ in range(25)]
+    first = at.run_pass(lambda r: r is not requests[0])
+    assert first == requests[1:20]
+    assert at.run_pass() == [requests[0], *requests[20:]]

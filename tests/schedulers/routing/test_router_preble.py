@@ -14,8 +14,11 @@ from fairbench.schedulers.routing.preble_e2 import PrebleE2
 # prefill of 8.96 ms (under 64 tokens), 10.5 ms (under 256) or 5.506 ms + 0.0503 ms per token.
 
 
+OFF = {"rebalance_threshold": inf, "autoscale_factor": inf, "imbalance_ratio": inf}
+
+
 def make(workers=2, **params):
-    return PrebleE2(PrebleE2.Params(**{"rebalance_threshold": inf} | params), workers)
+    return PrebleE2(PrebleE2.Params(**OFF | params), workers)
 
 
 def route_all(router, *prompts, now_s=0.0, first=0):
@@ -124,16 +127,21 @@ def eviction_case(**params):
     return router
 
 
+def eviction_us(router, worker, missed, keep=frozenset()):
+    requests = router._windows[worker].requests
+    return router._evictions.price_us(worker, missed, keep, requests)
+
+
 def test_price_of_an_eviction():
     router = eviction_case(capacity_tokens=1000)
     # 810 held + 400 - 1000 = 210 too many. GPU 0: 210 of a's 800, shared by 1 of 2 requests.
-    assert router._eviction_us(0, 400, frozenset()) == 10_500 / 2
+    assert eviction_us(router, 0, 400) == 10_500 / 2
     # GPU 1: q's 10, shared by 1 of 2, then 200 of b's 800, shared by 2 of 2.
-    assert router._eviction_us(1, 400, frozenset()) == (8_960 + 2 * 10_500) / 2
-    assert router._eviction_us(1, 190, frozenset()) == 0
+    assert eviction_us(router, 1, 400) == (8_960 + 2 * 10_500) / 2
+    assert eviction_us(router, 1, 190) == 0
     # The path of the request itself is kept: what is left is q, priced as if all were like it.
     path = frozenset(router._tree.upward(router._tree.find(request(9, "a", ("b", 800)).prompt)[0]))
-    assert router._eviction_us(1, 400, path) == 8_960 / 2 * 210 / 10
+    assert eviction_us(router, 1, 400, path) == 8_960 / 2 * 210 / 10
 
 
 @pytest.mark.parametrize(("capacity_tokens", "worker"), [(0, 1), (1000, 0), (10_000, 1)])
@@ -146,7 +154,7 @@ def test_the_scan_for_evictions_is_bounded():
     router = make(1, capacity_tokens=1)
     route_all(router, *([(f"p{n}", 10)] for n in range(200)))
     # 2000 tokens in 200 nodes of one request each; 128 are looked at, the rest priced alike.
-    assert router._eviction_us(0, 1, frozenset()) == pytest.approx(8_960)
+    assert eviction_us(router, 0, 1) == pytest.approx(8_960)
 
 
 def test_a_gpu_leaves_and_comes_back_empty():
@@ -224,9 +232,8 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 4), st.sampled_from([1.0, 1.5, 4.0, inf]))
 def test_same_decisions_as_recomputed_from_history(steps, workers, threshold):
-    params = PrebleE2.Params(
-        window_s=100.0, rebalance_threshold=threshold, prefill_linear_from_tokens=8
-    )
+    chosen = {"window_s": 100.0, "rebalance_threshold": threshold, "prefill_linear_from_tokens": 8}
+    params = PrebleE2.Params(**OFF | chosen)
     router, naive = PrebleE2(params, workers), Recomputed(workers, params)
     now_s, sent, running = 0.0, [], []
     for number, (wait_s, (name, what, detail)) in enumerate(steps):

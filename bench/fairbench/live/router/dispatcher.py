@@ -36,14 +36,15 @@ log = logging.getLogger(__name__)
 class Flight:
     """One request at one worker, until ``Dispatcher.finish``.
 
-    ``routed`` is where the router believes it to be. ``on_lost`` is called once if the worker
-    leaves meanwhile.
+    ``routed`` is where the router believes it to be, ``first_token_s`` when its answer began to
+    stream. ``on_lost`` is called once if the worker leaves meanwhile.
     """
 
     request: Request
     worker: int
     routed: int
     on_lost: Callable[[], None] = lambda: None
+    first_token_s: float | None = None
 
 
 OnSent: TypeAlias = Callable[["Flight | Problem"], None]
@@ -181,6 +182,11 @@ class Dispatcher:
             self._caches[worker].touch(request.prompt)
         return flight
 
+    def began(self, flight: Flight) -> None:
+        """The answer begins to stream. A second call says nothing new."""
+        if flight.first_token_s is None:
+            flight.first_token_s = self._now_s()
+
     def finish(self, flight: Flight, output_tokens: int) -> None:
         """The request is over, however it ended, and has produced so many tokens."""
         request = flight.request
@@ -189,6 +195,8 @@ class Dispatcher:
             if self.router.wants_evictions:
                 self._caches[flight.worker].add(request.prompt)
         output = Segment(f"output of {request.request_id}", output_tokens)
+        if flight.first_token_s is not None:
+            self.router.on_first_token(request, flight.routed, flight.first_token_s)
         self.router.on_finish(request, flight.routed, output, self._now_s())
         if self.router.wants_evictions and output_tokens:
             # Nothing will ever match, or evict, a segment that is not made of token pages.

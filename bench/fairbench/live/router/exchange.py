@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 
@@ -32,9 +32,15 @@ class ClientLeft(ConnectionError):
 
 
 class Exchange:
-    """Asks the worker and answers the client. ``usage`` and ``outcome`` say how it went."""
+    """Asks the worker and answers the client. ``usage`` and ``outcome`` say how it went.
 
-    def __init__(self, request: web.Request, call: Call, flight: Flight) -> None:
+    ``began`` is called whenever a part of a stream comes.
+    """
+
+    def __init__(
+        self, request: web.Request, call: Call, flight: Flight, began: Callable[[], None]
+    ) -> None:
+        self._began = began
         self._request = request
         self._call = call
         self._flight = flight
@@ -79,6 +85,7 @@ class Exchange:
             return web.Response(body=body, status=answer.status, headers=returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
+            self._began()
             # Waits while the client is slow, and so stops reading from the worker.
             await self._write(stream, self._reader.feed(chunk))
         if self._stream is None:

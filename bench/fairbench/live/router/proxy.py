@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
@@ -119,7 +120,7 @@ class Proxy:
     ) -> web.StreamResponse:
         """Ask one worker. Raises WorkerLost, once it is known whether the worker is down."""
         flight = await self._sent(request)
-        exchange = Exchange(http, call, flight)
+        exchange = Exchange(http, call, flight, partial(self.dispatcher.began, flight))
         url = self._config.workers[flight.worker].url + path
         try:
             return await exchange.run(self._session, url, self._headers(http, request.client))

@@ -73,11 +73,14 @@ class PrebleGroups(LocalScheduler):
                     group.appendleft(request)
 
     def _sort_in(self, view: WaitingView) -> None:
-        top = self.params.groups - 1
         for request in self._new:
-            group = view.matched_tokens(request) * self.params.groups // request.input_tokens
-            self._groups[min(group, top)].append(request)
+            self._groups[self.group_of(view.matched_tokens(request), request)].append(request)
         self._new.clear()
+
+    def group_of(self, matched_tokens: int, request: Request) -> int:
+        """The group of a request of which so many tokens are cached, from 0."""
+        group = matched_tokens * self.params.groups // request.input_tokens
+        return min(group, self.params.groups - 1)
 
     def _next_group(self) -> None:
         self._group = (self._group or self.params.groups) - 1

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated
 
 from annotated_types import Ge, Gt
@@ -12,24 +11,23 @@ from annotated_types import Ge, Gt
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
-from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
-
-# Nodes looked at per GPU to price an eviction; what is beyond them is priced like what was seen.
-EVICTION_SCAN_NODES = 128
+from fairbench.schedulers.routing.preble_eviction import EvictionCost
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, decode_heavy
+from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
+from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
 
 
 class PrebleE2(Router):
-    """E2 in the form of the paper ([Preble] Alg. 1 and 2), not of its code.
+    """E2 in the form of the paper ([Preble] Alg. 1 and 2, §3.2); that of its code is another file.
 
-    With more tokens cached than missed, the request goes to the GPU of lowest cost among those that
-    hold its longest match; otherwise to the GPU of lowest cost of all. Cost is L + M + P: load of
-    the window, recomputation of what would be evicted, and prefill of what is missed there.
-    Requests that would exploit the most loaded GPU go to the least loaded one while the loads
-    (L) are further apart than the threshold. Ties in rotation.
-
-    Not here yet: scaling a prefix out to more GPUs when its queueing time doubles, and sending
-    explored requests to a GPU that is mostly decoding (IMBALR). The paper gives no values.
+    With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
+    among those that hold its longest match. Otherwise it explores: to the GPU that mostly decodes,
+    if one does far more of it than the others, else to the GPU of lowest cost of all. Cost is
+    L + M + P: load of the window, recomputation of what would be evicted, and prefill of what is
+    missed there. Requests that would exploit the most loaded GPU go to the least loaded one while
+    the loads (L) are further apart than the threshold. If they are not, and a prefix waits
+    longer and longer on its GPU all the same, the request takes it to the lightest GPU that does
+    not have it, with half of the load below. Ties in rotation.
     """
 
     name = "preble-e2"
@@ -37,8 +35,13 @@ class PrebleE2(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """``window_s`` is H, ``rebalance_threshold`` is Th_bal (1.5 in Preble's code;
-        inf: never rebalance).
+        """``window_s`` is H. Each mechanism can be turned off by itself: ``exploit`` and
+        ``eviction_cost`` with false, the others with inf, as they have a threshold each.
+
+        ``rebalance_threshold`` is Th_bal (1.5 in Preble's code). ``autoscale_factor`` is by how
+        much queueing has to grow within H for a prefix to be replicated ("doubles": 2).
+        ``imbalance_ratio`` is IMBALR, with which a GPU's decoding time over its prefill time,
+        relative to that of all GPUs, is compared ([gaps] D2).
 
         ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means what the home
         tells (``Setup.pool_tokens``), and M is 0 if it does not. The router knows which prompts a
@@ -51,7 +54,11 @@ class PrebleE2(Router):
         """
 
         window_s: Annotated[float, Gt(0)] = 180.0
+        exploit: bool = True
         rebalance_threshold: Annotated[float, Ge(1)] = 1.5
+        autoscale_factor: Annotated[float, Gt(1)] = 2.0
+        imbalance_ratio: Annotated[float, Ge(1)] = 1.5
+        eviction_cost: bool = True
         capacity_tokens: Annotated[int, Ge(0)] = 0
         default_output_tokens: Annotated[float, Ge(0)] = 45.0
         prefill_ms_per_token: Annotated[float, Ge(0)] = 0.05031337
@@ -71,9 +78,10 @@ class PrebleE2(Router):
             prefill_tiny_ms=params.prefill_tiny_ms,
             decode_ms_per_token=params.decode_ms_per_token,
         )
-        self._capacity = params.capacity_tokens
         self._fleet = Fleet(workers)
         self._tree = PrebleTree()
+        self._evictions = EvictionCost(self._tree, self._times, params.capacity_tokens)
+        self._scaler = Autoscaler(params.autoscale_factor, params.window_s, self._times)
         self._windows = {w: self._window() for w in self._fleet.workers}
 
     def _window(self) -> GpuWindow:
@@ -82,16 +90,19 @@ class PrebleE2(Router):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        self._capacity = self._capacity or setup.pool_tokens
+        evictions = self._evictions
+        evictions.capacity_tokens = evictions.capacity_tokens or setup.pool_tokens
 
     def route(self, request: Request, now_s: float) -> int:
         self._expire(now_s)
         found = self._tree.find(request.prompt)
         cached = self._tree.cached_tokens(found.node)
         missed = {w: request.input_tokens - cached.get(w, 0) for w in self._fleet.workers}
-        worker = self._choose(request, found.node, missed)
+        worker = self._choose(request, found.node, missed, now_s)
         end = self._tree.add(found, request.prompt, worker)
-        self._windows[worker].assign(now_s, self._times.prefill_us(missed[worker]), end)
+        prefill_us = self._times.prefill_us(missed[worker])
+        self._windows[worker].assign(now_s, prefill_us, end)
+        self._scaler.sent(request, worker, end, prefill_us, now_s)
         self._fleet.dispatch(request, worker)
         return worker
 
@@ -100,22 +111,38 @@ class PrebleE2(Router):
             for end in window.expire(now_s):
                 self._tree.forget(end, worker)
 
-    def _choose(self, request: Request, node: PrebleNode, missed: dict[int, int]) -> int:
+    def _choose(
+        self, request: Request, node: PrebleNode, missed: dict[int, int], now_s: float
+    ) -> int:
         """Algorithm 1, then the post-assignment adjustment ([Preble] §3.2)."""
         loads = {worker: self._windows[worker].load_us for worker in self._fleet.workers}
         longest, holders = self._tree.holders(node)
-        if request.input_tokens - longest >= longest:
-            return self._cheapest(self._fleet.workers, loads, missed, node)
+        if not self.params.exploit or request.input_tokens - longest >= longest:
+            mostly_decoding = decode_heavy(self._windows, self.params.imbalance_ratio)
+            return self._cheapest(mostly_decoding or self._fleet.workers, loads, missed, node)
+        home = self._tree.home(node)
         exploited = [worker for worker in self._fleet.workers if holders >> worker & 1]
-        chosen = self._cheapest(exploited, loads, missed, node)
+        chosen = self._cheapest([home] if home != NOWHERE else exploited, loads, missed, node)
         heaviest, lightest = max(loads.values()), min(loads.values())
         if loads[chosen] == heaviest and heaviest / self.params.rebalance_threshold > lightest:
             return self._fleet.cheapest(loads)
+        if self._scaler.overloaded(key := key_portion(node), chosen, now_s):
+            return self._replicate(key, chosen, loads)
         return chosen
+
+    def _replicate(self, key: PrebleNode, worker: int, loads: dict[int, int]) -> int:
+        """The lightest GPU without the prefix, now its second one; ``worker`` if all have it."""
+        without = {w: load for w, load in loads.items() if not key.workers >> w & 1}
+        if not without:
+            return worker
+        to = self._fleet.cheapest(without)
+        split_subtree(key, self._windows[worker], to, self._tree)
+        key.waits.pop(worker)  # it has to double anew, now with less to serve
+        return to
 
     def _cheapest(
         self,
-        workers: list[int],
+        workers: Sequence[int],
         loads: dict[int, int],
         missed: dict[int, int],
         node: PrebleNode,
@@ -123,39 +150,22 @@ class PrebleE2(Router):
         """The worker of lowest L + M + P. ``node`` ends the cached part of the prompt."""
         if len(workers) == 1:
             return workers[0]
-        keep = frozenset(self._tree.upward(node)) if self._capacity else frozenset()
-        return self._fleet.cheapest(
-            {
-                worker: loads[worker]
-                + self._eviction_us(worker, missed[worker], keep)
-                + self._times.prefill_us(missed[worker])
-                for worker in workers
-            }
-        )
+        priced = self.params.eviction_cost and self._evictions.capacity_tokens
+        keep = frozenset(self._tree.upward(node)) if priced else frozenset()
+        costs: dict[int, float] = {}
+        for worker in workers:
+            eviction_us: float = 0
+            if priced:
+                requests = self._windows[worker].requests
+                eviction_us = self._evictions.price_us(worker, missed[worker], keep, requests)
+            costs[worker] = loads[worker] + eviction_us + self._times.prefill_us(missed[worker])
+        return self._fleet.cheapest(costs)
 
-    def _eviction_us(self, worker: int, missed: int, keep: Collection[PrebleNode]) -> float:
-        """M: prefill time of each node evicted, times its share of the GPU's requests ([gaps] D1).
-
-        The path of the request itself (``keep``) is never evicted for it.
-        """
-        requests = self._windows[worker].requests
-        needed = self._tree.held_tokens[worker] + missed - self._capacity
-        if not self._capacity or needed <= 0 or not requests:
-            return 0
-        victims = self._tree.victims(worker, needed, keep)
-        return self._price_us(islice(victims, EVICTION_SCAN_NODES), worker, needed) / requests
-
-    def _price_us(
-        self, victims: Iterable[tuple[PrebleNode, int]], worker: int, needed: int
-    ) -> float:
-        """Prefill time times hits, summed, and scaled up to all ``needed`` tokens."""
-        freed = price_us = 0
-        for node, tokens in victims:
-            freed += tokens
-            price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        return price_us * needed / freed if freed else 0
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        self._scaler.began(request, worker, at_s)
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self._scaler.finished(request)
         # A refused request (0 tokens) says nothing about output lengths.
         if self._fleet.finish(request, worker) and output.length:
             self._windows[worker].finish(now_s, output.length)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 
@@ -66,6 +68,31 @@ class GpuWindow:
         """L: prefill times, plus for each request the time of an average output seen here."""
         return self._prefill_us + len(self._assigned) * self._decode_us
 
+    @property
+    def prefill_us(self) -> int:
+        """The part of L that is prefill."""
+        return self._prefill_us
+
+    @property
+    def decode_us(self) -> int:
+        """The part of L that is decoding."""
+        return len(self._assigned) * self._decode_us
+
+    def loads_below(self, node: PrebleNode) -> dict[PrebleNode, tuple[int, int]]:
+        """Requests of the window, and their part of L, by the child of ``node`` they went to.
+
+        In order of their first request. A walk over the window.
+        """
+        found: dict[PrebleNode, tuple[int, int]] = {}
+        for _, prefill_us, end in self._assigned:
+            child = end
+            while child.parent is not None and child.parent is not node:
+                child = child.parent
+            if child.parent is node:
+                requests, load_us = found.get(child, (0, 0))
+                found[child] = (requests + 1, load_us + prefill_us + self._decode_us)
+        return found
+
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
         """A request comes here, with the prefill time of what is missing now."""
         self._assigned.append((now_s, prefill_us, end))
@@ -89,3 +116,22 @@ class GpuWindow:
             self._prefill_us -= prefill_us
             dropped.append(end)
         return dropped
+
+
+def decode_heavy(windows: Mapping[int, GpuWindow], imbalance_ratio: float) -> list[int]:
+    """The GPU with the most decoding for its prefill, if that is far more than usual, else none.
+
+    That is: its decoding time over its prefill time, relative to that of all GPUs together, is
+    above the ratio. Several if they tie. A GPU that only serves what it has cached has compute to
+    spare, and an explored request brings prefill ([Preble] §3.2).
+    """
+    prefill_us = sum(window.prefill_us for window in windows.values())
+    decode_us = sum(window.decode_us for window in windows.values())
+    if not prefill_us or not decode_us or imbalance_ratio == inf:
+        return []
+    busy = {w: window for w, window in windows.items() if window.prefill_us}
+    ratios = {w: window.decode_us * prefill_us / window.prefill_us for w, window in busy.items()}
+    highest = max(ratios.values())
+    if highest <= imbalance_ratio * decode_us:
+        return []
+    return [worker for worker, ratio in ratios.items() if ratio == highest]

@@ -9,20 +9,27 @@ from typing import Self
 from fairbench.core import Prompt
 from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import Slice
+from fairbench.schedulers.routing.preble_waits import Waits
+
+NOWHERE = -1
 
 
 class PrebleNode(LocationNode):
     """``hits``: worker -> its requests of the window that share this node.
 
     ``touched``: worker -> number of the last dispatch through here; its keys are the holders.
+    ``waits``: worker -> queueing times there, if this is a key portion. ``home``: the worker to
+    which its requests have been moved, ``NOWHERE`` if they have not.
     """
 
-    __slots__ = ("hits", "touched")
+    __slots__ = ("hits", "home", "touched", "waits")
 
     def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
         super().__init__(parent, edge, length)
         self.hits: dict[int, int] = {}
         self.touched: dict[int, int] = {}
+        self.waits: dict[int, Waits] = {}
+        self.home = NOWHERE
 
 
 class PrebleTree(LocationTree[PrebleNode]):
@@ -54,7 +61,20 @@ class PrebleTree(LocationTree[PrebleNode]):
             node.hits[worker] -= 1
             if not node.hits[worker]:
                 del node.hits[worker]
+            if not node.hits:
+                node.home = NOWHERE
         self.prune(end)
+
+    def pin(self, node: PrebleNode, worker: int) -> None:
+        """Requests through ``node`` go to ``worker``, which need not hold it yet.
+
+        Until it evicts it, or none has come for a window.
+        """
+        node.home = worker
+
+    def home(self, node: PrebleNode) -> int:
+        """Where the deepest pin at or above ``node`` points, else ``NOWHERE``."""
+        return next((n.home for n in self.upward(node) if n.home != NOWHERE), NOWHERE)
 
     def victims(
         self, worker: int, tokens: int, keep: Collection[PrebleNode]
@@ -81,6 +101,9 @@ class PrebleTree(LocationTree[PrebleNode]):
         """Forget the worker: its marks, its hits and its order."""
         for node in self.nodes():
             node.hits.pop(worker, None)
+            node.waits.pop(worker, None)
+            if node.home == worker:
+                node.home = NOWHERE
         super().purge(worker)
 
     def vacant(self, node: PrebleNode) -> bool:
@@ -103,6 +126,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         if number is None:
             return
         self.held_tokens[worker] -= node.length
+        if node.home == worker:
+            node.home = NOWHERE
         super().unmark(node, worker)
         ends = self._ends[worker]
         if ends.get(number) is node:
@@ -116,3 +141,5 @@ class PrebleTree(LocationTree[PrebleNode]):
         super().on_split(upper, lower)
         upper.hits = dict(lower.hits)
         upper.touched = dict(lower.touched)
+        upper.waits = {worker: waits.copy() for worker, waits in lower.waits.items()}
+        upper.home = lower.home

@@ -1,0 +1,54 @@
+"""Preble's priority groups as its code has them ([Preble code]): one group a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import Selection, WaitingView
+from fairbench.schedulers.local.preble_groups import PrebleGroups
+
+
+class PrebleGroupsCode(PrebleGroups):
+    """A pass draws from a single group, the next pass from the next lower one that is not empty.
+
+    Of group g (from 0) at most (g + 1) x ``per_group`` requests are tried, in order of arrival;
+    one without room is skipped. Where the paper rounds a hit share down to its group, the code
+    rounds up: of ten groups a share of 0.70 is in 6, not 7, and all of (0, 0.1] is with 0.
+    """
+
+    name = "preble-groups-code"
+
+    @dataclass(frozen=True)
+    class Params(PrebleGroups.Params):
+        """``groups`` is P."""
+
+        no_room: Literal["skip"] = "skip"
+        per_group: Annotated[int, Gt(0)] = 10
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self._per_group = params.per_group
+
+    def group_of(self, matched_tokens: int, request: Request) -> int:
+        return max(0, -(-matched_tokens * self.params.groups // request.input_tokens) - 1)
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._sort_in(view)
+        if not any(self._groups):
+            return
+        while not self._groups[self._group]:
+            self._next_group()
+        group, number = self._groups[self._group], self._group
+        self._next_group()
+        tried = list(group)[: (number + 1) * self._per_group]
+        try:
+            for request in tried:  # noqa: UP028 - a list cannot be sent the answers
+                yield request
+        finally:
+            waiting = [request for request in group if request in self._queued]
+            group.clear()
+            group.extend(waiting)

@@ -1,0 +1,93 @@
+"""The oracle partition: each prefix group, or each client, has its own GPU ([Preble] §H)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Prompt, Request, prompt_tokens
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.prefix_tree import truncate
+
+
+class Oracle(Router):
+    """Prompts that go on alike at one layer of the prefix tree go to one GPU, and stay there.
+
+    [Preble] §H looks at all requests of a workload offline, chooses the layer of its key portions
+    by hand and splits it evenly; its code sends each new group to the next GPU in turn, which is
+    what is done here. Neither load nor caches are looked at.
+    """
+
+    name = "oracle"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``by``: groups are prompts alike in their first ``layer_tokens``, or clients.
+
+        With 0 the layer begins where the prompts seen so far first differ, such as after a system
+        prompt. ``groups`` are remembered at most, the latest.
+        """
+
+        by: Literal["prefix", "client"] = "prefix"
+        layer_tokens: Annotated[int, Ge(0)] = 0
+        groups: Annotated[int, Gt(0)] = 100_000
+
+    def __init__(self, params: Params, workers: int) -> None:
+        self.params = params
+        self._workers = list(range(workers))
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # group -> worker
+        self._last = -1
+        self._shared: Prompt | None = None  # by all prompts seen; None before the first
+
+    def route(self, request: Request, now_s: float) -> int:
+        group = request.client if self.params.by == "client" else self._group(request.prompt)
+        if group not in self._placed:
+            self._last = next((w for w in self._workers if w > self._last), self._workers[0])
+            self._placed[group] = self._last
+            if len(self._placed) > self.params.groups:
+                self._placed.popitem(last=False)
+        self._placed.move_to_end(group)
+        return self._placed[group]
+
+    def _group(self, prompt: Prompt) -> Prompt:
+        """The beginning of the prompt that says which group it is of."""
+        if self.params.layer_tokens:
+            return _first(prompt, self.params.layer_tokens)
+        shared = prompt if self._shared is None else _shared(self._shared, prompt)
+        layer = prompt_tokens(shared) + 1
+        if shared != self._shared:
+            self._shared = shared
+            # Groups that were told apart too far down become one, where the first of them is.
+            groups, self._placed = self._placed, OrderedDict()
+            for group, worker in groups.items():
+                assert not isinstance(group, str)
+                self._placed.setdefault(_first(group, layer), worker)
+        return _first(prompt, layer)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.on_worker_leave(worker, now_s)
+        self._workers = sorted([*self._workers, worker])
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        self._workers = [w for w in self._workers if w != worker]
+        self._placed = OrderedDict((g, w) for g, w in self._placed.items() if w != worker)
+
+
+def _first(prompt: Prompt, tokens: int) -> Prompt:
+    """So many tokens of the prompt, or all of it."""
+    return truncate(prompt, min(tokens, prompt_tokens(prompt)))
+
+
+def _shared(one: Prompt, other: Prompt) -> Prompt:
+    """What two prompts have in common from their first token on."""
+    tokens = 0
+    for (key, length), (other_key, other_length) in zip(one, other, strict=False):
+        if key != other_key:
+            break
+        tokens += min(length, other_length)
+        if length != other_length:
+            break
+    return truncate(one, tokens)

@@ -1,0 +1,169 @@
+"""Preble's E2 as its code has it ([Preble code]), where that differs from the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.routing.preble_code_balance import CodeBalance
+from fairbench.schedulers.routing.preble_code_load import CodeGpu, CodeLoad
+from fairbench.schedulers.routing.preble_code_tree import CodeTree
+from fairbench.schedulers.routing.preble_load import TimeModel
+from fairbench.schedulers.routing.preble_scaling import key_portion
+from fairbench.schedulers.routing.preble_tree import PrebleNode
+from fairbench.schedulers.routing.preble_waits import Waits
+
+
+class _Sent(NamedTuple):
+    """A request under way: the end of its prompt, its GPU, and when it went there."""
+
+    end: PrebleNode
+    worker: int
+    at_s: float
+
+
+class PrebleE2Code(Router):
+    """E2 of the published code: GPUs are *allocated* to nodes, and load belongs to key nodes.
+
+    A request whose own leaf is shorter than what is above it goes to the GPUs allocated to the
+    deepest node above; any other to the GPU of the highest hit ratio if that is high enough, else
+    to the one of least load. Load is, for each key node of the window, the prefill of what missed,
+    shared by its GPUs, and its requests under way times output and time per output token. When
+    loads are too far apart, key nodes move from the heaviest GPU to the lightest, cheapest first;
+    if there is only one, it gets the second GPU as well once its time to first token has doubled.
+
+    Not copied: a list of candidates of which the code returns the position and not the GPU;
+    prefill times of attention; ties to the lowest index (they rotate).
+    """
+
+    name = "preble-e2-code"
+    wants_evictions = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """Values of the code. Rebalancing, autoscaling and the hit ratio can be turned off by inf.
+
+        ``rebalance_after``: not before so many requests a GPU; ``rebalance_min_hits``: only nodes
+        with so many requests in the window; ``rebalance_max_chain``: not for a request whose leaf
+        is so many levels below its key node. ``hit_ratio`` is that of the last
+        ``hit_ratio_window_s``, as this router sees it. ``first_tpot_s`` is the time per output
+        token before any is seen. Prefill times as for ``preble-e2``.
+        """
+
+        window_s: Annotated[float, Gt(0)] = 180.0
+        rebalance_threshold: Annotated[float, Ge(1)] = 1.5
+        rebalance_after: Annotated[int, Ge(0)] = 50
+        rebalance_min_hits: Annotated[int, Ge(1)] = 2
+        rebalance_max_chain: Annotated[int, Ge(1)] = 3
+        autoscale_factor: Annotated[float, Gt(1)] = 2.0
+        hit_ratio: Annotated[float, Gt(0)] = 0.7
+        hit_ratio_window_s: Annotated[float, Gt(0)] = 30.0
+        eviction_cost: bool = True
+        first_tpot_s: Annotated[float, Gt(0)] = 0.15
+        prefill_ms_per_token: Annotated[float, Ge(0)] = 0.05031337
+        prefill_base_ms: Annotated[float, Ge(0)] = 5.506
+        prefill_linear_from_tokens: Annotated[int, Ge(0)] = 256
+        prefill_short_ms: Annotated[float, Ge(0)] = 10.5
+        prefill_tiny_ms: Annotated[float, Ge(0)] = 8.96
+
+    def __init__(self, params: Params, workers: int) -> None:
+        self.params = params
+        self._times = TimeModel(
+            prefill_ms_per_token=params.prefill_ms_per_token,
+            prefill_base_ms=params.prefill_base_ms,
+            prefill_linear_from_tokens=params.prefill_linear_from_tokens,
+            prefill_short_ms=params.prefill_short_ms,
+            prefill_tiny_ms=params.prefill_tiny_ms,
+            decode_ms_per_token=0,
+        )
+        self._fleet = Fleet(workers)
+        self._tree = CodeTree()
+        self._requests = 0
+        self._sent: dict[int, _Sent] = {}
+        self._began: dict[int, float] = {}
+        self._gpus = {worker: self._gpu() for worker in self._fleet.workers}
+        self._load = CodeLoad(self._tree, self._times, self._gpus)
+        self._balance = CodeBalance(params, self._load)
+
+    def _gpu(self) -> CodeGpu:
+        params = self.params
+        return CodeGpu(params.window_s, params.hit_ratio_window_s, params.first_tpot_s, self._times)
+
+    def route(self, request: Request, now_s: float) -> int:
+        self._expire(now_s)
+        found = self._tree.find(request.prompt)
+        own = request.input_tokens - found.node.depth or found.node.length
+        context = request.input_tokens - own
+        worker = self._choose(found.node, own, context)
+        gpu = self._gpus[worker]
+        gpu.hit(now_s, self._tree.cached_tokens(found.node).get(worker, 0), request.input_tokens)
+        end = self._tree.add(found, request.prompt, worker)
+        gpu.window.assign(now_s, 0, end)
+        self._tree.allocate(end, worker)
+        self._tree.begin(end, worker)
+        self._tree.count(now_s, end, context, request.input_tokens, request.max_new_tokens)
+        self._sent[request.request_id] = _Sent(end, worker, now_s)
+        self._fleet.dispatch(request, worker)
+        self._requests += 1
+        self._balance.rebalance(end, self._requests, now_s)
+        return worker
+
+    def _expire(self, now_s: float) -> None:
+        for worker, gpu in self._gpus.items():
+            for end in gpu.window.expire(now_s):
+                self._tree.forget(end, worker)
+            gpu.expire(now_s)
+        self._tree.expire(now_s - self.params.window_s)
+
+    def _choose(self, node: PrebleNode, own: int, context: int) -> int:
+        candidates = self._fleet.workers
+        if own < context:
+            allocated = self._tree.allocation(node)
+            candidates = [w for w in candidates if allocated >> w & 1] or candidates
+        else:
+            ratios = {worker: gpu.hit_ratio for worker, gpu in self._gpus.items()}
+            if max(ratios.values()) >= self.params.hit_ratio:
+                return self._fleet.cheapest({worker: -ratio for worker, ratio in ratios.items()})
+        if len(candidates) == 1:
+            return candidates[0]
+        loads = self._load.of_gpus(min_hits=1)
+        costs = {worker: loads[worker] for worker in candidates}
+        if self.params.eviction_cost:
+            for worker in candidates:
+                costs[worker] += self._load.eviction_s(worker, own)
+        return self._fleet.cheapest(costs)
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        sent = self._sent.get(request.request_id)
+        if sent is not None and sent.worker == worker:
+            waits = key_portion(sent.end).waits
+            waits.setdefault(worker, Waits(self.params.window_s)).add(at_s, at_s - sent.at_s)
+            self._began[request.request_id] = at_s
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        began_s = self._began.pop(request.request_id, None)
+        if not self._fleet.finish(request, worker):
+            return
+        self._tree.over(self._sent.pop(request.request_id).end, worker)
+        if began_s is not None and output.length > 1 and now_s > began_s:
+            self._gpus[worker].decoded((now_s - began_s) / (output.length - 1))
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.on_worker_leave(worker, now_s)
+        self._fleet.join(worker)
+        self._gpus[worker] = self._gpu()
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        if worker in self._fleet:
+            self._fleet.leave(worker)
+            self._sent = {r: sent for r, sent in self._sent.items() if sent.worker != worker}
+            self._tree.purge(worker)
+            del self._gpus[worker]

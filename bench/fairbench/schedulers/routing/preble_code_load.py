@@ -1,0 +1,90 @@
+"""The load of a GPU as Preble's code estimates it, in seconds ([Preble code])."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
+from statistics import median
+
+from fairbench.schedulers.routing.preble_code_tree import CodeTree, KeyCount
+from fairbench.schedulers.routing.preble_eviction import EVICTION_SCAN_NODES
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
+
+TPOTS = 200  # times per output token of which the median is taken
+
+
+class CodeGpu:
+    """What is remembered of one GPU: requests of the window, times per output token, hits."""
+
+    def __init__(
+        self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
+    ) -> None:
+        self.window = GpuWindow(window_s, times, 0)
+        self.tpot_s = first_tpot_s  # the median of those seen last
+        self._tpots = deque([first_tpot_s], TPOTS)
+        self._hit_window_s = hit_window_s
+        self._hits: deque[tuple[float, int, int]] = deque()
+        self._cached = self._tokens = 0
+
+    @property
+    def hit_ratio(self) -> float:
+        """Cached tokens over prompt tokens, of the last seconds; 0 if there were none."""
+        return self._cached / self._tokens if self._tokens else 0.0
+
+    def hit(self, now_s: float, cached: int, tokens: int) -> None:
+        """A prompt of so many tokens came, so many of them cached."""
+        self._hits.append((now_s, cached, tokens))
+        self._cached += cached
+        self._tokens += tokens
+
+    def decoded(self, tpot_s: float) -> None:
+        """A request took so many seconds an output token."""
+        self._tpots.append(tpot_s)
+        self.tpot_s = median(self._tpots)
+
+    def expire(self, now_s: float) -> None:
+        """Drop hits that are too old."""
+        while self._hits and self._hits[0][0] <= now_s - self._hit_window_s:
+            _, cached, tokens = self._hits.popleft()
+            self._cached -= cached
+            self._tokens -= tokens
+
+
+class CodeLoad:
+    """Load of key nodes: the prefill of what missed, and what is being decoded."""
+
+    def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
+        self.tree = tree
+        self.gpus = gpus
+        self._times = times
+
+    def of_gpus(self, min_hits: int) -> dict[int, float]:
+        """Seconds of load of each GPU, from key nodes of so many requests."""
+        loads = dict.fromkeys(self.gpus, 0.0)
+        for key in self.tree.keys.values():
+            if key.requests >= min_hits:
+                allocated = self.tree.allocated.get(key.node, 0)
+                for worker in loads:
+                    if allocated >> worker & 1:
+                        loads[worker] += self.key_s(key, worker)
+        return loads
+
+    def key_s(self, key: KeyCount, worker: int) -> float:
+        """What a key node costs one of its GPUs."""
+        gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
+        prefill_s = self._times.prefill_us(key.node.length) / 10**6
+        decode_s = 0.0
+        if under_way := self.tree.under_way[worker][key.node]:
+            decode_s = under_way * key.output_tokens * self.gpus[worker].tpot_s
+        return key.miss_rate * key.requests * prefill_s / gpus + decode_s
+
+    def eviction_s(self, worker: int, tokens: int) -> float:
+        """What evicting so many tokens costs: key nodes only, memory taken to be full."""
+        cost_s = 0.0
+        victims = self.tree.victims(worker, tokens, keep=self.tree.under_way[worker])
+        for node, _ in islice(victims, EVICTION_SCAN_NODES):
+            if (key := self.tree.keys.get(node)) is not None:
+                prefill_s = self._times.prefill_us(node.length) / 10**6
+                cost_s += key.miss_rate * key.requests * prefill_s
+        return cost_s

@@ -1,0 +1,117 @@
+"""What Preble's code keeps of prefixes: allocations, requests under way, key nodes' counts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+
+from fairbench.schedulers.routing.preble_scaling import key_portion
+from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
+
+
+@dataclass(slots=True, eq=False)
+class KeyCount:
+    """Requests of the window whose key node is ``node``, and tokens of their prompts.
+
+    ``context_tokens`` are those above a request's own leaf; ``output_tokens`` is what the last of
+    them allowed.
+    """
+
+    node: PrebleNode
+    requests: int = 0
+    context_tokens: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def miss_rate(self) -> float:
+        """The share of these prompts that their own leaves are."""
+        return 1 - self.context_tokens / self.prompt_tokens
+
+
+class CodeTree(PrebleTree):
+    """Preble's tree with the ``allocated`` GPUs (bits) of each node.
+
+    ``under_way`` counts requests, by GPU and by node on their path; ``keys`` those of the window.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allocated: dict[PrebleNode, int] = {}
+        self.under_way: defaultdict[int, Counter[PrebleNode]] = defaultdict(Counter)
+        self.keys: dict[PrebleNode, KeyCount] = {}
+        self._window: deque[tuple[float, KeyCount, int, int]] = deque()
+
+    def allocation(self, node: PrebleNode) -> int:
+        """The GPUs (bits) of the deepest node at or above that has any."""
+        return next((bits for n in self.upward(node) if (bits := self.allocated.get(n, 0))), 0)
+
+    def allocate(self, node: PrebleNode, worker: int) -> None:
+        """One more GPU for the node and all above it."""
+        for at in self.upward(node):
+            self.allocated[at] = self.allocated.get(at, 0) | 1 << worker
+
+    def move(self, node: PrebleNode, worker: int) -> None:
+        """One GPU only for the node and all below it."""
+        below = [node]
+        while below:
+            at = below.pop()
+            self.allocated[at] = 1 << worker
+            below.extend(at.children.values())
+
+    def begin(self, end: PrebleNode, worker: int) -> None:
+        """A request is under way."""
+        for at in self.upward(end):
+            self.under_way[worker][at] += 1
+
+    def over(self, end: PrebleNode, worker: int) -> None:
+        """It is no longer."""
+        counts = self.under_way[worker]
+        for at in self.upward(end):
+            if counts[at] > 1:
+                counts[at] -= 1
+            else:
+                del counts[at]
+
+    def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
+        """A request counts for its key node from now on."""
+        node = key_portion(end)
+        key = self.keys.setdefault(node, KeyCount(node))
+        key.requests += 1
+        key.context_tokens += context
+        key.prompt_tokens += prompt
+        key.output_tokens = output
+        self._window.append((now_s, key, context, prompt))
+
+    def expire(self, start_s: float) -> None:
+        """Drop what came at ``start_s`` or before; a key node of no request loses its GPUs."""
+        while self._window and self._window[0][0] <= start_s:
+            _, key, context, prompt = self._window.popleft()
+            key.requests -= 1
+            key.context_tokens -= context
+            key.prompt_tokens -= prompt
+            if not key.requests:
+                del self.keys[key.node]
+                self.allocated.pop(key.node, None)
+
+    def on_split(self, upper: PrebleNode, lower: PrebleNode) -> None:
+        super().on_split(upper, lower)
+        self.allocated[upper] = self.allocated.get(lower, 0)
+        for counts in self.under_way.values():
+            if lower in counts:
+                counts[upper] = counts[lower]
+        # The key node is whichever part still is longer than all above it.
+        if lower in self.keys and key_portion(lower) is not lower:
+            key = self.keys.pop(lower)
+            key.node = upper
+            self.keys[upper] = key
+
+    def remove(self, leaf: PrebleNode) -> PrebleNode:
+        self.allocated.pop(leaf, None)
+        return super().remove(leaf)
+
+    def purge(self, worker: int) -> None:
+        for node in self.allocated:
+            self.allocated[node] &= ~(1 << worker)
+        self.under_way.pop(worker, None)
+        super().purge(worker)

@@ -1,0 +1,212 @@
+"""Preble's prefix autoscaling and prefill/decode balancing, worked by hand ([Preble] §3.2)."""
+
+from math import inf
+
+import pytest
+from router_helpers import answer, prompt, request
+
+from fairbench.schedulers.routing.preble_e2 import PrebleE2
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, decode_heavy
+from fairbench.schedulers.routing.preble_scaling import key_portion
+from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree
+from fairbench.schedulers.routing.preble_waits import Waits
+
+DOC, TINY_S = ("doc", 1000), 0.00896  # prefill: 55.8 ms, and of under 64 tokens
+
+
+class Driven:
+    """A router of two GPUs whose window is 100 s, with autoscaling and nothing else after E2."""
+
+    def __init__(self, workers=2, **params):
+        off = {"rebalance_threshold": inf, "imbalance_ratio": inf, "window_s": 100.0}
+        self.router = PrebleE2(PrebleE2.Params(**off | {"autoscale_factor": 2.0} | params), workers)
+        self.count = 0
+
+    def send(self, now_s, *segments, queued_s=None, prefill_s=TINY_S):
+        """Where a prompt goes; with ``queued_s`` its first token has come that much late."""
+        self.count += 1
+        sent = request(self.count, "a", *segments)
+        worker = self.router.route(sent, now_s)
+        if queued_s is not None:
+            self.router.on_first_token(sent, worker, now_s + prefill_s + queued_s)
+            self.router.on_finish(sent, worker, answer(45), now_s + prefill_s + queued_s + 1)
+        return worker
+
+
+def overloaded(older_s, newer_s, **params):
+    """GPU 0 serves a document: a question in each half of the window; both have been answered."""
+    driven = Driven(**params)
+    assert [driven.send(0.0, DOC), driven.send(0.0, ("other", 1000))] == [0, 1]
+    assert driven.send(1.0, DOC, ("q1", 10), queued_s=older_s) == 0
+    assert driven.send(60.0, DOC, ("q2", 10), queued_s=newer_s) == 0
+    return driven
+
+
+@pytest.mark.parametrize(
+    ("older_s", "newer_s", "worker"),
+    [
+        (1.0, 2.1, 1),
+        (1.0, 1.9, 0),  # not doubled
+        (0.0, 0.057, 1),  # the document takes 55.8 ms to compute
+        (0.0, 0.055, 0),
+    ],
+)
+def test_a_prefix_whose_queueing_time_doubles_gets_a_second_gpu(older_s, newer_s, worker):
+    assert overloaded(older_s, newer_s).send(70.0, DOC, ("q3", 10)) == worker
+
+
+def test_never_with_inf():
+    assert overloaded(1.0, 9.0, autoscale_factor=inf).send(70.0, DOC, ("q3", 10)) == 0
+
+
+@pytest.mark.parametrize(("now_s", "worker"), [(49.0, 0), (70.0, 1), (103.0, 0)])
+def test_both_halves_of_the_window_have_to_have_seen_the_prefix(now_s, worker):
+    # First tokens at 2 and 62.1 s: at 49 s the second is not there yet, at 103 s the first is gone.
+    driven = Driven()
+    driven.send(0.0, DOC)
+    driven.send(0.0, ("other", 1000))
+    driven.send(1.0, DOC, ("q1", 10), queued_s=1.0)
+    if now_s > 60:
+        driven.send(60.0, DOC, ("q2", 10), queued_s=2.1)
+    assert driven.send(now_s, DOC, ("q3", 10)) == worker
+
+
+def test_then_the_two_gpus_share_its_load():
+    driven = overloaded(1.0, 2.1)
+    assert driven.send(70.0, DOC, ("q3", 10)) == 1
+    # GPU 0: the document, q1, q2; GPU 1: the other document, q3. The lighter of the two holders.
+    assert driven.send(70.0, DOC, ("q4", 10)) == 1
+    assert driven.send(70.0, DOC, ("q5", 10)) in (0, 1)
+    loads = [window.load_us for window in driven.router._windows.values()]
+    assert max(loads) - min(loads) < 10**6
+
+
+def test_it_has_to_double_anew_for_a_third():
+    driven = overloaded(1.0, 2.1, workers=3)
+    assert driven.send(70.0, DOC, ("q3", 10)) == 2
+    # GPU 0's waits are forgotten; two requests that waited no longer do not bring them back.
+    assert driven.send(71.0, DOC, ("q4", 10), queued_s=2.0) == 2
+    assert driven.send(72.0, DOC, ("q5", 10), queued_s=2.0) in (0, 2)
+    assert driven.send(73.0, DOC, ("q6", 10)) in (0, 2)
+
+
+def test_nothing_happens_when_every_gpu_has_the_prefix():
+    driven = overloaded(1.0, 2.1, workers=2)
+    driven.router._tree.insert(prompt(DOC), 1)
+    assert driven.send(70.0, DOC, ("q3", 10)) in (0, 1)
+    assert driven.router._tree.home(driven.router._tree.find(prompt(DOC)).node) == NOWHERE
+
+
+def test_the_subtree_is_split_by_load():
+    driven = Driven()
+    driven.send(0.0, DOC)
+    driven.send(0.0, ("other", 1000))
+    for number in range(3):  # GPU 0 has everything: x by three, y by two, z by one
+        assert driven.send(1.0, DOC, ("x", 100), (f"x{number}", 5), queued_s=1.0) == 0
+    for number in range(2):
+        assert driven.send(1.0, DOC, ("y", 100), (f"y{number}", 5), queued_s=1.0) == 0
+    assert driven.send(1.0, DOC, ("z", 100), queued_s=1.0) == 0
+    assert driven.send(60.0, DOC, ("q", 5), queued_s=9.0) == 0
+    assert driven.send(70.0, DOC, ("r", 5)) == 1
+    # x, the heaviest, stays; y goes; z is the prefix's with nothing shared below.
+    assert driven.send(71.0, DOC, ("y", 100), ("y9", 5)) == 1
+    assert driven.send(71.0, DOC, ("x", 100), ("x9", 5)) == 0
+    assert driven.send(71.0, DOC, ("z", 100), ("z9", 5)) == 0
+
+
+def test_a_pin_ends_with_the_window_an_eviction_or_its_gpu():
+    tree = PrebleTree()
+    end = tree.insert(prompt(("a", 10), ("b", 5)), 0)
+    upper = tree.find(prompt(("a", 10))).node
+
+    tree.pin(end, 1)
+    assert (tree.home(end), tree.home(upper)) == (1, NOWHERE)
+    tree.evict(prompt(("a", 10), ("b", 5)), 5, 0)  # elsewhere
+    assert tree.home(end) == 1
+    again = tree.insert(prompt(("a", 10), ("b", 5)), 1)
+    tree.evict(prompt(("a", 10), ("b", 5)), 5, 1)
+    assert tree.home(again) == NOWHERE
+
+    tree.pin(upper, 1)
+    tree.purge(1)
+    assert tree.home(upper) == NOWHERE
+
+    tree.pin(upper, 0)
+    tree.forget(end, 0)
+    assert tree.home(upper) == NOWHERE
+
+
+def test_a_split_keeps_pin_and_waits_in_both_parts():
+    tree = PrebleTree()
+    node = tree.insert(prompt(("a", 10)), 0)
+    tree.pin(node, 1)
+    node.waits[0] = Waits(100.0)
+    node.waits[0].add(1.0, 5.0)
+    upper = tree.find(prompt(("a", 6))).node
+    upper.waits[0].add(60.0, 7.0)
+    assert tree.home(upper) == 1
+    assert upper.waits[0].halves(70.0) == (5.0, 7.0)
+    assert node.waits[0].halves(70.0) is None
+
+
+def test_the_key_portion_is_the_deepest_node_longer_than_all_above_it():
+    tree = PrebleTree()
+    nodes = {}
+    for lengths in ((10, 11, 21, 9), (10, 11, 22)):
+        at = ()
+        for level, length in enumerate(lengths):
+            at = (*at, (f"{level}-{length}", length))
+            nodes[lengths[: level + 1]] = tree.insert(prompt(*at), 0)
+    assert key_portion(nodes[10, 11, 22]) is nodes[10, 11, 22]
+    assert key_portion(nodes[10, 11, 21, 9]) is nodes[10, 11]  # 21 is no more than 10 + 11
+    assert key_portion(nodes[(10,)]) is nodes[(10,)]
+    assert key_portion(tree.root) is tree.root
+
+
+TIMES = TimeModel(
+    prefill_ms_per_token=1.0,
+    prefill_base_ms=0.0,
+    prefill_linear_from_tokens=0,
+    prefill_short_ms=0.0,
+    prefill_tiny_ms=0.0,
+    decode_ms_per_token=1.0,
+)
+
+
+def windows(*loads):
+    """GPUs with so many ms of prefill, and requests of 10 ms of decoding."""
+    made, end = {}, PrebleTree().root
+    for worker, (prefill_ms, requests) in enumerate(loads):
+        made[worker] = GpuWindow(100.0, TIMES, 10.0)
+        for number in range(requests):
+            made[worker].assign(0.0, 0 if number else prefill_ms * 1000, end)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("loads", "ratio", "workers"),
+    [
+        # Decoding 90 and 30 ms, prefill 30 and 30: 3 and 1, together 2, so 1.5 and 0.5 times that.
+        ([(30, 9), (30, 3)], 1.4, [0]),
+        ([(30, 9), (30, 3)], 1.5, []),
+        ([(30, 3), (30, 3)], 1.0, []),
+        ([(30, 9), (30, 9), (30, 0), (90, 3)], 1.2, [0, 1]),  # the third has no load at all
+        ([(0, 0), (0, 0)], 1.0, []),
+        ([(30, 9), (30, 3)], inf, []),
+    ],
+)
+def test_who_decodes_far_more_than_usual(loads, ratio, workers):
+    assert decode_heavy(windows(*loads), ratio) == workers
+
+
+@pytest.mark.parametrize(("ratio", "worker"), [(inf, 1), (1.5, 1), (1.05, 0)])
+def test_what_is_explored_goes_to_the_gpu_that_mostly_decodes(ratio, worker):
+    # Prefill and decoding in ms, GPU 0: 55.8 + 5 x 9.0 = 100.6 and 6 x 562.5; GPU 1: 55.8 + 8.96
+    # and 2 x 562.5. The ratios are 33.5 and 17.4, together 27.2: 1.23 times that.
+    driven = Driven(imbalance_ratio=ratio)
+    driven.send(0.0, DOC)
+    driven.send(0.0, ("other", 1000))
+    driven.send(0.0, ("other", 1000), ("q", 10))
+    for number in range(5):
+        driven.send(0.0, DOC, (f"q{number}", 10))
+    assert driven.send(0.0, ("new", 500)) == worker
