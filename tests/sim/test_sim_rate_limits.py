@@ -8,7 +8,7 @@ from sim_helpers import small_spec
 
 from fairbench.sim.run import simulate
 
-ENGINES = ["sglang", "vllm"]
+ENGINES = ["sglang", "vllm", "lightllm"]
 
 
 def run(local, engine, **settings):
