@@ -19,8 +19,9 @@ from fairbench.workloads.spec import load_workload, workload_names
 
 NAMES = [name for name in workload_names() if name.startswith("vtc-")]
 EVEN = (256, 256)
+ADDED = 2  # to a prompt of "Hello " so many times: a mark before it, a blank behind
 # (workload, scenario) -> how many requests each client sends, and of which lengths. They are rates
-# times durations of the experiments ([VTC-artifact], exp_suite.py; the ramp is from 0.2 to 2 per s).
+# times durations of the experiments ([VTC-artifact], exp_suite.py).
 SENT = {
     ("vtc-overload", "s1"): [(900, EVEN), (1_800, EVEN)],
     ("vtc-proportional", "s1"): [(150, EVEN), (300, EVEN), (900, EVEN)],
@@ -58,7 +59,8 @@ def test_clients_send_as_many_of_the_lengths_of_the_paper(name, scenario):
         arrivals = list(program_stream(plan, seed=0))
         spread = 4 * count**0.5 if poisson else 1
         assert len(arrivals) == pytest.approx(count, abs=spread)
-        assert {program.demand for _, program in arrivals} == {Demand(1, *lengths)}
+        demand = Demand(1, lengths[0] + ADDED, lengths[1])
+        assert {program.demand for _, program in arrivals} == {demand}
         gaps = {round(b.at_s - a.at_s, 6) for a, b in pairwise(arrivals)}
         rises = name == "vtc-increasing" and plan.index == 1
         assert (len(gaps) < 12) == (not poisson and not rises)
