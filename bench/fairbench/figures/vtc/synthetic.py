@@ -161,7 +161,7 @@ def judge_pool(results: Results) -> Finding:
         f"{small:,.0f} to {large:,.0f} (256, 512, 768 tokens at 35,000: {listed(lengths)})",
         verdict(
             shape=large > small,
-            quantity=1.3 <= large / small <= 3,
+            quantity=1.3 * small <= large <= 3 * small,
             opposite=large < small,
         ),
     )
