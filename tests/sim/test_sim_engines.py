@@ -13,8 +13,15 @@ from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.engine.contracts import CONTRACTS
 from fairbench.sim.run import Simulation, simulate
-from invariants import assert_same_records
+from invariants import assert_same_records, check_all
 
+# Without what a minibatch costs beyond the timing profile.
+LIGHTLLM = {
+    "lightllm__max_total_tokens": 6_000,
+    "lightllm__prefill_overhead_ms": 0.0,
+    "lightllm__prefill_tile": 1,
+    "lightllm__idle_poll_ms": 0.0,
+}
 VLLM = {"vllm__num_gpu_blocks_override": 200, "vllm__max_num_seqs": 8}
 
 
@@ -61,6 +68,25 @@ def test_in_closed_form_or_step_by_step_a_run_is_the_same():
 def test_a_lone_client_is_simulated_on_the_same_engine():
     (row, *_) = simulate_alone(vllm_spec("fcfs", vllm__num_gpu_blocks_override=2_000))
     assert row["p50_s"] > 0
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "vtc", "d2lpm"])
+def test_a_run_on_lightllm_keeps_its_records_right_and_computes_every_prompt(scheduler):
+    spec = small_spec(scheduler, "chat", dp=2, flags={"engine": "lightllm"}, **LIGHTLLM)
+    result = simulate(spec)
+    check_all(result)
+    assert result.summary["engine"] == "lightllm"
+    assert result.summary["pool_tokens"] == 6_000
+    assert result.summary["cache_hit_rate"] == 0
+    assert result.summary["completed"] == result.summary["num_requests"] > 8
+    assert_same_records(result, simulate(spec))
+
+
+def test_a_run_on_lightllm_that_is_cut_off_keeps_its_records_right():
+    flags = {"engine": "lightllm", "max_drain_s": 0.5}
+    result = simulate(small_spec("vtc", "chat", flags=flags, **LIGHTLLM))
+    check_all(result)
+    assert 0 < result.summary["unfinished"] < result.summary["num_requests"]
 
 
 @pytest.mark.parametrize(

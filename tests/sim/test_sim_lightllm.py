@@ -5,13 +5,15 @@ from hypothesis import strategies as st
 from sim_helpers import PLAIN, US
 
 from fairbench.core import Request, Segment
+from fairbench.hardware.lightllm_limits import LightLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.lightllm import FitTest, LightLLMLimits, LightLLMWorker
+from fairbench.sim.engine.lightllm.fit import FitTest
+from fairbench.sim.engine.lightllm.worker import LightLLMWorker
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
 
 

@@ -13,6 +13,7 @@ from fairbench.cli.claims_map import MAP, MapFiles, draw_claims_map
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
 from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.context import run_context
 from fairbench.execute.figure_stores import fill_store
@@ -28,7 +29,10 @@ TIMED = "fig4"  # the one figure of timings, not of runs
 def reproduce(
     figure: Annotated[
         str,
-        typer.Argument(metavar="FIGURE", help="Such as fig7, claims (the table of them), or all."),
+        typer.Argument(
+            metavar="FIGURE",
+            help="Such as fig7, claims (the table of them), all, or vtc (the VTC paper).",
+        ),
     ],
     quick: Annotated[
         bool, Option("--quick/--full", help="One seed of each point, or as many as its sweep has.")
@@ -51,8 +55,8 @@ def reproduce(
     Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
     again, also after a crash or Ctrl-C.
     """
-    if figure not in (*FIGURES, ALL, CLAIMS):
-        raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS))
+    if figure not in (*FIGURES, ALL, CLAIMS, VTC):
+        raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS, VTC))
     suffixes = read_formats(formats)
     if on_map:
         if figure != CLAIMS:
@@ -63,6 +67,10 @@ def reproduce(
             quick=quick,
             show=not disable_tqdm,
         )
+        return
+    if figure == VTC:
+        check_drawable()
+        reproduce_vtc(result_dir / VTC, output_dir, claims_dir, suffixes, show=not disable_tqdm)
         return
     if figure != CLAIMS:
         check_drawable()

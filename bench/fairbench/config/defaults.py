@@ -55,6 +55,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
         gpu = text_of(draft, "gpu").split("/")[0]
         if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
             kept["gpu"] = gpu
+    kept = {k: v for k, v in kept.items() if machine_of_workload(workload).get(k) != v}
     if kept.get("weights") == resolve_weights(workload, file.get("clients"), {}):
         kept.pop("weights", None)
     scenario = text_of(draft, "scenario")
@@ -95,6 +96,11 @@ def workload_defaults(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[
     if isinstance(chosen_s, int | float) and 0 < chosen_s < math.inf:
         times["warmup_s"] = min(workload.warmup_s, WARMUP_SHARE * chosen_s)
     return times
+
+
+def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
+    """GPU, model and engine that the workload is made for; empty for most."""
+    return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 
 class SchedulerParts(NamedTuple):

@@ -10,20 +10,23 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import check_engine, check_machine, resolve_backend
 from fairbench.config.defaults import (
+    DEFAULTS,
     engine_of,
+    machine_of_workload,
     read_workload,
     text_of,
     used_parts,
     without_defaults,
     workload_defaults,
 )
-from fairbench.config.serving import check_scheduling, defaults_of, fitting, served
+from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.weights import moved_weights, resolve_weights, weights_of
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
+from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.workloads.plan import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
@@ -90,7 +93,8 @@ def _resolve(
     file = fitting(file, backend)
     if not RULING.isdisjoint(flags):
         file = without_defaults(file)
-    draft = {**defaults_of(backend), **_not_overridden(file, flags), **flags}
+    chosen = {**_not_overridden(file, flags), **flags}
+    draft = {**defaults_of(backend), **_made_for(backend, chosen), **chosen}
     settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
     draft |= served(backend, draft)
     workload, resolved = resolve_settings(
@@ -101,6 +105,8 @@ def _resolve(
     check_engine(backend, engine := engine_of(draft), settings)
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, weights_of(file), assignments)
+    if backend is None and engine is None and "engine" in machine_of_workload(workload):
+        engine = DEFAULT_ENGINE  # said, or what is stored would be read as the workload's
     draft |= {"settings": resolved, "backend": backend, "workload": workload, "engine": engine}
     draft = workload_defaults(draft, workload) | draft
     draft["weights"] = resolve_weights(workload, draft["clients"], weights | weights_of(flags))
@@ -116,6 +122,13 @@ def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[s
     """A ``--scheduler`` flag names both halves, so it overrides the halves of the file too."""
     dropped = {"router", "local"} if "scheduler" in flags else set()
     return {key: value for key, value in file.items() if key not in dropped}
+
+
+def _made_for(backend: Chosen, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The machine of the workload; a real server is what it is."""
+    if backend is not None:
+        return {}
+    return machine_of_workload(read_workload(chosen.get("workload", DEFAULTS["workload"])))
 
 
 def _check_size(spec: ExperimentSpec) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.lightllm_params import LightLLMParams
 from fairbench.hardware.vllm_params import VLLMParams
 
 
@@ -22,5 +23,8 @@ DEFAULT_ENGINE = "sglang"
 ENGINES: Mapping[str, EngineKind] = {
     DEFAULT_ENGINE: EngineKind("SGLang 0.5.23: prefill first, then decode", "engine", EngineParams),
     "vllm": EngineKind("vLLM 0.32.0 (V1): both in every step", "vllm", VLLMParams),
+    "lightllm": EngineKind(
+        "LightLLM as in S-LoRA: no prefix cache, output lengths known", "lightllm", LightLLMParams
+    ),
 }
 """Each has its contract under the same name in ``sim.engine.contracts``."""

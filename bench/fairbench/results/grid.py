@@ -13,7 +13,7 @@ from fairbench.config.toml import toml_value
 
 SCHEDULER_KEYS = frozenset({"scheduler", "router", "local"})
 OWN_POLICY = "schedule_policy"  # of a backend
-OF_THE_PLACE = frozenset({"engine", "vllm"})  # settings that are not a scheduler's
+OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm"})  # settings that are not a scheduler's
 
 DEFAULT = "default"  # of a key that an experiment leaves out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -18,6 +19,7 @@ from fairbench.config.backend import NO_PROFILE, SIM
 from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.grid import experiment_tables
 from fairbench.results.store import SCHEMA_VERSION
+from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
@@ -61,7 +63,8 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "fairbench_version": fairbench.__version__,
         "git": git_state(Path(fairbench.__file__).parent),
         "python": platform.python_version(),
-        **_own_schedulers(),
+        **_own_files("scheduler_files", user_files()),
+        **_own_files("cost_files", cost_files(spec.settings)),
         "libraries": {name: _version(name) for name in LIBRARIES},
         "host": {
             "name": platform.node(),
@@ -72,10 +75,10 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
     }
 
 
-def _own_schedulers() -> dict[str, dict[str, str]]:
-    """SHA-256 of the user's scheduler files by path; no key where there are none."""
-    digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in user_files()}
-    return {"scheduler_files": digests} if digests else {}
+def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
+    """SHA-256 of the user's files by path, under ``key``; no key where there are none."""
+    digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {key: digests} if digests else {}
 
 
 def git_state(package: Path) -> dict[str, Any] | None:

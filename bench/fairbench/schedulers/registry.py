@@ -26,6 +26,7 @@ LOCALS = {
     "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
     "lcf": "fairbench.schedulers.local.lcf:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
+    "mdrr": "fairbench.schedulers.local.mdrr:MDRR",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "preble-groups-code": "fairbench.schedulers.local.preble_groups_code:PrebleGroupsCode",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",

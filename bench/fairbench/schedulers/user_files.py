@@ -33,7 +33,7 @@ def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict
     A class without a name that lacks a method is there for others to build on.
     Raises UsageError if the file cannot be run or one of them is not whole.
     """
-    module = _run(path)
+    module = module_of(path, VARIABLE)
     found = {}
     for attribute, value in vars(module).items():
         if not (isinstance(value, type) and issubclass(value, base)):
@@ -59,19 +59,22 @@ def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
     return ""
 
 
-def _run(path: Path) -> ModuleType:
-    """The file as a module that ``import_module`` finds by name; run once in a process."""
+def module_of(path: Path, named_by: str) -> ModuleType:
+    """The file as a module that ``import_module`` finds by name; run once in a process.
+
+    Raises UsageError, which says what named the file, if it cannot be run.
+    """
     digest = sha256(bytes(path)).hexdigest()
     name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # of any two files, different
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UsageError(f"{VARIABLE}: {str(path)!r} is not a Python file")
+        raise UsageError(f"{named_by}: {str(path)!r} is not a Python file")
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         del sys.modules[name]
-        raise UsageError(f"{VARIABLE}: {path}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
     return module

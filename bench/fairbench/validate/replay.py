@@ -15,12 +15,13 @@ import numpy as np
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.lightllm_limits import LightLLMLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.lightllm import LightLLMLimits, LightLLMWorker
+from fairbench.sim.engine.lightllm.worker import LightLLMWorker
 from fairbench.sim.sequence import NEVER, Sequence
 from fairbench.validate.measured import MeasuredRun
 from fairbench.validate.recorded import Recorded

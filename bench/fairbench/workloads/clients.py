@@ -67,7 +67,7 @@ def plan_clients(
             plans[wrong.client],
             misbehaving=True,
             params=make_params(spec.program, {**shared, **wrong.params}, spec.name),
-            arrivals=traffic.misbehaving(
+            arrivals=spec.traffic(wrong.arrivals).misbehaving(
                 load._replace(client=wrong.client), wrong.rate_multiple, wrong.until_fraction
             ),
         )
@@ -76,7 +76,7 @@ def plan_clients(
             plans[other.client],
             kind=other.program,
             params=make_params(other.program, other.params, spec.name),
-            arrivals=traffic.usual(
+            arrivals=spec.traffic(other.arrivals).usual(
                 load._replace(client=other.client, programs_per_s=other.rate * rate / chosen.rate)
             ),
         )

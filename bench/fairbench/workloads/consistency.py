@@ -10,7 +10,7 @@ from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
 
 if TYPE_CHECKING:
-    from fairbench.workloads.model import Scenario, WorkloadSpec
+    from fairbench.workloads.model import Arrivals, Scenario, WorkloadSpec
 
 CALM = "none"
 """The scenario in which every client is well-behaved; every workload has it."""
@@ -26,17 +26,17 @@ def check_workload(spec: WorkloadSpec) -> None:
         raise ValueError(str(error)) from None
     _check_client_names(spec)
     _check_client_weights(spec)
-    _check_arrivals(spec)
+    _check_arrivals(spec, "arrivals", spec.arrivals)
     make_params(spec.program, spec.params, "params")
     for name, scenario in spec.scenarios.items():
         _check_scenario(spec, name, scenario)
 
 
-def _check_arrivals(spec: WorkloadSpec) -> None:
+def _check_arrivals(spec: WorkloadSpec, where: str, arrivals: Arrivals | None) -> None:
     try:
-        spec.traffic()
+        spec.traffic(arrivals)
     except UsageError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _check_client_names(spec: WorkloadSpec) -> None:
@@ -68,11 +68,13 @@ def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
             raise ValueError(f"{where}.others: client {wrong.client} also misbehaves")
         merged = {**spec.params, **scenario.params, **wrong.params}
         make_params(spec.program, merged, f"{where}.misbehaving.params")
+        _check_arrivals(spec, f"{where}.misbehaving.arrivals", wrong.arrivals)
     for other in others:
         try:
             make_params(other.program, other.params, f"{where}.others.params")
         except UsageError as error:
             raise ValueError(f"{where}.others: {error}") from None
+        _check_arrivals(spec, f"{where}.others.arrivals", other.arrivals)
 
 
 def _check_numbers(where: str, clients: Sequence[int], spec: WorkloadSpec) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, UsageError
 from fairbench.streams import stream
 from fairbench.workloads.hub import HUB_PREFIX, hub_records
 from fairbench.workloads.programs import Item, Judge, LongQA
@@ -98,6 +98,8 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
     Raises UsageError for a missing tokenizer or package, DataError (file, line, field) for a file
     that cannot be read or does not fit the kind.
     """
+    if not schemas_for(kind):
+        raise UsageError(f"dataset {dataset_path}: programs of kind {kind} read no data set")
     counter = load_counter(tokenizer_path)
     if dataset_path.startswith(HUB_PREFIX):
         name, records = dataset_path, hub_records(dataset_path)

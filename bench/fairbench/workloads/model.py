@@ -41,28 +41,46 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Arrivals(_Table):
+    """When programs arrive: a ``kind`` of ``traffic``, and its own parameters."""
+
+    kind: str
+    params: dict[str, Value | list[dict[str, Value]]] = {}
+
+
+class Machine(_Table):
+    """What a workload is made for, where a run names nothing else: profile and engine by name."""
+
+    gpu: str
+    model: str
+    engine: str | None = None
+
+
 class Misbehaving(_Table):
     """One misbehaving client: what it does differently from the well-behaved ones.
 
     ``rate_multiple`` multiplies its program rate, up to ``until_fraction`` of the run if given.
+    ``arrivals`` are instead of the workload's.
     """
 
     client: Annotated[int, Field(ge=0, lt=1000)]
     params: dict[str, Value] = {}
     rate_multiple: Positive = 1.0
     until_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    arrivals: Arrivals | None = None
 
 
 class Other(_Table):
     """A well-behaved client that runs another kind of program, ``params`` being all of its own.
 
-    ``rate`` is in programs/s per GPU.
+    ``rate`` is in programs/s per GPU, ``arrivals`` instead of the workload's.
     """
 
     client: Annotated[int, Field(ge=0, lt=1000)]
     program: str
     rate: Positive
     params: dict[str, Value]
+    arrivals: Arrivals | None = None
 
 
 class Scenario(_Table):
@@ -89,21 +107,14 @@ class Scenario(_Table):
         return own[max(beginnings, key=len)] if beginnings else self.rate
 
 
-class Arrivals(_Table):
-    """When programs arrive: a ``kind`` of ``traffic``, and its own parameters."""
-
-    kind: str
-    params: dict[str, Value] = {}
-
-
 class WorkloadSpec(_Table):
     """A whole workload file. ``params`` are those of a well-behaved client.
 
     ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
     ``latency`` is what its latency columns show: a whole program, or each request's first token.
     ``client_names`` name the first clients; the rest are ``client-N``. ``client_weights`` are by
-    name, 1 where none is given. ``arrivals`` say when programs come, by default a Gamma process.
-    Times are in seconds.
+    name, 1 where none is given. ``arrivals`` say when programs come, by default a Gamma process;
+    ``machine`` what it is made for. Times are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
@@ -114,6 +125,7 @@ class WorkloadSpec(_Table):
     client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
     client_weights: dict[str, Weight] | None = None
     arrivals: Arrivals | None = None
+    machine: Machine | None = None
     duration_s: Positive
     warmup_s: NotNegative
     max_drain_s: NotNegative
@@ -126,9 +138,12 @@ class WorkloadSpec(_Table):
         check_workload(self)
         return self
 
-    def traffic(self) -> TrafficKind:
-        """The kind of its arrivals, ``gamma`` where the file names none. Raises UsageError."""
-        chosen = self.arrivals or Arrivals(kind=DEFAULT)
+    def traffic(self, own: Arrivals | None = None) -> TrafficKind:
+        """The kind of its arrivals, or of a client's own; ``gamma`` where none is named.
+
+        Raises UsageError.
+        """
+        chosen = own or self.arrivals or Arrivals(kind=DEFAULT)
         return traffic_kind(chosen.kind, chosen.params)
 
     def name_clients(self, count: int) -> tuple[str, ...]:

@@ -13,7 +13,14 @@ from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
-from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec
+from fairbench.workloads.model import (
+    Arrivals,
+    Machine,
+    Misbehaving,
+    Other,
+    Scenario,
+    WorkloadSpec,
+)
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
 
@@ -103,6 +110,9 @@ def _load(file: Traversable, shown: str) -> WorkloadSpec:
 def _check_keys(data: Mapping[str, Any]) -> None:
     """Raise UsageError for an unknown key in any table, with the nearest match."""
     _check_table("the workload", data, WorkloadSpec)
+    for key, model in (("arrivals", Arrivals), ("machine", Machine)):
+        if isinstance(data.get(key), Mapping):
+            _check_table(key, data[key], model)
     for name, scenario in _tables(data.get("scenarios")):
         _check_table(f"scenarios.{name}", scenario, Scenario)
         for _, client in _tables(scenario.get("misbehaving")):

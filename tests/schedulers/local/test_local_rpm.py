@@ -1,6 +1,8 @@
-"""RPM's two windows by hand ([VTC] §5.1, §5.3)."""
+"""RPM's windows, and both things done with what is over the limit, by hand ([VTC] §5.1, §5.3)."""
 
 from __future__ import annotations
+
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,9 @@ from local_desk import Desk
 from local_requests import Calls
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.local.rpm import RPM
+from fairbench.schedulers.queue_view import QueueView
 from fairbench.schedulers.registry import build_local
 
 
@@ -64,7 +68,95 @@ def test_what_is_accepted_is_served_in_order_and_the_first_that_does_not_fit_end
     assert at.offered == [small, large]
 
 
-@pytest.mark.parametrize("setting", [{"rpm.limit": 0}, {"rpm.window": "rolling"}])
+@pytest.mark.parametrize(
+    "setting", [{"rpm.limit": 0}, {"rpm.window": "rolling"}, {"rpm.over": "queue"}]
+)
 def test_settings_are_checked(setting):
     with pytest.raises(UsageError, match=next(iter(setting))):
         build_local("rpm", setting)
+
+
+def released(times_s, **params) -> list[float]:
+    """When each of one client's requests is let go, on an idle worker that asks when woken."""
+    scheduler, call = RPM(RPM.Params(over="delay", **params)), Calls()
+    view, out = QueueView(), {}
+    for number, time_s in enumerate(times_s):
+        request = call("a")
+        while _turn(scheduler, view, out, time_s) is not None:
+            pass
+        assert scheduler.accepts(request, time_s)
+        scheduler.on_arrival(request, view, time_s)
+        view.enter(request)
+        _pass(scheduler, view, out, time_s)
+        assert len(out) + len(view) == number + 1
+    while _turn(scheduler, view, out, inf) is not None:
+        pass
+    assert not len(view)
+    return [out[number] for number in range(len(times_s))]
+
+
+def _turn(scheduler, view, out, until_s) -> float | None:
+    """The next time that the scheduler wants to be asked, if it is up to then."""
+    wake_s = scheduler.wake_s(view, max(out.values(), default=0.0)) if len(view) else None
+    if wake_s is None or wake_s > until_s:
+        return None
+    before = len(out)
+    _pass(scheduler, view, out, wake_s)
+    assert len(out) > before, "it woke for nothing"
+    return wake_s
+
+
+def _pass(scheduler, view, out, now_s) -> None:
+    def admit(request) -> Tried:
+        view.leave(request)
+        scheduler.on_admitted(request, request.input_tokens, recompute=False)
+        out[request.request_id] = now_s
+        return Tried.ADMITTED
+
+    drive(scheduler.select(view, now_s), admit)
+
+
+def test_delayed_to_the_next_minute_that_has_room():
+    # Two a minute: the third of the first minute goes at 60, and with it one more; then at 120.
+    arrivals_s = [50, 51, 52, 53, 54, 70, 200]
+    assert released(arrivals_s, limit=2, window="fixed") == [50, 51, 60, 60, 120, 120, 200]
+
+
+def test_delayed_until_the_sliding_window_has_room():
+    assert released([0, 10, 20, 30, 200], limit=2) == [0, 10, 60, 70, 200]
+
+
+@given(
+    st.lists(st.integers(0, 400), max_size=30).map(sorted),
+    st.integers(1, 4),
+    st.sampled_from(["sliding", "fixed"]),
+)
+def test_what_is_delayed_goes_in_order_as_soon_as_the_limit_allows(times_s, limit, window):
+    def crowd(out, now_s):
+        if window == "fixed":
+            return sum(t // 60 == now_s // 60 for t in out)
+        return sum(now_s - 60 < t <= now_s for t in out)
+
+    expected: list[int] = []
+    for time_s in times_s:
+        now_s = max(time_s, expected[-1] if expected else 0)
+        while crowd(expected, now_s) >= limit:
+            now_s += 1
+        expected.append(now_s)
+    assert released(times_s, limit=limit, window=window) == expected
+
+
+def test_one_that_is_held_back_does_not_stop_the_others_and_is_forgotten_when_withdrawn():
+    scheduler, call, view = RPM(RPM.Params(limit=1, over="delay")), Calls(), QueueView()
+    requests = [call("a"), call("a"), call("b")]
+    for request in requests:
+        assert scheduler.accepts(request, 5.0)
+        view.enter(request)
+    assert scheduler.balances() == {"a": 1}
+    out: dict[int, float] = {}
+    _pass(scheduler, view, out, 5.0)
+    assert out == {0: 5.0, 2: 5.0}
+    view.leave(requests[1])
+    scheduler.on_finish(requests[1])
+    assert scheduler.wake_s(view, 5.0) is None
+    assert scheduler.balances() == {}

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from local_desk import Desk
 from local_requests import Calls
 
-from fairbench.schedulers.local.vtc_predict import PredictiveVTC, profiled_cost_ms
+from fairbench.schedulers.costs import profiled_cost_ms
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 
 SMALL = st.integers(1, 40)
 

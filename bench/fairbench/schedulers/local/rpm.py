@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,38 +16,77 @@ WINDOW_S = 60.0
 
 
 class RPM(LocalScheduler):
-    """Refuses what is over a client's limit; the rest in queue order.
+    """Lets so many requests of a client a minute through, in queue order.
 
-    ``sliding`` counts the requests accepted in the last 60 s, as the code behind [VTC]'s figures
-    does ([VTC-artifact], lshare_req_queue.py); ``fixed`` those accepted in the current minute
-    ([VTC] §5.3). Both refuse; neither delays a request to the next minute.
+    ``window=sliding`` counts those let through in the last 60 s, as the code behind [VTC]'s figures
+    does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute. What is over
+    the limit is refused for good (that code, and [VTC] §5.3), or with ``over=delay`` waits until
+    there is room for it again, at the start of a minute if the window is fixed ([VTC] §5.1).
     """
 
     name = "rpm"
+    work_conserving = False  # with over=delay
 
     @dataclass(frozen=True)
     class Params:
-        """``limit`` is requests per client and minute; ``window`` as above."""
+        """``limit`` is requests per client and minute; ``window`` and ``over`` as above."""
 
         limit: Annotated[int, Gt(0)] = 20
         window: Literal["sliding", "fixed"] = "sliding"
+        over: Literal["refuse", "delay"] = "refuse"
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._accepted: dict[str, deque[float]] = {}
+        self._let_through: dict[str, deque[float]] = {}  # when; the last ``limit`` are enough
+        self._from_s: dict[Request, float] = {}  # when a request that is delayed may go
 
     def accepts(self, request: Request, now_s: float) -> bool:
-        accepted = self._accepted.setdefault(request.client, deque())
+        past = self._let_through.setdefault(request.client, deque(maxlen=self.params.limit))
+        if self.params.over == "delay":
+            past.append(self._first_room_s(past, now_s))
+            if past[-1] > now_s:
+                self._from_s[request] = past[-1]
+            return True
         sliding = self.params.window == "sliding"
-        start_s = now_s - WINDOW_S if sliding else now_s // WINDOW_S * WINDOW_S
-        while accepted and accepted[0] < start_s:  # one exactly 60 s old still counts
-            accepted.popleft()
-        if len(accepted) >= self.params.limit:
+        start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
+        # One exactly 60 s old still counts.
+        if len(past) == self.params.limit and past[0] >= start_s:
             return False
-        accepted.append(now_s)
+        past.append(now_s)
         return True
+
+    def _first_room_s(self, past: deque[float], now_s: float) -> float:
+        """When the next request may go, behind all that wait already."""
+        if len(past) < self.params.limit:
+            return max(now_s, past[-1] if past else now_s)
+        oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])
+        return max(now_s, past[-1], oldest_s + WINDOW_S)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in view.queue_order():
+            if self._from_s.get(request, now_s) > now_s:
+                continue
             if not (yield request):
                 return
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._from_s.pop(request, None)
+
+    def on_finish(self, request: Request) -> None:
+        self._from_s.pop(request, None)
+
+    def wake_s(self, view: WaitingView, now_s: float) -> float | None:
+        later = [at_s for at_s in self._from_s.values() if at_s > now_s]
+        return min(later, default=None)
+
+    def balances(self) -> Mapping[str, float]:
+        """Requests of each client that are held back; none of one whose requests all go at once."""
+        held: dict[str, float] = {}
+        for request in self._from_s:
+            held[request.client] = held.get(request.client, 0) + 1
+        return held
+
+
+def _minute_s(time_s: float) -> float:
+    """The start of the minute."""
+    return time_s // WINDOW_S * WINDOW_S

@@ -8,16 +8,11 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.schedulers.costs import LINEAR, CostName, own_cost
 from fairbench.schedulers.local.vtc import VTC
 
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
 WINDOW = 5  # of the moving average
-
-
-def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
-    """Time of a request in a full batch, Llama-7b on an A10G ([VTC-artifact], req_queue.py)."""
-    x, y = input_tokens, output_tokens
-    return 0.21001891 * x + 0.10075395 * y + 0.0039868 * x * y + 0.00324733 * y * y + 1.14601454
 
 
 class PredictiveVTC(VTC):
@@ -25,8 +20,9 @@ class PredictiveVTC(VTC):
 
     ``oracle`` takes the allowed output for the true length, as runs with ``ignore_eos`` have it,
     off by up to ``error`` of it either way; ``average`` is a moving average of the client's last
-    outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost=profiled`` charges the
-    time of a request on an A10G, h(input, output), in place of weighted tokens ([VTC] §4.2). With
+    outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost`` is what is charged in
+    place of weighted tokens ([VTC] §4.2): ``profiled`` is the time of a request on an A10G, a file
+    ``mine.py`` your own function ``cost(input_tokens, output_tokens)``. With
     ``form=artifact`` each step that ends a request charges one token more for those that go on
     beyond their prediction ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
     """
@@ -39,13 +35,14 @@ class PredictiveVTC(VTC):
         """Those of VTC, the predictor, its error (0.5: off by up to 50%), and what is charged."""
 
         predictor: Literal["oracle", "average", "none"] = "oracle"
-        cost: Literal["linear", "profiled"] = "linear"
+        cost: CostName = LINEAR
         error: Annotated[float, Ge(0), Le(1)] = 0.0
 
     params: Params
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
+        self._cost = own_cost(params.cost)
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}
         self._average: dict[str, float] = {}
@@ -93,16 +90,16 @@ class PredictiveVTC(VTC):
 
     def _input_cost(self, request: Request, tokens: int) -> float:
         self._input[request] = tokens
-        if self.params.cost == "profiled":
-            return profiled_cost_ms(tokens, 0)
+        if self._cost is not None:
+            return self._cost(tokens, 0)
         return super()._input_cost(request, tokens)
 
     def _outputs_cost(self, request: Request, before: int, after: int) -> float:
         """What the outputs cost up to ``after``, beyond those up to ``before``."""
-        if self.params.cost == "linear":
+        if self._cost is None:
             return self.params.output_weight * (after - before)
         tokens = self._input[request]
-        return profiled_cost_ms(tokens, after) - profiled_cost_ms(tokens, before)
+        return self._cost(tokens, after) - self._cost(tokens, before)
 
     def _predict(self, request: Request) -> int:
         if self.params.predictor == "none":

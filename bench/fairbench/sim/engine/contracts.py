@@ -8,12 +8,14 @@ from typing import Any
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingProfile
 from fairbench.sim.engine.contract import EngineContract
+from fairbench.sim.engine.lightllm.contract import LightLLMContract
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.engine.vllm.contract import VLLMContract
 
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = {
     DEFAULT_ENGINE: SGLangContract,
     "vllm": VLLMContract,
+    "lightllm": LightLLMContract,
 }
 
 

@@ -7,6 +7,7 @@ from fairbench.workloads.programs.base import Item, Program
 from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
 
 __all__ = [
@@ -16,12 +17,13 @@ __all__ = [
     "Judge",
     "LongQA",
     "Program",
+    "Single",
     "TreeOfThought",
     "program_class",
 ]
 
 KINDS: dict[str, type[Program]] = {
-    program.kind: program for program in (TreeOfThought, Judge, LongQA, Chat)
+    program.kind: program for program in (TreeOfThought, Judge, LongQA, Chat, Single)
 }
 
 

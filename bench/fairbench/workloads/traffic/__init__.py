@@ -21,7 +21,14 @@ from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
 # Paths, not classes, so that a run imports only what it needs.
-KINDS = {DEFAULT: "fairbench.workloads.traffic.gamma:Gamma"}
+KINDS = {
+    DEFAULT: "fairbench.workloads.traffic.gamma:Gamma",
+    "constant": "fairbench.workloads.traffic.constant:Constant",
+    "on-off": "fairbench.workloads.traffic.on_off:OnOff",
+    "ramp": "fairbench.workloads.traffic.ramp:Ramp",
+    "phases": "fairbench.workloads.traffic.phases:Phases",
+    "trace": "fairbench.workloads.traffic.trace:Trace",
+}
 
 
 def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:

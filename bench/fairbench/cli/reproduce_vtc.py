@@ -1,0 +1,41 @@
+"""``fairbench reproduce vtc``: the VTC paper's figures and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from fairbench.cli.progress import shown_progress
+from fairbench.execute.context import run_context
+from fairbench.figures.vtc.draw import plot
+from fairbench.figures.vtc.store import fill, read
+from fairbench.figures.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
+
+VTC = "vtc"
+
+
+def reproduce_vtc(
+    folder: Path, output: Path, claims_dir: Path, formats: Sequence[str], *, show: bool
+) -> None:
+    """Run what is missing, draw figures 3 to 14, judge claims 18 to 29.
+
+    Raises Interrupted when interrupted, and what a run raised.
+    """
+    with run_context(shown_progress(show)) as context:
+        fill(folder, context)
+        if context.interrupted():
+            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    results = read(folder)
+    for path in plot(results, output, formats):
+        typer.echo(path)
+    judged = judge_vtc(results)
+    for path in write_vtc(judged, results.basis, claims_dir):
+        typer.echo(path)
+    typer.echo(vtc_markdown(judged, results.basis), nl=False)
+    if left := missing(judged):
+        numbers = ", ".join(map(str, left))
+        typer.echo(
+            f"fairbench: without the Arena trace (docs/vtc.md) not judged: {numbers}", err=True
+        )

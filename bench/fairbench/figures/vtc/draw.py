@@ -1,0 +1,69 @@
+"""Small pictures of the VTC paper's figures, and their numbers as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from fairbench.errors import UsageError
+from fairbench.figures.catalogue import write_rows
+from fairbench.figures.style import client_style, panels, paper_style, save
+from fairbench.figures.vtc.curves import FIGURES, Panel, panels_of, rows
+from fairbench.figures.vtc.store import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PANEL_IN, HEIGHT_IN = 3.1, 2.9
+LETTERS = 90  # a line below
+MARKS = 12  # of a curve
+
+
+def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
+    """Draw each figure whose runs are all there; the files. UsageError if one cannot be written."""
+    files: list[Path] = []
+    for number in FIGURES:
+        shown = panels_of(number, results.traces)
+        if shown is not None:
+            files += _plot_one(number, shown, results.basis, output, formats)
+    return files
+
+
+def _plot_one(
+    number: int, shown: Sequence[Panel], basis: str, output: Path, formats: Sequence[str]
+) -> list[Path]:
+    stem = f"vtc-fig{number}"
+    pictures = [output / f"{stem}.{suffix}" for suffix in formats]
+    table = output / f"{stem}.csv"
+    with paper_style():
+        figure, axes = panels(1, len(shown), max(2, len(shown)) * PANEL_IN, HEIGHT_IN)
+        for panel, one in zip(shown, axes[0], strict=True):
+            _draw(one, panel)
+        figure.suptitle(f"VTC Fig. {number}: {FIGURES[number][0]}", fontsize=10)
+        figure.supxlabel(fill(basis, LETTERS), fontsize=6)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            save(figure, pictures)
+            write_rows(table, rows(shown))
+        except OSError as error:
+            raise UsageError(f"output_dir {output}: cannot be written: {error.strerror}") from None
+    return [*pictures, table]
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    for number, curve in enumerate(panel.curves):
+        style = client_style(number)
+        axes.plot(
+            curve.at,
+            curve.value,
+            color=style.colour,
+            linestyle=style.line,
+            marker=style.marker,
+            markevery=max(1, len(curve.at) // MARKS),
+            label=curve.name,
+        )
+    axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=6, loc="best")

@@ -1,0 +1,35 @@
+"""What the VTC paper's claims are judged by, of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairbench.metrics.artifact import WEIGHTS, accumulated_difference, even_points
+from fairbench.metrics.records import Floats
+from fairbench.metrics.trace import Trace
+from fairbench.validate.windows import service_between
+
+
+def difference_of(trace: Trace) -> float:
+    """The largest accumulated difference at the points of the paper's figures."""
+    points = even_points(float(trace.req_time_s.max()))
+    return float(accumulated_difference(trace, points).max())
+
+
+def rates(trace: Trace, start_s: float, end_s: float) -> Floats:
+    """Service a second of each client within a time."""
+    service = service_between(trace, WEIGHTS, start_s, end_s)
+    return np.array([*service.values()]) / (end_s - start_s)
+
+
+def mean_ttft_s(trace: Trace, client: int) -> float:
+    """Mean time to first token of a client's requests that were served."""
+    mine = (trace.client == trace.clients[client]) & trace.finished
+    return float(trace.first_token_latency_s[mine].mean())
+
+
+def listed(values: Sequence[float]) -> str:
+    """For a table."""
+    return ", ".join(f"{value:,.0f}" for value in values)

@@ -1,0 +1,35 @@
+"""What a LightLLM server is started with, and what a minibatch costs on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LightLLMLimits:
+    """Server settings. ``max_prefill_tokens`` 0 is S-LoRA's max(pool / 6, 3072).
+
+    ``client_tokens`` of the pool are set aside for each client in the batch (its adapter).
+    ``prefill_overhead_ms`` is what a minibatch costs beyond its tokens (its own start and merge).
+    The linear layers of a prefill compute whole tiles of ``prefill_tile`` rows; a minibatch of less
+    than one takes the next power of two. An idle server looks for requests every ``idle_poll_ms``.
+    """
+
+    pool_tokens: int
+    client_tokens: int = 0
+    max_running_requests: int = 1_000
+    max_wait_tokens: int = 10
+    max_prefill_tokens: int = 0
+    prefill_overhead_ms: float = 0.0
+    prefill_tile: int = 1
+    idle_poll_ms: float = 0.0
+
+    @property
+    def minibatch_tokens(self) -> int:
+        """The most prompt tokens of a minibatch."""
+        return self.max_prefill_tokens or max(self.pool_tokens // 6, 3_072)
+
+    def prefill_rows(self, tokens: int) -> int:
+        """Rows that the linear layers compute for a minibatch of so many tokens."""
+        tile = min(self.prefill_tile, 1 << (tokens - 1).bit_length())
+        return -(-tokens // tile) * tile

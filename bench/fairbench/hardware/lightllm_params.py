@@ -1,0 +1,40 @@
+"""Parameters of a simulated LightLLM server, and what their defaults become."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from fairbench.hardware.lightllm_limits import LightLLMLimits
+from fairbench.hardware.timing import TimingProfile
+
+
+@dataclass(frozen=True)
+class LightLLMParams:
+    """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
+
+    ``max_total_tokens`` 0 is what fits beside the weights, ``max_prefill_tokens`` 0 S-LoRA's
+    max(pool / 6, 3072). The last four are what a minibatch costs beyond its tokens, the rows that
+    its matrix products come in, how often an idle server looks for requests, and what is set aside
+    of the pool for each client in the batch. They are those of the measured runs
+    (docs/results/measured.md), but for the last, which was 32.
+    """
+
+    max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0
+    max_running_requests: Annotated[int, Gt(0)] = 1_000
+    max_wait_tokens: Annotated[int, Gt(0)] = 10
+    max_prefill_tokens: Annotated[int, Ge(0)] = 0
+    prefill_overhead_ms: Annotated[float, Ge(0)] = 14.0
+    prefill_tile: Annotated[int, Gt(0)] = 256
+    idle_poll_ms: Annotated[float, Ge(0)] = 10.0
+    client_tokens: Annotated[int, Ge(0)] = 0
+
+
+def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
+    """The parameters with the pool of the GPU and model filled in. Raises UsageError if none."""
+    values = asdict(params)
+    pool = profile.pool
+    tokens = values.pop("max_total_tokens") or pool.tokens(pool.mem_fraction_static)
+    return LightLLMLimits(pool_tokens=tokens, **values)

@@ -1,0 +1,141 @@
+"""The measures of VTC-artifact, exactly: service in windows, its differences, response times.
+
+Of a request only arrival, first token and end are known, so its whole service is spread evenly from
+the first token to the last (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). Refused
+requests are left out. Service is input + 2 x output tokens, or any ``weights``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.records import Floats
+from fairbench.metrics.trace import Trace, throughput_tok_s
+
+WINDOW_S = 60.0
+# Of the tables of the revision: windows around 19 points of the 570 s behind a warm-up.
+TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
+SHORTEST_S = 1e-5  # a request that ends sooner after its first token counts for nothing
+
+WEIGHTS = ServiceWeights()
+
+
+class Differences(NamedTuple):
+    """The largest, mean and variance (population) of a difference over time, and throughput.
+
+    Differences in service a second, throughput in input and output tokens served a second.
+    """
+
+    largest: float
+    mean: float
+    variance: float
+    throughput_tok_s: float
+
+
+def table_points() -> Floats:
+    """The middles of the windows that a table is made of, in seconds."""
+    step_s = (TABLE_S - WARMUP_S) / PARTS
+    points: Floats = WARMUP_S + step_s * np.arange(1, PARTS)
+    return points
+
+
+def even_points(end_s: float, parts: int = PARTS) -> Floats:
+    """Points that cut [0, end_s] into equal parts, the ends left out: those of the figures."""
+    points: Floats = end_s / parts * np.arange(1, parts)
+    return points
+
+
+def service_rates(
+    trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
+) -> Floats:
+    """Service a second of each client (row) in the window around each point (column)."""
+    return _between(trace, points_s - window_s / 2, points_s + window_s / 2, weights) / window_s
+
+
+def accumulated(
+    trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
+) -> Floats:
+    """Service of each client (row) from ``start_s`` up to each time (column)."""
+    return _between(trace, np.full(len(times_s), start_s), times_s, weights)
+
+
+def accumulated_difference(
+    trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
+) -> Floats:
+    """Of the client served most and the one served least up to each time."""
+    spread: Floats = np.ptp(accumulated(trace, times_s, start_s, weights), axis=0)
+    return spread
+
+
+def demand_rates(
+    trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
+) -> Floats:
+    """Service a second that each client asked for by what arrived in the window."""
+    served = trace.finished
+    arrived, cost = trace.req_time_s[served], trace.service_tokens(weights)[served]
+    near = np.abs(arrived[:, np.newaxis] - points_s) <= window_s / 2
+    return _by_client(trace, near * cost[:, np.newaxis]) / window_s
+
+
+def windowed_difference(
+    trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
+) -> Floats:
+    """What clients lack in the window around each point, added up.
+
+    A client lacks what the one served most has more, but no more than its own service and what it
+    asked for differ by: who asked for less is owed no more, who was served late is owed no less.
+    """
+    service = service_rates(trace, points_s, window_s, weights)
+    demand = demand_rates(trace, points_s, window_s, weights)
+    lacking = np.minimum(service.max(axis=0) - service, np.abs(demand - service))
+    total: Floats = lacking.sum(axis=0)
+    return total
+
+
+def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
+    """One row of the tables of service differences."""
+    values = windowed_difference(trace, table_points(), weights=weights)
+    return Differences(
+        float(values.max()), float(values.mean()), float(values.var()), throughput_tok_s(trace)
+    )
+
+
+def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
+    """Mean time to first token (s) of each client (row) whose first tokens came in the window.
+
+    NaN where none did.
+    """
+    served = trace.finished
+    latency_s = trace.first_token_latency_s[served]
+    first_s = trace.req_time_s[served] + latency_s
+    near = np.abs(first_s[:, np.newaxis] - points_s) <= window_s / 2
+    count = _by_client(trace, near * 1.0)
+    total_s = _by_client(trace, near * latency_s[:, np.newaxis])
+    means: Floats = np.divide(total_s, count, out=np.full_like(total_s, np.nan), where=count > 0)
+    return means
+
+
+def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWeights) -> Floats:
+    """Service of each client (row) in each of the intervals (columns)."""
+    served = trace.finished
+    first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
+    last_s = (trace.req_time_s + trace.request_latency_s)[served]
+    length_s = last_s - first_s
+    rate = np.where(
+        length_s < SHORTEST_S,
+        0.0,
+        trace.service_tokens(weights)[served] / np.maximum(length_s, SHORTEST_S),
+    )
+    overlap_s = np.minimum(last_s[:, np.newaxis], ends_s) - np.maximum(
+        first_s[:, np.newaxis], starts_s
+    )
+    return _by_client(trace, np.clip(overlap_s, 0, None) * rate[:, np.newaxis])
+
+
+def _by_client(trace: Trace, values: Floats) -> Floats:
+    """Sums over the served requests (rows) of each client."""
+    owner = trace.client[trace.finished]
+    return np.array([values[owner == client].sum(axis=0) for client in trace.clients])

@@ -1,0 +1,19 @@
+"""LightLLM's KV memory: what the batch holds, and nothing of what has left it."""
+
+from __future__ import annotations
+
+from fairbench.sim.engine.batch import RunningBatch
+
+
+class Memory:
+    """A ``KVMemory`` without a cache. A minibatch counts from its end."""
+
+    evictable = 0
+
+    def __init__(self, capacity: int, batch: RunningBatch) -> None:
+        self.capacity = capacity
+        self._batch = batch
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self._batch.context_tokens

@@ -1,0 +1,63 @@
+"""A single request, of fixed or uniform lengths ([VTC] §5.1), or of those of a recorded trace."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from annotated_types import Ge, Le
+
+from fairbench.core import LLM, Demand, Segment
+from fairbench.workloads.programs.base import Item, Program, content_key
+from fairbench.workloads.programs.limits import OutputTokens
+
+InputTokens = Annotated[int, Ge(1), Le(10**7)]
+
+
+class Single(Program):
+    """One request with a prompt of its own; what is reserved for its output is its true length."""
+
+    kind = "single"
+
+    @dataclass(frozen=True, slots=True)
+    class Params:
+        """Lengths in tokens, uniform from ``_min`` to ``_max``, both included."""
+
+        input_min: InputTokens
+        input_max: InputTokens
+        output_min: OutputTokens
+        output_max: OutputTokens
+
+        def __post_init__(self) -> None:
+            for name in ("input", "output"):
+                least, most = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
+                if least > most:
+                    raise ValueError(f"{name}_min = {least}: must be at most {name}_max = {most}")
+
+    def __init__(self, program_id: int, client: str, prompt: Segment, output_tokens: int) -> None:
+        self._prompt = prompt
+        self._output_tokens = output_tokens
+        super().__init__(program_id, client, Demand(1, prompt.length, output_tokens))
+
+    @classmethod
+    def build(
+        cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        """With an item: its text is the prompt, its one answer the output."""
+        if item is None:
+            prompt = rng.randint(params.input_min, params.input_max)
+            output = rng.randint(params.output_min, params.output_max)
+        else:
+            prompt, output = item.text_tokens, item.exchanges[0][1]
+        segment = Segment(f"{content_key(program_id, item)}/prompt", prompt)
+        return cls(program_id, client, segment, output)
+
+    async def run(self, llm: LLM) -> None:
+        await llm.generate(
+            (self._prompt,),
+            name="answer",
+            output_tokens=self._output_tokens,
+            max_new_tokens=self._output_tokens,
+            depth=0,
+        )

@@ -1,0 +1,139 @@
+"""A recorded trace: when each client's requests came, and how long they and their answers were."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+from fairbench.workloads.programs.base import Item
+from fairbench.workloads.traffic.source import Arrival, Load
+
+FOLDERS = "FAIRBENCH_DATA"
+FIELDS = ("t", "client", "prompt_len", "output_len")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceArrivals:
+    """One client's arrivals: an ``ArrivalSource``. ``speed`` 2 plays the trace twice as fast."""
+
+    recorded: tuple[Arrival, ...]
+    speed: float = 1.0
+    num_programs: int | None = None
+    until_s: float = inf
+
+    @property
+    def timed(self) -> bool:
+        return True
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        for at_s, item in self.recorded[: self.num_programs]:
+            if at_s / self.speed >= self.until_s:
+                return
+            yield Arrival(at_s / self.speed, item)
+
+    def expected_programs(self) -> float:
+        return float(sum(1 for _ in self.arrivals(random.Random())))
+
+    def last_arrival_s(self, rng: random.Random) -> float:
+        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
+
+
+class Trace:
+    """The kind ``trace``. A client's rate is the speed: 1 plays the trace as it was recorded.
+
+    The clients of a run are those of the trace, in the order of their ids; one for whom the trace
+    has no requests sends none.
+    """
+
+    @dataclass(frozen=True)
+    class Params:
+        """``file`` is a path, or a name in one of the folders that ``FAIRBENCH_DATA`` lists.
+
+        JSON lines, packed (``.gz``) or not, in order of time, of ``t`` (s), ``client``,
+        ``prompt_len`` and ``output_len``.
+        """
+
+        file: str
+
+    def __init__(self, params: Params) -> None:
+        self._file = params.file
+
+    def usual(self, load: Load) -> TraceArrivals:
+        if load.programs_per_s == inf:
+            raise UsageError("request_rate = inf: the times of a trace can be no faster than that")
+        if load.burstiness != 1:
+            raise UsageError(f"burstiness = {load.burstiness:g}: the times of a trace are given")
+        by_client = list(_read(find(self._file)).values())
+        mine = by_client[load.client] if load.client < len(by_client) else ()
+        return TraceArrivals(mine, load.programs_per_s, load.num_programs, load.until_s)
+
+    def misbehaving(
+        self, load: Load, rate_multiple: float, until_fraction: float | None
+    ) -> TraceArrivals:
+        raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
+
+
+def find(name: str) -> Path:
+    """The file of that name, here or in a folder of ``FAIRBENCH_DATA``. DataError if nowhere."""
+    folders = os.environ.get(FOLDERS, "").split(os.pathsep)
+    for folder in ("", *filter(None, folders)):
+        if (path := Path(folder) / name).is_file():
+            return path
+    raise DataError(f"trace {name} is not here: name its folder in the variable {FOLDERS}")
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
+    """The arrivals of each client, by id in order. Raises DataError naming file and line."""
+    found: dict[Any, list[Arrival]] = {}
+    last_s = 0.0
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        at_s, client, prompt, output = _record(line, where)
+        if at_s < last_s:
+            raise DataError(f"{where}: t = {at_s:g} is before the line above")
+        last_s = at_s
+        item = Item(f"trace/{number}", prompt, ((0, output),))
+        found.setdefault(client, []).append(Arrival(at_s, item))
+    if not found:
+        raise DataError(f"{path}: no records")
+    return {client: tuple(found[client]) for client in sorted(found)}
+
+
+def _record(line: str, where: str) -> tuple[float, int, int, int]:
+    try:
+        record = json.loads(line)
+        values = [record[field] for field in FIELDS]
+    except (ValueError, TypeError, RecursionError):
+        raise DataError(f"{where}: not a JSON object") from None
+    except KeyError as missing:
+        raise DataError(f"{where}: missing field {missing}") from None
+    for field, value in zip(FIELDS, values, strict=True):
+        least = 1 if field.endswith("_len") else 0
+        kinds = (int, float) if field == "t" else (int,)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < inf:
+            raise DataError(f"{where}: field {field!r} = {value!r}: must be at least {least}")
+    at_s, client, prompt, output = values
+    return float(at_s), client, prompt, output
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"trace {path} cannot be read: {reason}") from None

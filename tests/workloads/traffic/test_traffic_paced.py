@@ -1,0 +1,137 @@
+"""Even gaps of a planned rate: by hand, and against adding up the rate in small steps."""
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.errors import UsageError
+from fairbench.streams import stream
+from fairbench.workloads.traffic import KINDS, traffic_kind
+from fairbench.workloads.traffic.paced import PacedArrivals, Phase
+from fairbench.workloads.traffic.source import Load
+
+LOAD = Load(0, 2.0, 1.0, None, 100.0)
+PHASES = [
+    {"for_s": 10.0, "multiple": 1.0, "on_s": 2.0, "off_s": 3.0},
+    {"for_s": 10.0, "multiple": 0.0},
+    {"for_s": 20.0, "multiple": 0.5, "to_multiple": 2.0},
+    {"for_s": 5.0, "multiple": 1.0},
+]
+PARAMS = {
+    "constant": {},
+    "on-off": {"on_s": 6.0, "off_s": 4.0},
+    "ramp": {"from_multiple": 0.1, "to_multiple": 1.0},
+    "phases": {"phases": PHASES},
+}
+
+
+def times(source, seed=0):
+    return [at_s for at_s, item in source.arrivals(stream(seed, "x")) if item is None]
+
+
+def usual(kind, load=LOAD):
+    return traffic_kind(kind, PARAMS[kind]).usual(load)
+
+
+def test_constant_is_one_gap_after_the_other_from_a_random_part_of_one():
+    found = times(usual("constant"))
+    assert len(found) == 200
+    assert 0 <= found[0] < 0.5
+    assert [b - a for a, b in pairwise(found)] == pytest.approx([0.5] * 199)
+    assert times(usual("constant"), seed=1)[0] != found[0]
+
+
+def test_on_off_counts_on_only():
+    found = times(usual("on-off"))
+    assert all(at_s % 10 < 6 for at_s in found)
+    assert len(found) == 10 * 6 * 2
+    assert usual("on-off").expected_programs() == 120
+
+
+def test_a_ramp_sends_the_mean_of_both_rates_and_ever_faster():
+    found = times(usual("ramp"))
+    assert usual("ramp").expected_programs() == pytest.approx(0.55 * 2 * 100)
+    assert len(found) in (109, 110, 111)
+    gaps = [b - a for a, b in pairwise(found)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] == pytest.approx(0.5, rel=0.02)
+
+
+def rate_at(time_s):
+    """The rate of PHASES at 2 programs/s, as a plain reading of the table."""
+    if time_s < 10:
+        return 2.0 if time_s % 5 < 2 else 0.0
+    if time_s < 20:
+        return 0.0
+    if time_s < 40:
+        return 2 * (0.5 + 1.5 * (time_s - 20) / 20)
+    return 2.0
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 90), st.floats(0, 90))
+def test_phases_send_what_their_rates_add_up_to_in_any_window(one_s, other_s):
+    start_s, end_s = sorted((one_s, other_s))
+    found = sum(start_s <= at_s < end_s for at_s in times(usual("phases")))
+    step_s = 0.01
+    steps = range(int(start_s / step_s), int(end_s / step_s))
+    assert found == pytest.approx(sum(rate_at(n * step_s) for n in steps) * step_s, abs=1.1)
+
+
+@pytest.mark.parametrize("kind", PARAMS)
+def test_a_count_ends_it_and_one_who_sends_more_sends_more_of_them(kind):
+    load = LOAD._replace(num_programs=7)
+    assert len(times(usual(kind, load))) == usual(kind, load).expected_programs() == 7
+    more = traffic_kind(kind, PARAMS[kind]).misbehaving(load, 3.0, None)
+    assert len(times(more)) == 21
+    # The same plan, three times as fast.
+    every = times(traffic_kind(kind, PARAMS[kind]).misbehaving(LOAD, 3.0, None))
+    assert len(every) == pytest.approx(3 * len(times(usual(kind))), abs=3)
+    assert more.last_arrival_s(stream(0, "x")) == times(more)[-1]
+
+
+def test_an_end_that_never_comes_does_not_keep_anyone_waiting():
+    silent = PacedArrivals(1.0, (Phase(10.0, 1.0), Phase(5.0, 0.0)), num_programs=50)
+    assert len(times(silent)) == 10
+    off = PacedArrivals(1.0, (Phase(inf, 0.0, on_s=1.0, off_s=1.0),), num_programs=50)
+    assert times(off) == []
+    assert silent.expected_programs() == 10
+
+
+@pytest.mark.parametrize("kind", PARAMS)
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"programs_per_s": inf}, "request_rate = inf"), ({"burstiness": 2.0}, "burstiness = 2")],
+)
+def test_what_has_no_even_gaps_is_refused(kind, changed, said):
+    with pytest.raises(UsageError, match=said):
+        usual(kind, LOAD._replace(**changed))
+
+
+def test_a_ramp_over_no_time_and_a_misbehaver_who_stops_are_refused():
+    with pytest.raises(UsageError, match="ramp need a duration"):
+        usual("ramp", LOAD._replace(until_s=inf, num_programs=5))
+    with pytest.raises(UsageError, match="give the client arrivals of kind phases"):
+        traffic_kind("constant", {}).misbehaving(LOAD, 2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "said"),
+    [
+        ("on-off", {"on_s": 0.0, "off_s": 1.0}, "on_s = 0.0"),
+        ("phases", {"phases": []}, "phases"),
+        ("phases", {"phases": [{"for_s": 1.0, "multiple": 1.0, "on_s": 1.0}]}, "goes with off_s"),
+        ("phases", {"phases": [{"for_s": 1.0}]}, "multiple"),
+        ("ramp", {"from_multiple": -1.0, "to_multiple": 1.0}, "from_multiple"),
+    ],
+)
+def test_wrong_parameters_are_named(kind, params, said):
+    with pytest.raises(UsageError, match=said):
+        traffic_kind(kind, params)
+
+
+def test_every_kind_of_even_gaps_is_tried_here():
+    assert {*KINDS} - {"gamma", "trace"} == {*PARAMS}
