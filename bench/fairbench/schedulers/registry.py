@@ -36,6 +36,14 @@ ROUTERS = {
     "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
     "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
+    "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
+    "cache-aware": "fairbench.schedulers.routing.cache_aware:CacheAware",
+    "dynamo": "fairbench.schedulers.routing.dynamo:Dynamo",
+    "llm-d": "fairbench.schedulers.routing.llm_d:LlmD",
+    "aibrix-prefix-cache": "fairbench.schedulers.routing.aibrix_prefix_cache:AibrixPrefixCache",
+    "vtc-basic": "fairbench.schedulers.routing.vtc_basic:VtcBasic",
+    "vllm-router": "fairbench.schedulers.routing.vllm_router:VllmRouter",
+    "ray-prefix": "fairbench.schedulers.routing.ray_prefix:RayPrefix",
 }
 
 # What `--scheduler` takes: (router, local).
