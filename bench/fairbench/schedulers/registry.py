@@ -28,6 +28,12 @@ LOCALS = {
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
+    "priority": "fairbench.schedulers.local.priority:Priority",
+    "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
+    "justitia": "fairbench.schedulers.local.justitia:Justitia",
+    "equinox": "fairbench.schedulers.local.equinox:Equinox",
+    "fairserve": "fairbench.schedulers.local.fairserve:FairServe",
+    "autellix": "fairbench.schedulers.local.autellix:Autellix",
 }
 
 ROUTERS = {
