@@ -14,6 +14,7 @@ LOCALS = {
     "justitia": {"justitia.predictor": "average"},
     "equinox": {},
     "fairserve": {"fairserve.overload_waiting": 4, "fairserve.user_rpm": 3},
+    "dlpm-upstream": {"dlpm-upstream.quantum": 500},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
 }
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}

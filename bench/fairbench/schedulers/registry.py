@@ -28,6 +28,7 @@ LOCALS = {
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
+    "dlpm-upstream": "fairbench.schedulers.local.dlpm_upstream:UpstreamDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
     "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
     "justitia": "fairbench.schedulers.local.justitia:Justitia",

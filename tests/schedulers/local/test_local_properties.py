@@ -18,7 +18,12 @@ STARVE = {
     "priority": "the lower number goes first",
     "sglang-priority": "the higher number goes first",
 }
-SMALL = {"rpm.limit": 10**6, "fairserve.user_rpm": 0, "dlpm.quantum": 100}
+SMALL = {
+    "rpm.limit": 10**6,
+    "fairserve.user_rpm": 0,
+    "dlpm.quantum": 100,
+    "dlpm-upstream.quantum": 100,
+}
 
 arrivals = st.tuples(
     st.sampled_from("abc"), st.integers(1, 40), st.integers(1, 6), st.integers(0, 3)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Scan, Selection, WaitingView
 from fairbench.schedulers.quanta import rounds_to_credit
 
 
@@ -75,7 +75,7 @@ class DLPM(LocalScheduler):
         progressed, refresh = True, True
         while progressed and len(view):
             progressed = False
-            scan = view.match_order(refresh=refresh)
+            scan = self._scan(view, refresh)
             refresh = False
             for request in scan:
                 if self.credit[request.client] <= 0:
@@ -93,6 +93,10 @@ class DLPM(LocalScheduler):
                     blocked.add(request.client)
                 if not self._someone_in_credit(view, blocked):
                     scan.unskip_all()
+
+    def _scan(self, view: WaitingView, refresh: bool) -> Scan:
+        """The order among clients in credit (line 17)."""
+        return view.match_order(refresh=refresh)
 
     def _someone_in_credit(self, view: WaitingView, blocked: set[str]) -> bool:
         return any(self.credit[c] > 0 and c not in blocked for c in view.clients())
