@@ -97,14 +97,16 @@ class VTC(LocalScheduler):
         if self._artifact:
             self._first[client] += 1
             self._running[client] += 1
-        if recompute:
-            return
-        tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
+        if not recompute:
+            tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
+            self._charge_input(request, tokens)
+
+    def _charge_input(self, request: Request, tokens: int) -> None:
         cost = self._input_cost(request, tokens)
         if self._shared is None or self.params.charge == "input":
-            self._charge(client, cost)
+            self._charge(request.client, cost)
             return
-        for payer, due in self._shared.charges(request, extend_tokens).items():
+        for payer, due in self._shared.charges(request, tokens).items():
             self._charge(payer, self.params.input_weight * due)
 
     def on_tokens(self, client: str, tokens: int) -> None:
