@@ -6,6 +6,7 @@ from local_server import Server, call
 from fairbench.schedulers.local.autellix import Autellix
 from fairbench.schedulers.local.equinox import Equinox
 from fairbench.schedulers.local.fairserve import FairServe
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.programs import IDLE_PROGRAMS, Programs
 from fairbench.schedulers.setup import Setup
 
@@ -154,6 +155,37 @@ def test_a_program_that_had_more_service_waits():
     home.arrive(call(1, "a", program=1, left=0), call(2, "b", program=2, left=0))
     home.run_pass()
     assert numbers(home.admitted) == [0, 2], "5 s of service are the second queue"
+
+
+PROGRAMS = {"A": [4, 3, 1, 1], "B": [3, 3, 4], "C": [1, 2], "D": [4]}  # steps of each call
+
+
+def units_waited(scheduler):
+    """[Autellix] Fig. 2: four programs at once, two run; what they wait in all, in steps."""
+    home = Server(scheduler, slots=2)
+    number, made, waited = 0, dict.fromkeys(PROGRAMS, 0), 0
+    ended = list(PROGRAMS)
+    while True:
+        for name in ended:
+            if (which := made[name]) == len(PROGRAMS[name]):
+                waited += home.now_s - sum(PROGRAMS[name])
+                continue
+            left = len(PROGRAMS[name]) - which - 1
+            new = PROGRAMS[name][which]
+            home.arrive(call(number, name, 1, new=new, program=ord(name), left=left))
+            number, made[name] = number + 1, which + 1
+        home.run_pass()
+        if not home.produced:
+            return waited
+        before = len(home.finished)
+        home.step()
+        ended = [request.client for request in home.finished[before:]]
+
+
+def test_the_papers_example_takes_what_the_paper_says():
+    assert units_waited(FCFS(FCFS.Params())) == 18
+    fine = {"policy": "plas", "queues": 9, "first_s": 0.5, "preempt_every_s": 0.0, "beta": 0.0}
+    assert units_waited(autellix(**fine)) == 12
 
 
 @pytest.mark.parametrize(("policy", "queue"), [("plas", 1), ("atlas", 0)])

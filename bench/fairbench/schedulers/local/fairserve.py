@@ -49,7 +49,7 @@ class FairServe(LeastCounter):
         """``applications``: client -> application. Limits are requests in 60 s; 0 is none."""
 
         applications: dict[str, str] = field(default_factory=dict)
-        user_rpm: Annotated[int, Ge(0)] = 60
+        user_rpm: Annotated[int, Ge(0)] = 600
         application_rpm: Annotated[int, Ge(0)] = 0
         overload_waiting: Annotated[int, Gt(0)] = 64
         overload_usage: Annotated[float, Gt(0), Le(1)] = 0.95
