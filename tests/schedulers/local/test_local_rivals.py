@@ -245,12 +245,14 @@ def test_waiting_for_beta_times_the_service_goes_to_the_first_queue():
 
 def test_programs_are_forgotten_when_they_are_over():
     programs = Programs(list)
-    first, last = (call(n, "a", program=1, left=1 - n) for n in range(2))
+    first, second, last = (call(n, "a", program=1, left=2 - n) for n in range(3))
     state, new = programs.enter(first)
     assert new
-    programs.leave(first)
+    assert not programs.leave(first), "two calls are to come"
+    assert programs.enter(second) == (state, False)
     assert programs.enter(last) == (state, False)
-    programs.leave(last)
+    assert not programs.leave(last), "the one before it is under way"
+    assert programs.leave(second)
     assert len(programs) == 0
     for number in range(IDLE_PROGRAMS + 5):  # where nobody knows which are over
         unknown = call(number, "a", program=number + 1, left=None)

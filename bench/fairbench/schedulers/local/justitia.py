@@ -112,11 +112,9 @@ class Justitia(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         program = self._programs[request]
         program.cost += self._cost(request, self._produced.pop(request))
-        if not request.calls_left:
+        if self._programs.leave(request):
             total, count = self._mean.get(request.client, (0.0, 0))
             self._mean[request.client] = total + program.cost, count + 1
-            program.cost = 0.0
-        self._programs.leave(request)
 
     def _predicted(self, request: Request) -> float:
         total, count = self._mean.get(request.client, (0.0, 0))

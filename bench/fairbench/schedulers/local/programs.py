@@ -20,6 +20,7 @@ class Programs(Generic[T]):
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
         self._calls: Counter[tuple[str, int]] = Counter()  # under way
+        self._complete: set[tuple[str, int]] = set()  # no further call is to come
         self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -30,6 +31,8 @@ class Programs(Generic[T]):
         program = _name(request)
         self._calls[program] += 1
         self._idle.pop(program, None)
+        if request.calls_left == 0 or not program[0]:
+            self._complete.add(program)
         new = program not in self._states
         if new:
             self._states[program] = self._make()
@@ -38,19 +41,21 @@ class Programs(Generic[T]):
     def __getitem__(self, request: Request) -> T:
         return self._states[_name(request)]
 
-    def leave(self, request: Request) -> None:
-        """A call is over. The program is, once no call is under way and none is to come."""
+    def leave(self, request: Request) -> bool:
+        """A call is over. Returns whether the program is: none is under way, and none to come."""
         program = _name(request)
         self._calls[program] -= 1
         if self._calls[program]:
-            return
+            return False
         del self._calls[program]
-        if request.calls_left == 0 or program[0] == "":
+        if program in self._complete:
+            self._complete.remove(program)
             del self._states[program]
-            return
+            return True
         self._idle[program] = None
         if len(self._idle) > IDLE_PROGRAMS:
             del self._states[self._idle.popitem(last=False)[0]]
+        return False
 
 
 def _name(request: Request) -> tuple[str, int]:
