@@ -50,3 +50,17 @@ def test_they_serve_all_on_vllm_too(name):
 def test_routers_break_no_rule_of_a_cluster(name):
     result = run_checked(spec(f"{name}+lpm", dp=3))
     assert result.summary["unfinished"] == 0
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "setting", "rule"),
+    [
+        ("round-robin+dlpm", "dlpm.sharing", "owner"),
+        ("round-robin+vtc", "vtc.sharing", "split"),
+        ("d2lpm", "d2lpm.charge", "split"),
+    ],
+)
+def test_whoever_pays_for_instructions_that_all_share(scheduler, setting, rule):
+    flags = {"num_programs": 2, "request_rate": 20.0}
+    chosen = {"pool": 20_000, "flags": flags, setting: rule}
+    assert run_checked(small_spec(scheduler, "judge", dp=2, **chosen)).summary["unfinished"] == 0
