@@ -4,6 +4,7 @@ import pytest
 from local_server import Server, call
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.local.fairserve import FairServe
 from fairbench.schedulers.local.priority import Priority
 from fairbench.schedulers.local.sglang_priority import SGLangPriority
 from fairbench.schedulers.setup import Setup
@@ -33,10 +34,18 @@ def test_vllm_takes_memory_from_the_highest_number_and_the_latest():
     assert numbers(scheduler.retraction_order(home)) == [3, 1, 2, 0]
 
 
-@pytest.mark.parametrize("scheduler", [Priority, SGLangPriority])
-def test_priorities_are_of_clients_that_exist(scheduler):
-    built = scheduler(scheduler.Params(of={"client-9": 1}))
-    with pytest.raises(UsageError, match=rf"unknown client in {built.name}\.of 'client-9'"):
+@pytest.mark.parametrize(
+    ("scheduler", "param"),
+    [
+        (Priority, {"of": {"client-9": 1}}),
+        (SGLangPriority, {"of": {"client-9": 1}}),
+        (FairServe, {"applications": {"client-9": "chat"}}),
+    ],
+)
+def test_what_is_said_of_clients_is_of_clients_that_exist(scheduler, param):
+    built = scheduler(scheduler.Params(**param))
+    where = rf"{built.name}\.{next(iter(param))}"
+    with pytest.raises(UsageError, match=f"unknown client in {where} 'client-9'"):
         built.prepare(Setup(clients=("client-0", "client-1")))
 
 

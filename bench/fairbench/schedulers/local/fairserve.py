@@ -10,8 +10,9 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Selection, WaitingView
+from fairbench.schedulers.base import Selection, Setup, WaitingView
 from fairbench.schedulers.local.least_counter import LeastCounter
+from fairbench.schedulers.local.of_clients import check_clients
 
 WINDOW_S = 60.0
 
@@ -65,6 +66,10 @@ class FairServe(LeastCounter):
         self._asked: dict[tuple[str, str], deque[float]] = {}  # of users and of applications
         self._waiting: set[Request] = set()
         self._usage = 0.0
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        check_clients(f"{self.name}.applications", self.params.applications, setup)
 
     def _application(self, client: str) -> str:
         return self.params.applications.get(client, client)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.client_priorities import check_clients, priority_of
 from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.of_clients import check_clients, priority_of
 
 
 class Priority(LocalScheduler):

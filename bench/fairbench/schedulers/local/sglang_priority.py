@@ -16,8 +16,8 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
-from fairbench.schedulers.local.client_priorities import check_clients, priority_of
 from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.of_clients import check_clients, priority_of
 
 CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 

@@ -1,15 +1,15 @@
-"""Priorities by client, for schedulers that order by a number that comes with the request."""
+"""What is said of clients by name in a scheduler's parameters, priorities above all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fairbench.core import Request
 from fairbench.errors import unknown_name
 from fairbench.schedulers.setup import Setup
 
 
-def check_clients(owner: str, of: Mapping[str, int], setup: Setup) -> None:
+def check_clients(owner: str, of: Iterable[str], setup: Setup) -> None:
     """Raise UsageError for a client that is not there, where all are known beforehand."""
     for client in of:
         if setup.clients and client not in setup.clients:
