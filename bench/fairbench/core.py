@@ -45,7 +45,7 @@ class Request:
     length of the longest chain of earlier calls of its program that this one waited for, and
     ``calls_left`` how many calls its program has yet to make (None where nobody knows).
     ``arrival_s`` and ``deadline_s`` are seconds on the home's clock, the same as every ``now_s``;
-    ``priority`` is the client's own, larger first.
+    ``priority`` is a number of the client's own; each scheduler says which end goes first.
     """
 
     request_id: Final[int]

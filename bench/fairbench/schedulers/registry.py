@@ -30,6 +30,13 @@ LOCALS = {
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "preble-groups-code": "fairbench.schedulers.local.preble_groups_code:PrebleGroupsCode",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
+    "dlpm-upstream": "fairbench.schedulers.local.dlpm_upstream:UpstreamDLPM",
+    "priority": "fairbench.schedulers.local.priority:Priority",
+    "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
+    "justitia": "fairbench.schedulers.local.justitia:Justitia",
+    "equinox": "fairbench.schedulers.local.equinox:Equinox",
+    "fairserve": "fairbench.schedulers.local.fairserve:FairServe",
+    "autellix": "fairbench.schedulers.local.autellix:Autellix",
 }
 
 ROUTERS = {
@@ -41,6 +48,14 @@ ROUTERS = {
     "memserve": "fairbench.schedulers.routing.memserve:MemServe",
     "oracle": "fairbench.schedulers.routing.oracle:Oracle",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
+    "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
+    "cache-aware": "fairbench.schedulers.routing.cache_aware:CacheAware",
+    "dynamo": "fairbench.schedulers.routing.dynamo:Dynamo",
+    "llm-d": "fairbench.schedulers.routing.llm_d:LlmD",
+    "aibrix-prefix-cache": "fairbench.schedulers.routing.aibrix_prefix_cache:AibrixPrefixCache",
+    "vtc-basic": "fairbench.schedulers.routing.vtc_basic:VtcBasic",
+    "vllm-router": "fairbench.schedulers.routing.vllm_router:VllmRouter",
+    "ray-prefix": "fairbench.schedulers.routing.ray_prefix:RayPrefix",
 }
 
 # What `--scheduler` takes: (router, local).

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from fairbench.core import Prompt, Request, Segment, prompt_tokens
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import WorkerLoad
 
 Token = tuple[str, int]
 Prefix = tuple[Token, ...]
@@ -19,6 +21,27 @@ def request(number: int, client: str, *segments: tuple[str, int]) -> Request:
     """A request with these segments as its prompt."""
     made = prompt(*segments)
     return Request(number, client, 0, 0, made, prompt_tokens(made), 256)
+
+
+class Told:
+    """A fleet that says what it was told to say: worker -> (queued, running, tokens)."""
+
+    def __init__(self, loads: dict[int, tuple[int, int, int]]) -> None:
+        self.loads = loads
+
+    def workers(self) -> list[int]:
+        return sorted(self.loads)
+
+    def load(self, worker: int) -> WorkerLoad:
+        queued, running, tokens = self.loads[worker]
+        return WorkerLoad(queued + running, tokens, queued, running)
+
+
+def tell(router, loads: dict[int, tuple[int, int, int]], pool_tokens: int = 1000) -> Told:
+    """Give a router a fleet; change its ``loads`` to change what the router hears."""
+    fleet = Told(loads)
+    router.prepare(Setup(fleet=fleet, pool_tokens=pool_tokens))
+    return fleet
 
 
 def answer(tokens: int) -> Segment:

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Scan, Selection, WaitingView
 from fairbench.schedulers.quanta import rounds_to_credit
+from fairbench.schedulers.sharing import SharedCharges, Sharing
 
 
 class DLPM(LocalScheduler):
@@ -36,7 +37,8 @@ class DLPM(LocalScheduler):
         hold up the refill (only with ``skip``; it breaks Theorem 4.1). ``rejoin``: ``keep`` as
         above; ``min0`` lets every idle client go and keeps its debt frozen; ``paper_zero`` resets
         to 0 as the proof of Theorem A.2 does, which erases debt. ``charge_recompute``: charge the
-        second prefill of a retracted request too.
+        second prefill of a retracted request too. ``sharing``: who pays for a prefix that clients
+        share, as in ``SharedCharges``; a charge or refund may reach a client that is away.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -44,6 +46,7 @@ class DLPM(LocalScheduler):
         no_room: Literal["stop", "skip"] = "stop"
         rejoin: Literal["keep", "min0", "paper_zero"] = "keep"
         charge_recompute: bool = False
+        sharing: Sharing = "first"
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
@@ -52,6 +55,7 @@ class DLPM(LocalScheduler):
         self.credit: dict[str, float] = {}  # q_i; its keys are the client list l
         self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
         self._outstanding: Counter[str] = Counter()
+        self._shared = SharedCharges(params.sharing) if params.sharing != "first" else None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         client = request.client
@@ -64,8 +68,16 @@ class DLPM(LocalScheduler):
         self._let_go(request.client)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        if not recompute or self.params.charge_recompute:
+        if recompute and not self.params.charge_recompute:
+            return
+        if self._shared is None:
             self.credit[request.client] -= self.params.extend_weight * extend_tokens
+            return
+        for client, tokens in self._shared.charges(request, extend_tokens).items():
+            if client not in self.credit:
+                self.credit[client] = self._frozen.pop(client, 0)
+            self.credit[client] -= self.params.extend_weight * tokens
+            self._let_go(client)
 
     def on_tokens(self, client: str, tokens: int) -> None:
         self.credit[client] -= self.params.output_weight * tokens
@@ -75,7 +87,7 @@ class DLPM(LocalScheduler):
         progressed, refresh = True, True
         while progressed and len(view):
             progressed = False
-            scan = view.match_order(refresh=refresh)
+            scan = self._scan(view, refresh)
             refresh = False
             for request in scan:
                 if self.credit[request.client] <= 0:
@@ -93,6 +105,10 @@ class DLPM(LocalScheduler):
                     blocked.add(request.client)
                 if not self._someone_in_credit(view, blocked):
                     scan.unskip_all()
+
+    def _scan(self, view: WaitingView, refresh: bool) -> Scan:
+        """The order among clients in credit (line 17)."""
+        return view.match_order(refresh=refresh)
 
     def _someone_in_credit(self, view: WaitingView, blocked: set[str]) -> bool:
         return any(self.credit[c] > 0 and c not in blocked for c in view.clients())
@@ -130,6 +146,8 @@ class DLPM(LocalScheduler):
 
     def service_bound(self) -> ServiceBound | NoBound:
         params = self.params
+        if params.sharing != "first":
+            return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
         if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
             return NoBound(f"{self.name} bounds no service difference in this form")
         weights = ServiceWeights(params.extend_weight, params.output_weight)

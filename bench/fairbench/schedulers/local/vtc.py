@@ -12,6 +12,7 @@ from annotated_types import Gt
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import unknown_name
 from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
+from fairbench.schedulers.sharing import SharedCharges, Sharing
 
 
 class VTC(LocalScheduler):
@@ -35,11 +36,13 @@ class VTC(LocalScheduler):
         waits, the first output token free, and one token more for every running request in each
         step that ends one ([VTC-artifact]); ``artifact-2023`` is that code before June 2024,
         without those tokens more. They are there to replay that code's records; ``artifact``
-        breaks Theorem 4.4.
+        breaks Theorem 4.4. ``sharing``: who pays for a prefix that clients share, as in
+        ``SharedCharges``, where ``charge=extend``.
         """
 
         charge: Literal["extend", "input"] = "extend"
         lift: Literal["paper", "none"] = "paper"
+        sharing: Sharing = "first"
         form: Literal["paper", "artifact", "artifact-2023"] = "paper"
         weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
@@ -57,6 +60,7 @@ class VTC(LocalScheduler):
         self._first: Counter[str] = Counter()  # first tokens yet to come
         self._running: Counter[str] = Counter()
         self._step_charged = False
+        self._shared = SharedCharges(params.sharing) if params.sharing != "first" else None
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -95,7 +99,15 @@ class VTC(LocalScheduler):
             self._running[client] += 1
         if not recompute:
             tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
-            self._charge(client, self._input_cost(request, tokens))
+            self._charge_input(request, tokens)
+
+    def _charge_input(self, request: Request, tokens: int) -> None:
+        cost = self._input_cost(request, tokens)
+        if self._shared is None or self.params.charge == "input":
+            self._charge(request.client, cost)
+            return
+        for payer, due in self._shared.charges(request, tokens).items():
+            self._charge(payer, self.params.input_weight * due)
 
     def on_tokens(self, client: str, tokens: int) -> None:
         if self._artifact:
@@ -134,6 +146,8 @@ class VTC(LocalScheduler):
         params = self.params
         if params.lift == "none" or self._artifact:
             return NoBound(f"{self.name} bounds no service difference in this form")
+        if params.sharing != "first" and params.charge == "extend":
+            return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
         if self._weights != self.setup.weights:
             return NoBound(f"{self.name} counts by other weights than the clients are entitled to")
         view = "actual" if params.charge == "extend" else "client"

@@ -13,6 +13,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.sharing import SharedCharges
 
 
 class D2LPM(Router):
@@ -37,14 +38,16 @@ class D2LPM(Router):
         It is that of a client of weight 1; one of weight 2 gets twice as much.
         It has to be many mean request costs, or clients leave their prefix at every request.
         ``charge``: ``input`` deducts the full prompt (line 16), ``uncached`` only what the chosen
-        worker does not hold. Matches below ``min_match_tokens`` are ignored, so that a system
+        worker does not hold; ``split`` and ``owner`` deduct the latter from those who share a
+        prefix there, as in ``SharedCharges`` (``input`` is its ``each``, ``uncached`` its
+        ``first``). Matches below ``min_match_tokens`` are ignored, so that a system
         prompt shared by all need not make a worker the favourite. ``insert_on_finish`` inserts
         prompt and output when the request ends, so that a follow-up turn matches both (Algorithm 2
         inserts prompts only, line 18).
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
-        charge: Literal["input", "uncached"] = "input"
+        charge: Literal["input", "uncached", "split", "owner"] = "input"
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
         extend_weight: Annotated[int, Gt(0)] = 1
@@ -55,15 +58,29 @@ class D2LPM(Router):
         self.credit: dict[str, dict[int, float]] = {}  # q_{i,w}: client -> live worker -> credit
         self._fleet = Fleet(workers)
         self._tree = LocationTree(LocationNode)
+        self._shared: dict[int, SharedCharges] = {}
 
     def route(self, request: Request, now_s: float) -> int:
-        credit = self.credit.setdefault(request.client, dict.fromkeys(self._fleet.workers, 0))
+        credit = self._credit_of(request.client)
         found = self._tree.find(request.prompt)
         worker = self._select(request.client, credit, self._preferred(found.node))
-        credit[worker] -= self.params.extend_weight * self._charged(request, found.node, worker)
+        self._deduct(request, self._charged(request, found.node, worker), worker)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
+
+    def _credit_of(self, client: str) -> dict[int, float]:
+        return self.credit.setdefault(client, dict.fromkeys(self._fleet.workers, 0))
+
+    def _deduct(self, request: Request, tokens: int, worker: int) -> None:
+        """Charge whoever has to pay for a prompt of which so many tokens count at the worker."""
+        charge = self.params.charge
+        if charge == "input" or charge == "uncached":
+            self.credit[request.client][worker] -= self.params.extend_weight * tokens
+            return
+        shared = self._shared.setdefault(worker, SharedCharges(charge))
+        for client, due in shared.charges(request, tokens).items():
+            self._credit_of(client)[worker] -= self.params.extend_weight * due
 
     def _preferred(self, node: LocationNode) -> int:
         """G of line 13 as bits: the workers with the longest match."""
@@ -105,6 +122,7 @@ class D2LPM(Router):
         if worker in self._fleet:
             self._fleet.leave(worker)
             self._tree.purge(worker)
+            self._shared.pop(worker, None)
             for credit in self.credit.values():
                 del credit[worker]
 

@@ -1,0 +1,166 @@
+"""Autellix: calls of programs that have had the least service first, in discrete queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
+from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.programs import Programs
+
+
+@dataclass(slots=True)
+class _Program:
+    """A row of the process table: its service and its waiting time, of calls that are over."""
+
+    service_s: float = 0.0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that is not over. ``since_s``: waiting from then on; None while it runs.
+
+    ``waited_s`` and ``busy_s`` begin again when it is promoted, the totals do not.
+    """
+
+    started_at_s: float  # the program's service when it arrived
+    queue: int
+    place: int
+    quantum_s: float
+    since_s: float | None
+    waited_s: float = 0.0
+    busy_s: float = 0.0
+    total_waited_s: float = 0.0
+    total_busy_s: float = 0.0
+
+
+class Autellix(LocalScheduler):
+    """Least attained service of the program first, in queues; calls are demoted, and promoted.
+
+    [Autellix] Alg. 1. A call enters the queue of its program's service: all that its calls had
+    (``plas``), or the longest chain of them (``atlas``). Inside a queue the order is arrival. A
+    call that has run for its queue's quantum goes down one; one whose program has waited ``beta``
+    times as long as it was served goes up to the first. Waiting calls preempt those of lower
+    queues. It is fair to programs, not to clients; and ``atlas`` does not tell programs apart that
+    are wide from those that are not.
+
+    Open, and chosen here: queue i ends at ``first_s`` x 2^i of service, which is its quantum too,
+    and there are ``queues``; ``beta``; a run time is ``step_s`` a token and ``prefill_token_s`` an
+    uncached prompt token. Autellix swaps what it preempts to the host's memory and looks every
+    few steps; here it is computed again, and ``preempt_every_s`` is how often.
+    """
+
+    name = "autellix"
+    preempts = True
+    per_request_tokens = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``beta`` 0 never promotes: long programs may starve."""
+
+        policy: Literal["atlas", "plas"] = "atlas"
+        queues: Annotated[int, Gt(0)] = 8
+        first_s: Annotated[float, Gt(0)] = 2.0
+        beta: Annotated[float, Ge(0)] = 10.0
+        preempt: bool = True
+        preempt_every_s: Annotated[float, Ge(0)] = 0.3
+        step_s: Annotated[float, Gt(0)] = 0.03
+        prefill_token_s: Annotated[float, Gt(0)] = 1e-4
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._programs = Programs(_Program)
+        self._calls: dict[Request, _Call] = {}
+        self._places = count()
+        self._preempted_s = 0.0
+        self._now_s = 0.0
+
+    def _quantum_s(self, queue: int) -> float:
+        return self.params.first_s * 2.0**queue
+
+    def _queue_of(self, service_s: float) -> int:
+        last = self.params.queues - 1
+        return next((q for q in range(last) if service_s < self._quantum_s(q)), last)
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        program, _ = self._programs.enter(request)
+        queue = self._queue_of(program.service_s)
+        self._calls[request] = _Call(
+            program.service_s, queue, next(self._places), self._quantum_s(queue), now_s
+        )
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._calls[request].since_s = now_s
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._now_s = now_s
+        for request in view.queue_order():
+            self._promote(request, now_s)
+        due = self.params.preempt and now_s - self._preempted_s >= self.params.preempt_every_s
+        for request in least_first(view, self._place):
+            if (yield request):
+                continue
+            if not due:
+                return
+            self._preempted_s = now_s
+            for victim in self._lower(self._calls[request].queue, view):
+                yield Preempt(victim)
+                if (yield request):
+                    break
+            else:
+                return
+
+    def _place(self, request: Request) -> tuple[int, int]:
+        call = self._calls[request]
+        return call.queue, call.place
+
+    def _lower(self, queue: int, view: WaitingView) -> list[Request]:
+        """Running calls of lower queues, the lowest and latest first."""
+        running = [one.request for one in view.running if self._calls[one.request].queue > queue]
+        return sorted(running, key=self._place, reverse=True)
+
+    def _promote(self, request: Request, now_s: float) -> None:
+        call, program = self._calls[request], self._programs[request]
+        assert call.since_s is not None
+        waits_s = now_s - call.since_s
+        waited_s = program.waited_s + call.waited_s + waits_s
+        service_s = program.service_s + call.busy_s
+        if call.queue and self.params.beta and waited_s >= self.params.beta * service_s:
+            call.total_waited_s += waits_s
+            call.since_s, call.waited_s, call.busy_s = now_s, 0.0, 0.0
+            call.queue, call.place = 0, next(self._places)
+            call.quantum_s = self._quantum_s(0)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        call = self._calls[request]
+        if call.since_s is not None:
+            call.waited_s += self._now_s - call.since_s
+            call.total_waited_s += self._now_s - call.since_s
+            call.since_s = None
+        self._run(call, extend_tokens * self.params.prefill_token_s)
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._run(self._calls[request], tokens * self.params.step_s)
+
+    def _run(self, call: _Call, seconds: float) -> None:
+        call.busy_s += seconds
+        call.total_busy_s += seconds
+        call.quantum_s -= seconds
+        while call.quantum_s <= 0 and call.queue < self.params.queues - 1:
+            call.queue, call.place = call.queue + 1, next(self._places)
+            call.quantum_s += self._quantum_s(call.queue)
+
+    def on_finish(self, request: Request) -> None:
+        call, program = self._calls.pop(request), self._programs[request]
+        program.waited_s += call.total_waited_s
+        if self.params.policy == "plas":
+            program.service_s += call.total_busy_s
+        else:
+            program.service_s = max(program.service_s, call.started_at_s + call.total_busy_s)
+        self._programs.leave(request)

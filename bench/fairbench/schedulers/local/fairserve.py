@@ -1,0 +1,141 @@
+"""FairServe: counters normalised by application, and a throttle for overload only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from fairbench.core import Request
+from fairbench.schedulers.base import Selection, Setup, WaitingView
+from fairbench.schedulers.local.least_counter import LeastCounter
+from fairbench.schedulers.local.of_clients import check_clients
+
+WINDOW_S = 60.0
+
+
+@dataclass(slots=True)
+class _Application:
+    """What its requests have cost so far, and the first one's largest cost, as a start."""
+
+    service: float
+    requests: int = 1
+
+    @property
+    def typical(self) -> float:
+        return self.service / self.requests
+
+
+class FairServe(LeastCounter):
+    """Least weighted service counter; service counts in typical requests of the application.
+
+    [FairServe] charges weighted tokens over what the application is expected to need, so that
+    nobody is served less for using one with long answers, and throttles only under overload, and
+    only between interactions: a request that begins one is refused if the user or the application
+    is over its requests a minute, later calls of an interaction never are.
+
+    Open, and chosen here: an interaction is a program, and its first call the one of depth 0; an
+    application is what ``applications`` says of a client, or else the client is one by itself;
+    what it needs is the mean of its requests so far; overloaded is a worker with so many waiting
+    or so full a pool. A client that comes back is lifted, as in VTC.
+    """
+
+    name = "fairserve"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``applications``: client -> application. Limits are requests in 60 s; 0 is none."""
+
+        applications: dict[str, str] = field(default_factory=dict)
+        user_rpm: Annotated[int, Ge(0)] = 600
+        application_rpm: Annotated[int, Ge(0)] = 0
+        overload_waiting: Annotated[int, Gt(0)] = 64
+        overload_usage: Annotated[float, Gt(0), Le(1)] = 0.95
+        normalise: bool = True
+        input_weight: Annotated[float, Ge(0)] = 1.0
+        output_weight: Annotated[float, Gt(0)] = 2.0
+
+    def __init__(self, params: Params) -> None:
+        super().__init__()
+        self.params = params
+        self.counters: dict[str, float] = {}
+        self._applications: dict[str, _Application] = {}
+        self._asked: dict[tuple[str, str], deque[float]] = {}  # of users and of applications
+        self._waiting: set[Request] = set()
+        self._usage = 0.0
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        check_clients(f"{self.name}.applications", self.params.applications, setup)
+
+    def _application(self, client: str) -> str:
+        return self.params.applications.get(client, client)
+
+    def accepts(self, request: Request, now_s: float) -> bool:
+        params = self.params
+        overloaded = (
+            len(self._waiting) >= params.overload_waiting or self._usage >= params.overload_usage
+        )
+        limits = {
+            ("user", request.client): params.user_rpm,
+            ("application", self._application(request.client)): params.application_rpm,
+        }
+        asked = {who: self._recent(who, now_s) for who, limit in limits.items() if limit}
+        over = any(len(times) >= limits[who] for who, times in asked.items())
+        if over and overloaded and request.depth == 0:
+            return False
+        for times in asked.values():
+            times.append(now_s)
+        return True
+
+    def _recent(self, who: tuple[str, str], now_s: float) -> deque[float]:
+        asked = self._asked.setdefault(who, deque())
+        while asked and asked[0] <= now_s - WINDOW_S:
+            asked.popleft()
+        return asked
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        super().on_arrival(request, view, now_s)
+        self._waiting.add(request)
+        most = self._cost(request.input_tokens, request.max_new_tokens)
+        self._applications.setdefault(self._application(request.client), _Application(most))
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        if pool := self.setup.pool_tokens:
+            self._usage = 1 - view.running.free_tokens / pool
+        return super().select(view, now_s)
+
+    def _score(self, client: str) -> float:
+        return self.counters[client]
+
+    def _lift(self, client: str, waiting: Collection[str]) -> None:
+        least = min((self.counters[other] for other in waiting), default=0.0)
+        self.counters[client] = max(self.counters.get(client, 0.0), least)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        super().on_admitted(request, extend_tokens, recompute)
+        self._waiting.discard(request)
+        if not recompute:
+            self._applications[self._application(request.client)].requests += 1
+            self._charge(request.client, self._cost(request.input_tokens, 0))
+
+    def on_tokens(self, client: str, tokens: int) -> None:
+        self._charge(client, self._cost(0, tokens))
+
+    def on_finish(self, request: Request) -> None:
+        self._waiting.discard(request)
+
+    def _cost(self, inputs: int, outputs: int) -> float:
+        return self.params.input_weight * inputs + self.params.output_weight * outputs
+
+    def _charge(self, client: str, service: float) -> None:
+        application = self._applications[self._application(client)]
+        application.service += service
+        counted = service / application.typical if self.params.normalise else service
+        self.counters[client] += counted / self.setup.weight(client)
+
+    def balances(self) -> Mapping[str, float]:
+        return self.counters

@@ -1,0 +1,131 @@
+"""Justitia: programs one by one, in the order in which fair sharing would end them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.programs import Programs
+
+UNKNOWN_POOL_TOKENS = 100_000
+
+
+class FluidShares:
+    """Virtual time of a server that all its programs share by weight at every instant.
+
+    Virtual time passes at ``rate`` over the weight of those that such a server has not ended.
+    """
+
+    def __init__(self) -> None:
+        self.virtual = 0.0
+        self._last_s = 0.0
+        self._weight = 0.0
+        self._ends: list[tuple[float, float]] = []  # virtual end and weight
+
+    def advance(self, now_s: float, rate: float) -> None:
+        """Bring virtual time up to now, past each program that ends meanwhile."""
+        left_s = now_s - self._last_s
+        self._last_s = now_s
+        while self._ends and left_s > 0:
+            end, weight = self._ends[0]
+            needed_s = (end - self.virtual) * self._weight / rate
+            if needed_s > left_s:
+                self.virtual += left_s * rate / self._weight
+                return
+            heappop(self._ends)
+            self.virtual, left_s = end, left_s - needed_s
+            self._weight = self._weight - weight if self._ends else 0.0
+
+    def add(self, cost: float, weight: float) -> float:
+        """A program that begins now; returns its virtual end."""
+        end = self.virtual + cost / weight
+        heappush(self._ends, (end, weight))
+        self._weight += weight
+        return end
+
+
+@dataclass(slots=True)
+class _Program:
+    """When it would end under fair sharing, and what its calls have cost."""
+
+    end: float = 0.0
+    cost: float = 0.0
+
+
+class Justitia(LocalScheduler):
+    """Least virtual finish of the program first; its calls in queue order; nobody is preempted.
+
+    [Justitia] quantifies a call of p prompt and d output tokens by the KV token-time p d + d^2 / 2,
+    and a program by the sum over its calls, which is predicted when the first one arrives. A
+    program's virtual finish is the virtual time then, plus its cost; virtual time passes at M / N,
+    M being KV tokens and N the programs that fair sharing would still be serving. It is fair to
+    programs: a client with twice as many gets twice as much. By weight the cost is divided.
+
+    Open, and chosen here: the predictor is a network over the prompt's text there. ``oracle`` takes
+    the allowed outputs for true, and the first call's cost for that of each call to come (where
+    nobody says how many: none); ``average`` is the mean of the client's earlier programs, and the
+    oracle before there are any. KV token-time passes in steps, ``step_s`` each.
+    """
+
+    name = "justitia"
+    per_request_tokens = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``cost=tokens`` is input + 2 output in place of KV token-time, for comparison."""
+
+        cost: Literal["kv", "tokens"] = "kv"
+        predictor: Literal["oracle", "average"] = "oracle"
+        step_s: Annotated[float, Gt(0)] = 0.03
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.shares = FluidShares()
+        self._programs = Programs(_Program)
+        self._produced: dict[Request, int] = {}
+        self._mean: dict[str, tuple[float, int]] = {}  # of a client's programs: sum and number
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        pool = self.setup.pool_tokens or UNKNOWN_POOL_TOKENS
+        self.shares.advance(now_s, pool / self.params.step_s)
+        program, new = self._programs.enter(request)
+        if new:
+            program.end = self.shares.add(
+                self._predicted(request), self.setup.weight(request.client)
+            )
+        self._produced[request] = 0
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in least_first(view, lambda request: self._programs[request].end):
+            if not (yield request):
+                return
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._produced[request] += tokens
+
+    def on_finish(self, request: Request) -> None:
+        program = self._programs[request]
+        program.cost += self._cost(request, self._produced.pop(request))
+        if self._programs.leave(request):
+            total, count = self._mean.get(request.client, (0.0, 0))
+            self._mean[request.client] = total + program.cost, count + 1
+
+    def _predicted(self, request: Request) -> float:
+        total, count = self._mean.get(request.client, (0.0, 0))
+        if count and self.params.predictor == "average":
+            return total / count
+        return self._cost(request, request.max_new_tokens) * (1 + (request.calls_left or 0))
+
+    def _cost(self, request: Request, outputs: int) -> float:
+        if self.params.cost == "tokens":
+            return request.input_tokens + 2 * outputs
+        return request.input_tokens * outputs + outputs * outputs / 2
+
+    def service_bound(self) -> ServiceBound | NoBound:
+        return NoBound("justitia bounds the delay of programs, not differences in service")

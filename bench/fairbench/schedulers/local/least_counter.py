@@ -1,0 +1,46 @@
+"""The client with the least counter first: what rivals of VTC have in common with it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+
+from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+
+class LeastCounter(LocalScheduler):
+    """Requests of a client in order, ties in rotation; stops at the first that does not fit."""
+
+    def __init__(self) -> None:
+        self._turn: dict[str, int] = {}  # when a client was last picked
+        self._picks = 0
+
+    @abstractmethod
+    def _score(self, client: str) -> float:
+        """What is least for the client that goes next."""
+
+    @abstractmethod
+    def _lift(self, client: str, waiting: Collection[str]) -> None:
+        """A client comes (back) while others wait: raise it to the least of them."""
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        waiting = view.clients()
+        if request.client not in waiting:
+            self._lift(request.client, waiting)
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self.on_arrival(request, view, now_s)
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        while waiting := view.clients():
+            client = min(waiting, key=lambda c: (self._score(c), self._turn.get(c, -1)))
+            if not (yield view.oldest(client)):
+                return
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._turn[request.client] = self._picks
+        self._picks += 1
+
+    def service_bound(self) -> ServiceBound | NoBound:
+        return NoBound(f"{self.name} bounds no service difference")

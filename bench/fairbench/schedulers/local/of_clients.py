@@ -1,0 +1,21 @@
+"""What is said of clients by name in a scheduler's parameters, priorities above all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fairbench.core import Request
+from fairbench.errors import unknown_name
+from fairbench.schedulers.setup import Setup
+
+
+def check_clients(owner: str, of: Iterable[str], setup: Setup) -> None:
+    """Raise UsageError for a client that is not there, where all are known beforehand."""
+    for client in of:
+        if setup.clients and client not in setup.clients:
+            raise unknown_name(f"client in {owner}", client, setup.clients)
+
+
+def priority_of(request: Request, of: Mapping[str, int]) -> int:
+    """The number of the request's client, or the request's own."""
+    return of.get(request.client, request.priority)

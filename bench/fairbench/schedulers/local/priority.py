@@ -1,0 +1,47 @@
+"""vLLM's ``--scheduling-policy priority``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
+from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.of_clients import check_clients, priority_of
+
+
+class Priority(LocalScheduler):
+    """The lowest number first, then by arrival; stops at the first request that does not fit.
+
+    As in vLLM 0.32.0 (V1, vllm/v1/core/sched): nobody is preempted to make room for another, but
+    when memory is out, the highest number and latest arrival loses its memory. A client with a low
+    number can starve all others, and nothing keeps it from choosing one.
+    """
+
+    name = "priority"
+    orders_retraction = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``of``: client -> its number, in place of the one that comes with the request (or 0)."""
+
+        of: dict[str, int] = field(default_factory=dict)
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        check_clients(f"{self.name}.of", self.params.of, setup)
+
+    def _place(self, request: Request) -> tuple[int, float]:
+        return priority_of(request, self.params.of), request.arrival_s
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in least_first(view, self._place):
+            if not (yield request):
+                return
+
+    def retraction_order(self, running: RunningView) -> Sequence[Request]:
+        return sorted((one.request for one in running), key=self._place, reverse=True)

@@ -1,0 +1,65 @@
+"""Programs as a scheduler knows them: a state for each, kept while it may have more calls."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from fairbench.core import Request
+
+IDLE_PROGRAMS = 10_000  # remembered where nobody says which are over
+
+T = TypeVar("T")
+
+
+class Programs(Generic[T]):
+    """Calls of one program share a state. A request without a program is one by itself."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._states: dict[tuple[str, int], T] = {}
+        self._calls: Counter[tuple[str, int]] = Counter()  # under way
+        self._complete: set[tuple[str, int]] = set()  # no further call is to come
+        self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def enter(self, request: Request) -> tuple[T, bool]:
+        """A call begins: its program's state, and whether it is a new one."""
+        program = _name(request)
+        self._calls[program] += 1
+        self._idle.pop(program, None)
+        if request.calls_left == 0 or not program[0]:
+            self._complete.add(program)
+        new = program not in self._states
+        if new:
+            self._states[program] = self._make()
+        return self._states[program], new
+
+    def __getitem__(self, request: Request) -> T:
+        return self._states[_name(request)]
+
+    def leave(self, request: Request) -> bool:
+        """A call is over. Returns whether the program is: none is under way, and none to come."""
+        program = _name(request)
+        self._calls[program] -= 1
+        if self._calls[program]:
+            return False
+        del self._calls[program]
+        if program in self._complete:
+            self._complete.remove(program)
+            del self._states[program]
+            return True
+        self._idle[program] = None
+        if len(self._idle) > IDLE_PROGRAMS:
+            del self._states[self._idle.popitem(last=False)[0]]
+        return False
+
+
+def _name(request: Request) -> tuple[str, int]:
+    """Homes that know of no programs call them all 0, and leave ``calls_left`` open."""
+    if request.program_id or request.calls_left is not None:
+        return request.client, request.program_id
+    return "", request.request_id

@@ -1,0 +1,94 @@
+"""SGLang's ``--enable-priority-scheduling``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge
+
+from fairbench.core import Request
+from fairbench.schedulers.base import (
+    LocalScheduler,
+    Preempt,
+    Running,
+    Selection,
+    Setup,
+    WaitingView,
+)
+from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.of_clients import check_clients, priority_of
+
+CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
+
+
+class SGLangPriority(LocalScheduler):
+    """The highest number first, then by queue order; it may take the memory of lower ones.
+
+    SGLang 0.5.23, schedule_policy.py. A request that does not fit preempts running ones whose
+    number is lower by more than ``threshold``, lowest number and latest arrival first, if together
+    they hold enough; they are computed again later. SGLang does so in the pass after the one
+    that found no room, here it is the same pass. Low numbers starve.
+    """
+
+    name = "sglang-priority"
+    preempts = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``of``: client -> its number, in place of the one that comes with the request (or 0).
+
+        ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
+        ``--disable-priority-preemption``.
+        """
+
+        of: dict[str, int] = field(default_factory=dict)
+        low_first: bool = False
+        preempt: bool = True
+        threshold: Annotated[int, Ge(0)] = 10
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        check_clients(f"{self.name}.of", self.params.of, setup)
+
+    def _rank(self, request: Request) -> int:
+        """Lower goes first."""
+        number = priority_of(request, self.params.of)
+        return number if self.params.low_first else -number
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in least_first(view, self._rank):
+            if (yield request):
+                continue
+            victims = self._victims(request, view)
+            for victim in victims:
+                yield Preempt(victim)
+            if not victims or not (yield request):
+                return
+
+    def _victims(self, request: Request, view: WaitingView) -> list[Request]:
+        """Who has to go, or nobody if even all that may would not be enough."""
+        if not self.params.preempt:
+            return []
+        running = list(view.running)
+        limit = self._rank(request) + self.params.threshold
+        lower = [one for one in running if self._rank(one.request) > limit]
+        lower.sort(key=lambda one: (self._rank(one.request), one.request.arrival_s), reverse=True)
+        room = view.running.free_tokens - sum(one.reserved_tokens for one in running)
+        need = request.input_tokens - view.matched_tokens(request)
+        need += min(request.max_new_tokens, CLIP_NEW_TOKENS)
+        return _enough(lower, need - room)
+
+
+def _enough(candidates: list[Running], tokens: int) -> list[Request]:
+    """The first of the candidates that free so many tokens; at least one if there is any."""
+    chosen: list[Request] = []
+    for one in candidates:
+        chosen.append(one.request)
+        tokens -= one.held_tokens + one.reserved_tokens
+        if tokens <= 0:
+            return chosen
+    return []

@@ -1,0 +1,54 @@
+"""The active tree: cached prefixes of each worker, and which of them running requests share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Self
+
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.prefix_tree import Slice
+
+
+class ActiveNode(LocationNode):
+    """``active``: worker -> requests in flight there whose prompt goes through here."""
+
+    __slots__ = ("active",)
+
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+        super().__init__(parent, edge, length)
+        self.active: dict[int, int] = {}
+
+
+class ActiveTree(LocationTree[ActiveNode]):
+    """``active_tokens``: worker -> prompt tokens in use there, those that are shared once."""
+
+    def __init__(self) -> None:
+        super().__init__(ActiveNode)
+        self.active_tokens: defaultdict[int, int] = defaultdict(int)
+
+    def start(self, end: ActiveNode, worker: int) -> None:
+        """A request whose prompt ends at ``end`` goes to the worker."""
+        for node in self.upward(end):
+            if worker not in node.active:
+                self.active_tokens[worker] += node.length
+            node.active[worker] = node.active.get(worker, 0) + 1
+
+    def stop(self, end: ActiveNode, worker: int) -> None:
+        """That request is over."""
+        for node in self.upward(end):
+            node.active[worker] -= 1
+            if not node.active[worker]:
+                del node.active[worker]
+                self.active_tokens[worker] -= node.length
+        self.prune(end)
+
+    def shared_tokens(self, node: ActiveNode, worker: int) -> int:
+        """The part of a prompt, whose walk ended at ``node``, that is in use at the worker."""
+        return next((at.depth for at in self.upward(node) if worker in at.active), 0)
+
+    def vacant(self, node: ActiveNode) -> bool:
+        return not node.active and super().vacant(node)
+
+    def on_split(self, upper: ActiveNode, lower: ActiveNode) -> None:
+        super().on_split(upper, lower)
+        upper.active = dict(lower.active)

@@ -1,0 +1,137 @@
+"""SGLang's cache-aware routing: the old sgl-router's rules and those of smg, its successor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from fairbench.core import Prompt, Request
+from fairbench.schedulers.location_tree import Found
+from fairbench.schedulers.routing.counting import CountingRouter
+from fairbench.schedulers.routing.history_tree import HistoryNode, HistoryTree
+
+CHARS_PER_TOKEN = 4
+
+
+class CacheAware(CountingRouter):
+    """Follows the longest prefix sent before while requests in flight are balanced.
+
+    Imbalanced (most - least > ``balance_abs`` and most > ``balance_rel`` x least): to the worker
+    with least in flight. Else to the holder of the longest prefix, if it is more than
+    ``cache_threshold`` of the prompt. Else, ``sgl-router`` (sgl-project/sglang @026f853,
+    sgl-router/src/policies/cache_aware.rs): to the worker with the smallest tree; ``smg``
+    (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and vllm-project/router,
+    its fork): to the one with least in flight, ties by requests ever sent there. Both
+    remember prompts, not caches: what an engine has evicted is still believed to be there. Clients
+    are not seen. Both measure characters where prompts are text, which changes no ratio here.
+
+    Known defects, kept: sgl-router breaks ties by the lowest number (``rotate_ties`` turns them);
+    smg keeps what it knows of workers that left, and sends requests that match one to the first
+    worker, without remembering it (``purge_on_leave``). Which of several holders is matched is
+    arbitrary there; here it is the one to which the prefix was sent last.
+    """
+
+    name = "cache-aware"
+    wants_evictions = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """Defaults are those of the command line; the Rust structs have 0.5, 32, 1.1, 30 s, 10,000.
+
+        ``max_tree_size`` is in characters a worker. ``kv_events``: with KV events smg goes by what
+        caches hold: longest overlap, then least in flight, then the smallest tree.
+        ``balance_usage`` and ``overload_usage`` (smg): imbalanced also where parts in use of KV
+        pools differ by more, or one is above; 1 is never.
+        """
+
+        rules: Literal["sgl-router", "smg"] = "smg"
+        cache_threshold: Annotated[float, Ge(0), Le(1)] = 0.3
+        balance_abs: Annotated[int, Ge(0)] = 64
+        balance_rel: Annotated[float, Ge(0)] = 1.5
+        eviction_interval_s: Annotated[float, Gt(0)] = 60.0
+        max_tree_size: Annotated[int, Gt(0)] = 2**26
+        kv_events: bool = False
+        balance_usage: Annotated[float, Ge(0), Le(1)] = 1.0
+        overload_usage: Annotated[float, Ge(0), Le(1)] = 1.0
+        rotate_ties: bool = False
+        purge_on_leave: bool = False
+
+    def __init__(self, params: Params, workers: int) -> None:
+        super().__init__(workers)
+        self.params = params
+        self._tree = HistoryTree()
+        self._sent = dict.fromkeys(range(workers), 0)
+        self._sweep_s = params.eviction_interval_s
+
+    def route(self, request: Request, now_s: float) -> int:
+        self._sweep(now_s)
+        found = self._tree.find(request.prompt)
+        loads = self.in_flight()
+        remembered: int | None
+        if self._imbalanced(loads):
+            remembered = self._least(loads)
+        elif self.params.kv_events:
+            remembered = self._most_cached(found, loads)
+        else:
+            remembered = self._by_history(request, found, loads)
+        worker = min(loads) if remembered is None else remembered
+        if remembered is not None:
+            self._tree.add(found, request.prompt, worker)
+            self._sent[worker] += 1
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _imbalanced(self, loads: dict[int, int]) -> bool:
+        most, least = max(loads.values()), min(loads.values())
+        if most - least > self.params.balance_abs and most > self.params.balance_rel * least:
+            return True
+        if self.params.rules == "sgl-router":
+            return False
+        usage = [used for worker in loads if (used := self.usage(worker)) is not None]
+        if not usage:
+            return False
+        spread = max(usage) - min(usage)
+        return max(usage) > self.params.overload_usage or spread > self.params.balance_usage
+
+    def _least(self, loads: dict[int, int]) -> int:
+        if self.params.rotate_ties:
+            return self._fleet.cheapest(loads)
+        if self.params.rules == "sgl-router":
+            return min(loads, key=lambda w: loads[w])
+        return min(loads, key=lambda w: (loads[w], self._sent[w]))
+
+    def _by_history(
+        self, request: Request, found: Found[HistoryNode], loads: dict[int, int]
+    ) -> int | None:
+        """None where the prefix was last sent to a worker that is gone."""
+        node = next((at for at in self._tree.upward(found.node) if at.used), None)
+        if node is not None and node.depth > self.params.cache_threshold * request.input_tokens:
+            worker = self._tree.latest(node, node.used)
+            return worker if worker in loads else None
+        if self.params.rules == "sgl-router":
+            return min(loads, key=lambda w: self._tree.tokens[w])
+        return self._least(loads)
+
+    def _most_cached(self, found: Found[HistoryNode], loads: dict[int, int]) -> int:
+        cached = {w: n for w, n in self._tree.cached_tokens(found.node).items() if w in loads}
+        if not cached:
+            return self._least(loads)
+        return min(cached, key=lambda w: (-cached[w], loads[w], self._tree.tokens[w]))
+
+    def _sweep(self, now_s: float) -> None:
+        if now_s >= self._sweep_s and not self.params.kv_events:
+            every = self.params.eviction_interval_s
+            self._sweep_s = (now_s // every + 1) * every
+            for worker in self._fleet.workers:
+                self._tree.shrink(worker, self.params.max_tree_size // CHARS_PER_TOKEN)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        if self.params.kv_events:
+            self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        super().on_worker_leave(worker, now_s)
+        if self.params.rules == "sgl-router" or self.params.purge_on_leave or self.params.kv_events:
+            self._tree.purge(worker)

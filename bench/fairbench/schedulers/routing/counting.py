@@ -1,0 +1,62 @@
+"""What the routers that production ships have in common: they count what they have sent."""
+
+from __future__ import annotations
+
+from fairbench.core import Request, Segment
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.draws import draw
+from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.views import WorkerLoad
+
+
+class CountingRouter(Router):
+    """Counts requests in flight itself, and hears of the rest from ``setup.fleet`` if there is one.
+
+    A simulated fleet knows at once what real routers scrape every 50 ms to 5 s.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._fleet = Fleet(workers)
+
+    def in_flight(self) -> dict[int, int]:
+        """Live worker -> requests sent there that are not over."""
+        return {worker: self._fleet.in_flight(worker) for worker in self._fleet.workers}
+
+    def reported(self, worker: int) -> WorkerLoad:
+        """What the worker says of itself; without a fleet only what was sent there."""
+        if self.setup.fleet is None:
+            return WorkerLoad(self._fleet.in_flight(worker), 0)
+        return self.setup.fleet.load(worker)
+
+    def waiting(self, worker: int) -> int:
+        """Requests in the worker's queue; where nobody says, all that are in flight there."""
+        load = self.reported(worker)
+        return load.in_flight if load.queued is None else load.queued
+
+    def usage(self, worker: int) -> float | None:
+        """The part of the worker's KV pool that is in use. None where nobody says."""
+        load = self.reported(worker)
+        if load.running is None or not self.setup.pool_tokens:
+            return None
+        return load.tokens / self.setup.pool_tokens
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self._fleet.finish(request, worker)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.on_worker_leave(worker, now_s)
+        self._fleet.join(worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        self._fleet.leave(worker)
+
+
+def any_of(workers: list[int], request: Request) -> int:
+    """One of these by chance, the same in every run."""
+    return workers[int(draw(request.request_id) * len(workers))]
+
+
+def lowest(costs: dict[int, float]) -> list[int]:
+    """The workers of lowest cost."""
+    least = min(costs.values())
+    return [worker for worker, cost in costs.items() if cost == least]

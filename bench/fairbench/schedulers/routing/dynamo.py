@@ -1,0 +1,107 @@
+"""NVIDIA Dynamo's KV router: the cost of a worker is what it would have to compute and hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.draws import draw
+from fairbench.schedulers.routing.active_tree import ActiveNode, ActiveTree
+from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
+
+
+class Dynamo(CountingRouter):
+    """Least cost in KV blocks, ties by chance; prefixes are known from KV events.
+
+    Generation 2 (ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs):
+    ``prefill_scale`` x (blocks still to be prefilled at the worker, this request's included, less
+    ``overlap_credit`` x its cached ones) + prompt blocks in use there with this request, shared
+    ones once. Outputs do not count (``router_track_output_blocks`` is off as shipped). Which
+    requests still wait for their prefill a router learns from first tokens; here they are the last
+    ones sent, as many as the worker says wait. Generation 1 (@00564be, kv_router/scheduler.rs):
+    highest 2 x cached part of the prompt - KV usage - waiting / the most that wait anywhere. At
+    that commit it gives up while nothing waits, which is left out. Clients are not seen.
+    """
+
+    name = "dynamo"
+    wants_evictions = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``temperature`` above 0 draws by softmax of costs over their range (generation 2)."""
+
+        generation: Literal[1, 2] = 2
+        overlap_credit: Annotated[float, Ge(0), Le(1)] = 1.0
+        prefill_scale: Annotated[float, Ge(0)] = 1.0
+        temperature: Annotated[float, Ge(0)] = 0.0
+        block_tokens: Annotated[int, Gt(0)] = 16
+
+    def __init__(self, params: Params, workers: int) -> None:
+        super().__init__(workers)
+        self.params = params
+        self._tree = ActiveTree()
+        self._ends: dict[int, ActiveNode] = {}  # request id -> end of its prompt in the tree
+        # Of each worker, what is in flight and how much of it was not cached, oldest first.
+        self._uncached: dict[int, dict[int, int]] = {w: {} for w in range(workers)}
+
+    def route(self, request: Request, now_s: float) -> int:
+        found = self._tree.find(request.prompt)
+        cached = self._tree.cached_tokens(found.node)
+        costs = {w: self._cost(request, found.node, cached.get(w, 0), w) for w in self.in_flight()}
+        worker = self._pick(request, costs)
+        end = self._ends[request.request_id] = self._tree.add(found, request.prompt, worker)
+        self._tree.start(end, worker)
+        uncached = request.input_tokens - cached.get(worker, 0)
+        self._uncached[worker][request.request_id] = uncached
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _cost(self, request: Request, node: ActiveNode, cached: int, worker: int) -> float:
+        params, block = self.params, self.params.block_tokens
+        if params.generation == 1:
+            most = max(self.waiting(w) for w in self._fleet.workers)
+            waiting = self.waiting(worker) / most if most else 0
+            overlap = cached // block * block / request.input_tokens
+            return (self.usage(worker) or 0) + waiting - 2 * overlap
+        prefill = (self._prefill_tokens(worker) + request.input_tokens) / block
+        prefill = max(0, prefill - params.overlap_credit * (cached // block))
+        shared = self._tree.shared_tokens(node, worker)
+        in_use = self._tree.active_tokens[worker] + request.input_tokens - shared
+        return params.prefill_scale * prefill + in_use / block
+
+    def _prefill_tokens(self, worker: int) -> int:
+        queued = self.reported(worker).queued or 0
+        uncached = list(self._uncached[worker].values())
+        return sum(uncached[-queued:]) if queued else 0
+
+    def _pick(self, request: Request, costs: dict[int, float]) -> int:
+        least, most = min(costs.values()), max(costs.values())
+        if not self.params.temperature or least == most or self.params.generation == 1:
+            return any_of(lowest(costs), request)
+        scale = (most - least) * self.params.temperature
+        odds = {worker: exp((least - cost) / scale) for worker, cost in costs.items()}
+        left = draw(request.request_id) * sum(odds.values())
+        for worker, odd in odds.items():
+            left -= odd
+            if left < 0:
+                return worker
+        return max(odds)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        if self._fleet.finish(request, worker):
+            del self._uncached[worker][request.request_id]
+            self._tree.stop(self._ends.pop(request.request_id), worker)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        super().on_worker_leave(worker, now_s)
+        for request_id in self._uncached[worker]:
+            self._tree.stop(self._ends.pop(request_id), worker)
+        self._uncached[worker].clear()
+        self._tree.purge(worker)

@@ -1,0 +1,113 @@
+"""The history tree: what was sent where, for routers whom no engine tells of its cache."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Self
+
+from fairbench.core import Prompt
+from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
+from fairbench.schedulers.prefix_tree import Place, Slice
+
+
+class HistoryNode(LocationNode):
+    """``used``: worker -> number of the last prompt that was sent there through this node."""
+
+    __slots__ = ("used",)
+
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+        super().__init__(parent, edge, length)
+        self.used: dict[int, int] = {}
+
+
+class HistoryTree(LocationTree[HistoryNode]):
+    """A location tree that forgets by itself: least recently sent first, whole leaves at a time.
+
+    ``tokens``: worker -> tokens that are remembered of it; ``stored``: tokens of all nodes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(HistoryNode)
+        self.tokens: defaultdict[int, int] = defaultdict(int)
+        self.stored = 0
+        self._sent = 0
+
+    def add(self, found: Found[HistoryNode], prompt: Prompt, worker: int) -> HistoryNode:
+        self._sent += 1
+        return super().add(found, prompt, worker)
+
+    def mark(self, node: HistoryNode, worker: int) -> None:
+        if worker not in node.used:
+            self.tokens[worker] += node.length
+        node.used[worker] = self._sent
+        super().mark(node, worker)
+
+    def unmark(self, node: HistoryNode, worker: int) -> None:
+        if node.used.pop(worker, None) is not None:
+            self.tokens[worker] -= node.length
+        super().unmark(node, worker)
+
+    def on_split(self, upper: HistoryNode, lower: HistoryNode) -> None:
+        super().on_split(upper, lower)
+        upper.used = dict(lower.used)
+
+    def extend(self, node: HistoryNode, prompt: Prompt, place: Place, depth: int) -> HistoryNode:
+        self.stored += depth - node.depth
+        return super().extend(node, prompt, place, depth)
+
+    def remove(self, leaf: HistoryNode) -> HistoryNode:
+        self.stored -= leaf.length
+        return super().remove(leaf)
+
+    def shrink(self, worker: int, limit: int) -> None:
+        """Forget of this worker until at most ``limit`` tokens are left. Visits every node."""
+        if self.tokens[worker] > limit:
+            self._forget(
+                stamp=lambda node: node.used.get(worker),
+                drop=lambda node: self.unmark(node, worker),
+                enough=lambda: self.tokens[worker] <= limit,
+            )
+
+    def shrink_all(self, limit: int) -> None:
+        """The same until at most ``limit`` tokens are stored, whoever holds them."""
+
+        def drop(node: HistoryNode) -> None:
+            for worker in list(node.used):
+                self.unmark(node, worker)
+
+        if self.stored > limit:
+            self._forget(
+                stamp=lambda node: max(node.used.values(), default=None),
+                drop=drop,
+                enough=lambda: self.stored <= limit,
+            )
+
+    def _forget(
+        self,
+        stamp: Callable[[HistoryNode], int | None],
+        drop: Callable[[HistoryNode], None],
+        enough: Callable[[], bool],
+    ) -> None:
+        """Drop leaves, the oldest ``stamp`` first; None is of a node that is none of these."""
+
+        def is_leaf(node: HistoryNode) -> bool:
+            return all(stamp(child) is None for child in node.children.values())
+
+        numbers = count()
+        held = ((stamp(node), node) for node in self.nodes())
+        leaves = [(at, next(numbers), n) for at, n in held if at is not None and is_leaf(n)]
+        heapify(leaves)
+        while leaves and not enough():
+            _, _, node = heappop(leaves)
+            parent = node.parent
+            drop(node)
+            if parent is not None and (at := stamp(parent)) is not None and is_leaf(parent):
+                heappush(leaves, (at, next(numbers), parent))
+            self.prune(node)
+
+    def latest(self, node: HistoryNode, workers: Iterable[int]) -> int:
+        """Of these workers, which all hold the node, the one to which it was sent last."""
+        return max(workers, key=lambda worker: node.used[worker])

@@ -1,0 +1,52 @@
+"""Power of two choices: the less loaded of two workers drawn by chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fairbench.core import Request
+from fairbench.schedulers.draws import draw
+from fairbench.schedulers.routing.counting import CountingRouter
+
+
+class PowerOfTwo(CountingRouter):
+    """Of two different workers the one with less, the first if they are equal.
+
+    As in smg, SGLang's gateway (lightseekorg/smg @73da68c, power_of_two.rs): compared is the part
+    of the KV pool in use if both workers report it, else requests in flight. It sees neither
+    clients nor prefixes. AIBrix and Ray Serve ship the same idea on requests in flight.
+    """
+
+    name = "power-of-two"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``load``: ``usage`` as above, ``in_flight`` never looks at KV pools."""
+
+        load: Literal["usage", "in_flight"] = "usage"
+
+    def __init__(self, params: Params, workers: int) -> None:
+        super().__init__(workers)
+        self.params = params
+
+    def route(self, request: Request, now_s: float) -> int:
+        worker = self._choose(request)
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _choose(self, request: Request) -> int:
+        first, second = two_of(self._fleet.workers, request)
+        usage = self.usage(first), self.usage(second)
+        if self.params.load == "usage" and usage[0] is not None and usage[1] is not None:
+            return first if usage[0] <= usage[1] else second
+        in_flight = self.in_flight()
+        return first if in_flight[first] <= in_flight[second] else second
+
+
+def two_of(workers: list[int], request: Request) -> tuple[int, int]:
+    """Two different workers by chance; twice the same if there is only one."""
+    count = len(workers)
+    first = int(draw(request.request_id) * count)
+    step = 1 + int(draw(request.request_id, 1) * (count - 1)) if count > 1 else 0
+    return workers[first], workers[(first + step) % count]

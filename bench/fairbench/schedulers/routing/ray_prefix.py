@@ -1,0 +1,77 @@
+"""Ray Serve's PrefixCacheAffinityRouter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from fairbench.core import Request
+from fairbench.schedulers.routing.counting import CountingRouter, lowest
+from fairbench.schedulers.routing.history_tree import HistoryTree
+from fairbench.schedulers.routing.power_of_two import two_of
+
+CHARS_PER_TOKEN = 4
+
+
+class RayPrefix(CountingRouter):
+    """Longest prefix sent before while queues are balanced, else the power of two choices.
+
+    ray-project/ray @1eec25d, ray/llm/_internal/serve/request_router/prefix_aware. Balanced:
+    requests in flight differ by at most ``imbalanced_threshold``. Then the workers to which the
+    longest prefix was sent, if that is at least ``match_rate_threshold`` of the prompt, else those
+    with the smallest trees; of several, the one with fewest in flight. Clients are not seen.
+
+    Known defect, kept: the tree grows for ever (``do_eviction`` lets it forget, from
+    ``eviction_threshold`` characters a worker down to ``eviction_target``).
+    """
+
+    name = "ray-prefix"
+
+    @dataclass(frozen=True)
+    class Params:
+        """Names and defaults are Ray's; lengths are in characters."""
+
+        imbalanced_threshold: Annotated[float, Ge(0)] = 10
+        match_rate_threshold: Annotated[float, Ge(0), Le(1)] = 0.1
+        do_eviction: bool = False
+        eviction_threshold: Annotated[int, Gt(0)] = 400_000
+        eviction_target: Annotated[int, Gt(0)] = 360_000
+        eviction_interval_s: Annotated[float, Gt(0)] = 10.0
+
+    def __init__(self, params: Params, workers: int) -> None:
+        super().__init__(workers)
+        self.params = params
+        self._tree = HistoryTree()
+        self._sweep_s = params.eviction_interval_s
+
+    def route(self, request: Request, now_s: float) -> int:
+        self._sweep(now_s)
+        loads = self.in_flight()
+        found = self._tree.find(request.prompt)
+        candidates = list(two_of(self._fleet.workers, request))
+        if max(loads.values()) - min(loads.values()) <= self.params.imbalanced_threshold:
+            held = self._tree.cached_tokens(found.node)
+            longest = max(held.values(), default=0)
+            if longest < self.params.match_rate_threshold * request.input_tokens:
+                candidates = lowest({w: float(self._tree.tokens[w]) for w in loads})
+            elif longest:
+                candidates = [w for w, tokens in held.items() if tokens == longest]
+        worker = min(candidates, key=lambda w: loads[w])
+        self._tree.add(found, request.prompt, worker)
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _sweep(self, now_s: float) -> None:
+        if not self.params.do_eviction or now_s < self._sweep_s:
+            return
+        every = self.params.eviction_interval_s
+        self._sweep_s = (now_s // every + 1) * every
+        for worker in self._fleet.workers:
+            if self._tree.tokens[worker] * CHARS_PER_TOKEN > self.params.eviction_threshold:
+                self._tree.shrink(worker, self.params.eviction_target // CHARS_PER_TOKEN)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        super().on_worker_leave(worker, now_s)
+        self._tree.purge(worker)

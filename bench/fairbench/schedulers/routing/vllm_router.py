@@ -1,0 +1,70 @@
+"""The prefix-aware router of vLLM's production stack."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
+
+
+class VllmRouter(CountingRouter):
+    """One of the workers to which the longest prefix was ever sent, whatever their load.
+
+    vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py, ``prefixaware``.
+    Prompts match in chunks of 128 characters; without a match it is one of all workers by chance.
+    (The package vllm-router of vllm-project/router has ``cache_aware`` instead, which is the router
+    cache-aware here.) Clients are not seen.
+
+    Known defects, kept: no load at all, so a prefix that everybody shares sends everybody to one
+    worker; and nothing is ever forgotten (``min_match_tokens`` answers a match that is shorter with
+    the worker of fewest requests a second, as its ``prefix_min_match_length`` does).
+    """
+
+    name = "vllm-router"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``chunk_tokens`` of 32 are 128 characters; ``window_s`` is that of requests a second."""
+
+        min_match_tokens: Annotated[int, Ge(0)] = 0
+        chunk_tokens: Annotated[int, Gt(0)] = 32
+        window_s: Annotated[float, Gt(0)] = 60.0
+
+    def __init__(self, params: Params, workers: int) -> None:
+        super().__init__(workers)
+        self.params = params
+        self._tree = LocationTree(LocationNode)
+        self._sent: dict[int, deque[float]] = {worker: deque() for worker in range(workers)}
+
+    def route(self, request: Request, now_s: float) -> int:
+        found = self._tree.find(request.prompt)
+        chunk = self.params.chunk_tokens
+        held = self._tree.cached_tokens(found.node)
+        chunks = {worker: held.get(worker, 0) // chunk for worker in self._fleet.workers}
+        longest = max(chunks.values())
+        if longest * chunk < self.params.min_match_tokens:
+            rates = {worker: self._rate(worker, now_s) for worker in chunks}
+            worker = lowest(rates)[0]
+        else:
+            worker = any_of([w for w, held in chunks.items() if held == longest], request)
+        self._sent[worker].append(now_s)
+        self._tree.add(found, request.prompt, worker)
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _rate(self, worker: int, now_s: float) -> float:
+        sent = self._sent[worker]
+        while sent and sent[0] < now_s - self.params.window_s:
+            sent.popleft()
+        return len(sent) / self.params.window_s
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        super().on_worker_leave(worker, now_s)
+        self._tree.purge(worker)
+        self._sent[worker].clear()

@@ -1,0 +1,99 @@
+"""Who pays for a prefix that several clients share ([DLPM] §9 leaves it open)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal, Self
+
+from fairbench.core import Prompt, Request, prompt_tokens
+from fairbench.schedulers.prefix_tree import Node, PrefixTree, Slice
+
+Sharing = Literal["first", "split", "owner", "each"]
+REMEMBERED_TOKENS = 5_000_000  # of shared prefixes; beyond, all is forgotten and begins anew
+
+
+class SharedNode(Node):
+    """A stretch of tokens, who has paid a part of it since it was last computed, and its owner."""
+
+    __slots__ = ("owner", "sharers")
+
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+        super().__init__(parent, edge, length)
+        self.sharers: tuple[str, ...] = ()
+        self.owner: str | None = None
+
+
+class _SharedTree(PrefixTree[SharedNode]):
+    def on_split(self, upper: SharedNode, lower: SharedNode) -> None:
+        upper.sharers, upper.owner = lower.sharers, lower.owner
+
+
+class SharedCharges:
+    """Tokens that each client has to pay for a request that computes a part of its prompt.
+
+    ``first``: who computes a prefix pays for it, and whoever finds it cached pays nothing.
+    ``split``: everybody who uses it has paid the same part of it: the n-th client pays 1/n, and the
+    n - 1 before it get back what they have paid more than that. When somebody computes it again,
+    it begins anew. ``owner``: the client that brought it first pays whenever anybody computes it.
+    ``each``: whoever uses it pays all of it, cached or not. Under the first three, the tokens
+    charged are always those computed.
+    """
+
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+        self._tree = _SharedTree(SharedNode)
+        self._stored = 0
+
+    def charges(self, request: Request, computed_tokens: int) -> dict[str, float]:
+        """Client -> tokens, less than 0 where some are given back.
+
+        The prompt was cached but for its last ``computed_tokens``.
+        """
+        if self._sharing == "each":
+            return {request.client: request.input_tokens}
+        if self._sharing == "first":
+            return {request.client: computed_tokens}
+        known = prompt_tokens(request.prompt)
+        cached = min(known, request.input_tokens - computed_tokens)
+        due: defaultdict[str, float] = defaultdict(float)
+        # What is computed beyond the known prompt belongs to the request alone.
+        due[request.client] = float(computed_tokens - (known - cached))
+        for node in self._path(request.prompt, cached, known):
+            if node.depth > cached:
+                self._compute(node, request.client, due)
+            elif self._sharing == "split" and request.client not in node.sharers:
+                self._join(node, request.client, due)
+        return due
+
+    def _path(self, prompt: Prompt, cached: int, known: int) -> list[SharedNode]:
+        """The nodes of the prompt from the root on, one of which ends where the cache does."""
+        if self._stored > REMEMBERED_TOKENS:
+            self._tree, self._stored = _SharedTree(SharedNode), 0
+        end, place = self._tree.match(prompt, cached)
+        for limit in (cached, known):
+            end, place = self._tree.descend(end, prompt, place, limit)
+            if end.depth < limit:
+                self._stored += limit - end.depth
+                end = self._tree.extend(end, prompt, place, limit)
+                _, place = self._tree.match(prompt, limit)
+        path = []
+        while end.parent is not None:
+            path.append(end)
+            end = end.parent
+        return path[::-1]
+
+    def _compute(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
+        node.owner = node.owner or client
+        node.sharers = (client,)
+        due[client if self._sharing == "split" else node.owner] += node.length
+
+    def _join(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
+        """One more shares a cached stretch; one that nobody is known to have paid for is free."""
+        before = len(node.sharers)
+        if not before:
+            return
+        part = node.length / (before + 1)
+        due[client] += part
+        for other in node.sharers:
+            due[other] -= node.length / before - part
+        node.sharers = (*node.sharers, client)

@@ -1,0 +1,89 @@
+"""What holds of every local scheduler in the registry."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_server import Server, call
+
+from fairbench.schedulers.registry import LOCALS, build_local
+from fairbench.schedulers.setup import Setup
+
+# With these, client a goes before client b whatever else there is.
+UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}
+# Those under which a flood of a may keep b waiting for ever, and why.
+STARVE = {
+    "lpm": "what is cached goes first",
+    "priority": "the lower number goes first",
+    "sglang-priority": "the higher number goes first",
+}
+SMALL = {
+    "rpm.limit": 10**6,
+    "fairserve.user_rpm": 0,
+    "dlpm.quantum": 100,
+    "dlpm-upstream.quantum": 100,
+}
+
+arrivals = st.tuples(
+    st.sampled_from("abc"), st.integers(1, 40), st.integers(1, 6), st.integers(0, 3)
+)
+
+
+def server(name: str, **options) -> Server:
+    scheduler = build_local(name, {**UNEQUAL, **SMALL})
+    scheduler.prepare(Setup(clients=("a", "b", "c"), pool_tokens=1000))
+    return Server(scheduler, **options)
+
+
+@pytest.mark.parametrize("name", LOCALS)
+@given(
+    steps=st.lists(st.lists(arrivals, max_size=4), max_size=15),
+    slots=st.integers(1, 3),
+)
+@settings(max_examples=15)
+def test_all_that_arrive_are_served_once_and_no_slot_is_left_empty(name, steps, slots):
+    home = server(name, slots=slots)
+    sent = []
+    for batch in steps:
+        home.step()
+        for client, tokens, new, left in batch:
+            sent.append(call(len(sent), client, tokens, new=new, left=left, at_s=home.now_s))
+            home.arrive(sent[-1])
+        home.run_pass()
+        assert not home.queue or len(home) == slots or not home.scheduler.work_conserving
+    home.run(sum(request.max_new_tokens for request in sent) + 2)
+    assert sorted(r.request_id for r in home.finished) == [r.request_id for r in sent]
+    once = [request for request in home.admitted if request not in home.preempted]
+    assert len(once) == len(set(once))
+
+
+def waits(name: str, steps: int) -> bool:
+    """Whether b's one long request still waits after so many seconds of a flood of a's."""
+    home = server(name)
+    number = 0
+    b = None
+    for second in range(steps):
+        home.step()
+        for _ in range(2):
+            flood = call(number, "a", 50, at_s=home.now_s)
+            home.matched[flood] = 40
+            home.arrive(flood)
+            number += 1
+        if second == 5:
+            b = call(10**6, "b", 200, new=50, at_s=home.now_s)
+            home.arrive(b)
+        home.run_pass()
+        if b in home.admitted:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", [name for name in LOCALS if name not in STARVE])
+def test_a_flood_delays_nobody_for_ever(name):
+    assert not waits(name, 100)
+
+
+@pytest.mark.parametrize("name", STARVE)
+def test_where_a_flood_does_it_is_shown(name):
+    assert waits(name, 150)

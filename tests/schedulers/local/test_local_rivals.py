@@ -1,0 +1,265 @@
+"""Equinox, FairServe and Autellix, by hand."""
+
+import pytest
+from local_server import Server, call
+
+from fairbench.schedulers.local.autellix import Autellix
+from fairbench.schedulers.local.equinox import Equinox
+from fairbench.schedulers.local.fairserve import FairServe
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.local.programs import IDLE_PROGRAMS, Programs
+from fairbench.schedulers.setup import Setup
+
+
+def at_home(scheduler, slots=1, **setup):
+    scheduler.prepare(Setup(**setup))
+    return Server(scheduler, slots=slots)
+
+
+def numbers(requests):
+    return [request.request_id for request in requests]
+
+
+# Equinox.
+
+
+def equinox(**params):
+    params = {"step_s": 1.0, "prefill_token_s": 0.1, "predictor": "oracle"} | params
+    return Equinox(Equinox.Params(**params))
+
+
+def test_equinox_charges_less_for_who_has_waited_and_is_slow():
+    scheduler = equinox(latency_weight=0.5)
+    home = at_home(scheduler, slots=2)
+    home.arrive(call(0, "a", 20, new=8, at_s=-10.0), call(1, "b", 20, new=8))
+    home.run_pass()
+    # 20 + 2 x 8 over 1 + (waited + 20 x 0.1 + 8) / 2; 28 tokens in 10 s on a full pool.
+    assert scheduler.user == {"a": 36 / 11, "b": 36 / 6}
+    assert scheduler.resource == {"a": 2.8, "b": 2.8}
+    assert scheduler.balances()["a"] == pytest.approx(0.7 * 6 / 11 + 0.3)
+
+
+def test_equinox_corrects_both_counters_by_the_truth():
+    scheduler = equinox()
+    home = at_home(scheduler)
+    cut_short = call(0, "a", 20, new=8)
+    home.arrive(cut_short)
+    home.run_pass()
+    for _ in range(3):
+        scheduler.on_request_tokens(cut_short, 1)
+    scheduler.on_finish(cut_short)
+    assert scheduler.user["a"] == pytest.approx((20 + 2 * 3) / (1 + 0.1 * (2 + 3)))
+    assert scheduler.resource["a"] == pytest.approx(23 / 5)
+
+
+def test_equinox_predicts_by_a_moving_average():
+    scheduler = equinox(predictor="average", latency_weight=0.0)
+    home = at_home(scheduler)
+    for number, made in enumerate([10, 20]):
+        home.arrive(call(number, "a", 5, new=made))
+        home.run_pass()
+        home.run(made + 1)
+    before = scheduler.user["a"]
+    home.arrive(call(2, "a", 5, new=99))
+    home.run_pass()
+    assert scheduler.user["a"] - before == 5 + 2 * round((4 * 10 + 20) / 5)
+
+
+def test_equinox_weighs_the_two_counters():
+    for share, expected in ((1.0, "a"), (0.0, "b")):
+        scheduler = equinox(user_share=share)
+        home = at_home(scheduler)
+        home.arrive(call(0, "a"), call(1, "b"))
+        scheduler.user.update(a=1.0, b=2.0)
+        scheduler.resource.update(a=2.0, b=1.0)
+        home.run_pass()
+        assert home.admitted[0].client == expected
+
+
+# FairServe.
+
+
+def fairserve(**params):
+    return FairServe(FairServe.Params(**params))
+
+
+def test_fairserve_counts_in_typical_requests_of_the_application():
+    scheduler = fairserve(applications={"a": "writing", "b": "chat", "c": "chat"})
+    home = at_home(scheduler, slots=9)
+    home.arrive(call(0, "a", 100, new=450), call(1, "b", 10, new=45))
+    home.run_pass()
+    # A start of 1,000 and 100, then 100 and 10 more, of two requests each.
+    assert scheduler.counters == {"a": pytest.approx(100 / 550), "b": pytest.approx(10 / 55)}
+    plain = fairserve(normalise=False)
+    home = at_home(plain, slots=9)
+    home.arrive(call(0, "a", 100, new=450), call(1, "b", 10, new=45))
+    home.run_pass()
+    assert plain.counters == {"a": 100, "b": 10}
+
+
+def test_fairserve_throttles_under_overload_and_between_interactions_only():
+    scheduler = fairserve(user_rpm=3, overload_waiting=2)
+    home = at_home(scheduler)
+    home.arrive(*(call(n, "a", new=99) for n in range(5)))
+    # Two wait when the third comes, which is within the limit; from the fourth on it is over.
+    assert numbers(home.refused) == [3, 4]
+    home.arrive(call(5, "a", depth=1))
+    assert numbers(home.refused) == [3, 4], "in the middle of an interaction"
+    home.arrive(call(6, "b"))
+    assert numbers(home.refused) == [3, 4], "another user"
+    home.now_s = 60.0
+    home.arrive(call(7, "a"))
+    assert numbers(home.refused) == [3, 4], "a minute later"
+    calm = at_home(fairserve(user_rpm=3, overload_waiting=99))
+    calm.arrive(*(call(n, "a") for n in range(50)))
+    assert calm.refused == []
+
+
+def test_fairserve_limits_applications_too():
+    scheduler = fairserve(
+        applications={"a": "chat", "b": "chat"}, application_rpm=2, overload_waiting=1
+    )
+    home = at_home(scheduler)
+    home.arrive(call(0, "a"), call(1, "b"), call(2, "a"), call(3, "c"))
+    assert numbers(home.refused) == [2]
+
+
+@pytest.mark.parametrize("make", [equinox, fairserve])
+def test_who_comes_back_is_owed_nothing(make):
+    scheduler = make()
+    home = at_home(scheduler)
+    home.arrive(*(call(n, "a", new=5) for n in range(40)))
+    home.run_pass()
+    home.run(100)
+    home.arrive(*(call(100 + n, "b", new=5) for n in range(20)))
+    done = len(home.admitted)
+    home.run(60)
+    served = [request.client for request in home.admitted[done:]]
+    assert abs(served.count("a") - served.count("b")) <= 2
+
+
+# Autellix.
+
+
+def autellix(**params):
+    params = {"step_s": 1.0, "prefill_token_s": 0.0, "first_s": 4.0, "queues": 3} | params
+    return Autellix(Autellix.Params(**params))
+
+
+def test_a_program_that_had_more_service_waits():
+    scheduler = autellix(beta=0.0)
+    home = at_home(scheduler)
+    home.arrive(call(0, "a", new=5, program=1, left=1))
+    home.run_pass()
+    home.run(5)
+    home.arrive(call(1, "a", program=1, left=0), call(2, "b", program=2, left=0))
+    home.run_pass()
+    assert numbers(home.admitted) == [0, 2], "5 s of service are the second queue"
+
+
+PROGRAMS = {"A": [4, 3, 1, 1], "B": [3, 3, 4], "C": [1, 2], "D": [4]}  # steps of each call
+
+
+def units_waited(scheduler):
+    """[Autellix] Fig. 2: four programs at once, two run; what they wait in all, in steps."""
+    home = Server(scheduler, slots=2)
+    number, made, waited = 0, dict.fromkeys(PROGRAMS, 0), 0
+    ended = list(PROGRAMS)
+    while True:
+        for name in ended:
+            if (which := made[name]) == len(PROGRAMS[name]):
+                waited += home.now_s - sum(PROGRAMS[name])
+                continue
+            left = len(PROGRAMS[name]) - which - 1
+            new = PROGRAMS[name][which]
+            home.arrive(call(number, name, 1, new=new, program=ord(name), left=left))
+            number, made[name] = number + 1, which + 1
+        home.run_pass()
+        if not home.produced:
+            return waited
+        before = len(home.finished)
+        home.step()
+        ended = [request.client for request in home.finished[before:]]
+
+
+def test_the_papers_example_takes_what_the_paper_says():
+    assert units_waited(FCFS(FCFS.Params())) == 18
+    fine = {"policy": "plas", "queues": 9, "first_s": 0.5, "preempt_every_s": 0.0, "beta": 0.0}
+    assert units_waited(autellix(**fine)) == 12
+
+
+@pytest.mark.parametrize(("policy", "queue"), [("plas", 1), ("atlas", 0)])
+def test_parallel_calls_add_up_or_count_by_the_longest(policy, queue):
+    scheduler = autellix(policy=policy)
+    home = at_home(scheduler, slots=2)
+    home.arrive(*(call(n, "a", new=3, program=1, left=2 - n) for n in range(2)))
+    home.run_pass()
+    home.run(3)
+    third = call(2, "a", program=1, left=0)
+    home.arrive(third)
+    assert scheduler._calls[third].queue == queue  # 3 + 3, or 3
+
+
+def test_a_call_is_demoted_when_its_quantum_is_over_and_preempted_by_a_newcomer():
+    for preempt, expected in ((True, [0, 1]), (False, [0])):
+        scheduler = autellix(preempt=preempt, preempt_every_s=0.0)
+        home = at_home(scheduler)
+        long = call(0, "a", new=50)
+        home.arrive(long)
+        home.run_pass()
+        home.run(3)
+        assert scheduler._calls[long].queue == 0
+        home.run(1)
+        assert scheduler._calls[long].queue == 1
+        home.arrive(call(1, "b", new=2))
+        home.run_pass()
+        assert numbers(home.admitted) == expected
+        assert numbers(home.preempted) == expected[:1][: len(expected) - 1]
+
+
+def test_waiting_for_beta_times_the_service_goes_to_the_first_queue():
+    scheduler = autellix(beta=2.0, preempt=False)
+    home = at_home(scheduler)
+    home.arrive(call(0, "a", new=6, program=1, left=1), call(1, "c", new=20))
+    home.run_pass()
+    home.run(6)
+    waits = call(2, "a", program=1, left=0)
+    home.arrive(waits)
+    home.run(11)  # it has waited 11 s for 6 s of service
+    assert scheduler._calls[waits].queue == 1
+    home.run(1)
+    assert scheduler._calls[waits].queue == 0
+    never = autellix(beta=0.0)
+    home = at_home(never)
+    home.arrive(call(0, "a", new=6, program=1, left=1))
+    home.run_pass()
+    home.run(6)
+    starved = call(1, "a", program=1, left=0)
+    home.arrive(starved, call(1000, "b"))
+    for number in range(300):
+        home.arrive(call(2 + number, "b", new=1))
+        home.run_pass()
+        home.run(1)
+    assert starved not in home.admitted, "without promotion short programs starve a long one"
+
+
+def test_programs_are_forgotten_when_they_are_over():
+    programs = Programs(list)
+    first, second, last = (call(n, "a", program=1, left=2 - n) for n in range(3))
+    state, new = programs.enter(first)
+    assert new
+    assert not programs.leave(first), "two calls are to come"
+    assert programs.enter(second) == (state, False)
+    assert programs.enter(last) == (state, False)
+    assert not programs.leave(last), "the one before it is under way"
+    assert programs.leave(second)
+    assert len(programs) == 0
+    for number in range(IDLE_PROGRAMS + 5):  # where nobody knows which are over
+        unknown = call(number, "a", program=number + 1, left=None)
+        programs.enter(unknown)
+        programs.leave(unknown)
+    assert len(programs) == IDLE_PROGRAMS
+    single = call(0, "a", program=0, left=None)
+    programs.enter(single)
+    programs.leave(single)
+    assert len(programs) == IDLE_PROGRAMS, "one without a program is over with its call"

@@ -1,0 +1,325 @@
+"""The routers that production ships: their rules, worked out by hand."""
+
+import pytest
+from router_helpers import answer, prompt, request, tell
+
+from fairbench.schedulers.draws import draw
+from fairbench.schedulers.routing.aibrix_prefix_cache import AibrixPrefixCache
+from fairbench.schedulers.routing.cache_aware import CacheAware
+from fairbench.schedulers.routing.dynamo import Dynamo
+from fairbench.schedulers.routing.llm_d import LlmD
+from fairbench.schedulers.routing.power_of_two import PowerOfTwo, two_of
+from fairbench.schedulers.routing.ray_prefix import RayPrefix
+from fairbench.schedulers.routing.vllm_router import VllmRouter
+from fairbench.schedulers.routing.vtc_basic import VtcBasic
+
+
+class Sender:
+    """Sends prompts of (key, length) to one router, numbered as they come."""
+
+    def __init__(self, router):
+        self.router = router
+        self.sent = []
+
+    def __call__(self, *segments, client="a", now_s=0.0):
+        made = request(len(self.sent), client, *segments)
+        worker = self.router.route(made, now_s)
+        self.sent.append((made, worker))
+        return worker
+
+    def end(self, number, tokens=1, now_s=0.0):
+        self.router.on_finish(*self.sent[number], answer(tokens), now_s)
+
+
+def make(router_class, workers=2, **params):
+    return Sender(router_class(router_class.Params(**params), workers))
+
+
+def test_draws_are_uniform_and_differ_by_stream():
+    drawn = [draw(number) for number in range(4000)]
+    assert all(0 <= one < 1 for one in drawn)
+    tenths = [sum(int(one * 10) == tenth for one in drawn) for tenth in range(10)]
+    assert max(tenths) - min(tenths) < 120  # six standard deviations of 400 +- 19
+    assert drawn != [draw(number, 1) for number in range(4000)]
+
+
+# Power of two.
+
+
+def test_two_workers_are_different_and_every_pair_comes_up():
+    pairs = {two_of([0, 1, 2], request(number, "a", ("p", 1))) for number in range(200)}
+    assert pairs == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert two_of([5], request(0, "a", ("p", 1))) == (5, 5)
+
+
+def test_power_of_two_compares_pools_where_they_are_reported():
+    send = make(PowerOfTwo)
+    tell(send.router, {0: (0, 9, 900), 1: (0, 1, 100)})
+    assert [send(("p", 1)) for _ in range(5)] == [1] * 5, "not by the five in flight at 1"
+    send = make(PowerOfTwo, load="in_flight")
+    tell(send.router, {0: (0, 9, 900), 1: (0, 1, 100)})
+    assert sorted(send(("p", 1)) for _ in range(6)) == [0, 0, 0, 1, 1, 1]
+
+
+# cache-aware.
+
+
+@pytest.mark.parametrize("rules", ["sgl-router", "smg"])
+def test_cache_aware_follows_a_prefix_above_the_threshold_only(rules):
+    send = make(CacheAware, rules=rules, cache_threshold=0.5)
+    first = send(("doc", 60), ("x", 40))
+    assert send(("doc", 60), ("y", 40)) == first, "60% is shared"
+    assert send(("doc", 50), ("z", 50)) == 1 - first, "50% is not more than the threshold"
+
+
+def test_on_a_miss_sgl_router_goes_by_trees_and_smg_by_load():
+    for rules, expected in (("sgl-router", 1), ("smg", 0)):
+        send = make(CacheAware, rules=rules)
+        assert send(("a", 100)) == 0
+        assert send(("b", 10)) == 1
+        send.end(0)
+        assert send(("c", 50)) == expected  # worker 1 has the smaller tree, worker 0 is idle
+
+
+def test_cache_aware_balances_only_beyond_both_thresholds():
+    send = make(CacheAware, balance_abs=2, balance_rel=1.5)
+    sent = [send(("doc", 100), (str(number), 1)) for number in range(4)]
+    assert sent == [0, 0, 0, 1], "the fourth sees 3 - 0 > 2, and 3 > 0"
+    assert send(("doc", 100), ("again", 1)) == 1, "to whom it was sent last"
+
+
+def test_smg_sends_to_the_first_worker_what_was_sent_to_one_that_left():
+    for purge, expected in ((False, [0, 0]), (True, [1, 1])):
+        send = make(CacheAware, workers=3, purge_on_leave=purge)
+        send(("x", 5))
+        send(("y", 5))
+        assert send(("doc", 100)) == 2
+        send.end(1)
+        send.router.on_worker_leave(2, 0.0)
+        assert [send(("doc", 100)), send(("doc", 100))] == expected
+
+
+def test_cache_aware_forgets_at_its_interval():
+    send = make(CacheAware, max_tree_size=400, eviction_interval_s=10.0)  # 100 tokens
+    assert (send(("old", 100)), send(("x", 1)), send(("y", 1))) == (0, 1, 0)
+    assert send(("new", 80), now_s=5.0) == 1
+    send.end(3)
+    assert send(("old", 100), now_s=9.9) == 0, "not yet"
+    send = make(CacheAware, workers=1, max_tree_size=400, eviction_interval_s=10.0)
+    send(("old", 80))
+    send(("new", 80))
+    send(("x", 1), now_s=10.0)
+    assert send.router._tree.tokens[0] == 81
+
+
+def test_cache_aware_with_events_goes_by_what_caches_hold():
+    send = make(CacheAware, kv_events=True)
+    assert (send(("doc", 100)), send(("x", 1))) == (0, 1)
+    assert send(("doc", 10), ("y", 90)) == 0, "10% is cached: no threshold with events"
+    send.router.on_evict(send.sent[0][0].prompt, 100, 0, 0.0)
+    assert send(("doc", 100)) == 1, "evicted, so to the least loaded"
+
+
+# dynamo.
+
+
+def test_dynamo_weighs_blocks_to_prefill_and_blocks_in_use():
+    send = make(Dynamo)
+    fleet = tell(send.router, {0: (0, 0, 0), 1: (0, 0, 0)})
+    first = send(("doc", 160))
+    other = 1 - first
+    # With its 10 cached blocks: 1 to prefill and 11 in use, against 11 and 11 elsewhere.
+    assert send(("doc", 160), ("q", 16)) == first
+    # Unrelated: 4 + (11 + 4) there, 4 + 4 elsewhere.
+    assert send(("new", 64)) == other
+    # Cached 10, in use 11 + 1: 1 + 12 = 13 there; elsewhere 11 + (4 + 11) = 26.
+    assert send(("doc", 160), ("r", 16)) == first
+    # The last one sent waits for its prefill, 1 block: 1 + 10 - 9, and 13 in use.
+    fleet.loads[first] = (1, 0, 0)
+    assert send(("doc", 144), ("s", 16)) == first
+    send.end(4)
+    # All three do, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
+    fleet.loads[first] = (3, 0, 0)
+    assert send(("doc", 144), ("t", 16)) == other
+    for number in (0, 1, 2, 3, 5):
+        send.end(number)
+    assert set(send.router._tree.active_tokens.values()) == {0}
+
+
+def test_dynamo_of_the_first_generation_sums_three_parts():
+    send = make(Dynamo, generation=1)
+    first = send(("doc", 160))
+    loads = {0: (0, 0, 0), 1: (0, 0, 0)}
+    loads[first] = (4, 0, 900)
+    fleet = tell(send.router, loads)
+    assert send(("doc", 160)) == first, "2 x 1 - 0.9 - 1 = 0.1, against 0"
+    fleet.loads[first] = (4, 0, 1000)
+    fleet.loads[1 - first] = (0, 0, 50)
+    assert send(("doc", 160)) == first, "0 against -0.05"
+    assert send(("doc", 144), ("q", 16)) == 1 - first, "-0.2 against -0.05"
+
+
+def test_dynamo_with_a_temperature_draws():
+    send = make(Dynamo, temperature=1.0)
+    send(("doc", 160))
+    sent = [send(("doc", 160), (str(n), 1)) for n in range(40)]
+    assert 1 <= sent.count(0) < 40
+
+
+# llm-d.
+
+
+def test_llm_d_adds_the_cached_part_and_half_a_point_for_no_queue():
+    send = make(LlmD)
+    first = send(("doc", 160))
+    fleet = tell(send.router, {0: (0, 0, 0), 1: (0, 0, 0)})
+    fleet.loads[first] = (64, 9, 0)
+    assert send(("doc", 48), ("q", 112)) == first, "0.3 + 0.25 against 0.5"
+    assert send(("doc", 32), ("r", 128)) == 1 - first, "0.2 + 0.25 against 0.5"
+    fleet.loads[first] = (500, 9, 0)
+    assert send(("doc", 128), ("s", 32)) == first, "0.8 + 0, not less, against 0.2 + 0.5"
+
+
+def test_llm_d_sees_the_first_256_blocks_only():
+    for limit, expected in ((256, 1.0), (0, 4096 / 8192)):
+        send = make(LlmD, workers=1, max_prefix_blocks=limit)
+        send(("doc", 4096), ("x", 4096))
+        send(("doc", 4096), ("y", 4096))
+        tree = send.router._tree
+        stored = min(8192, limit * 16 or 8192)
+        assert 2 * stored - tree.stored == expected * stored  # what the two share
+
+
+def test_llm_d_forgets_what_its_index_has_no_room_for():
+    send = make(LlmD, workers=1, lru_blocks=10)
+    for key in "abc":
+        send((key, 80))
+    assert send.router._tree.tokens[0] == 160
+
+
+def test_llm_d_weighs_queue_and_pool_where_it_is_told_to():
+    send = make(LlmD, prefix_weight=0.0, load_weight=0.0, queue_weight=1.0, kv_weight=1.0)
+    tell(send.router, {0: (3, 0, 200), 1: (1, 0, 900)})
+    assert send(("p", 16)) == 1, "0 + 0.8 against 1 + 0.1"
+    tell(send.router, {0: (1, 0, 200), 1: (1, 0, 900)})
+    assert send(("p", 16)) == 0, "nobody has the shorter queue"
+
+
+# aibrix-prefix-cache.
+
+
+def test_aibrix_takes_the_best_match_that_is_not_too_busy():
+    send = make(AibrixPrefixCache)
+    first = send(("doc", 100))
+    # One holder with n in flight and an idle one: mean n/2, deviation n/2, so n fits always.
+    assert [send(("doc", 100), (str(n), 1)) for n in range(8)] == [first] * 8
+    # 9 - 0 > 8: only the idle worker is matched, which holds nothing.
+    assert send(("doc", 100)) == 1 - first
+    # Balanced again, equal matches: the one with fewer.
+    assert send(("doc", 100)) == 1 - first
+
+
+def test_aibrix_passes_over_a_match_beyond_a_deviation():
+    send = make(AibrixPrefixCache, workers=3)
+    first = send(("doc", 100))
+    others = [worker for worker in range(3) if worker != first]
+    # In flight n, 0, 0: mean n/3, deviation 0.47 n, so n is beyond both together (0.80 n).
+    assert send(("doc", 100)) in others
+
+
+def test_aibrix_matches_whole_percents():
+    for whole, expected in ((True, 1), (False, 0)):
+        send = make(AibrixPrefixCache, whole_percents=whole, deviations=9.0)
+        tree = send.router._tree
+        for worker, tokens in ((0, 989), (1, 985)):
+            held = prompt(("doc", tokens))
+            tree.add(tree.find(held), held, worker)
+        busy = request(99, "a", ("x", 1))
+        send.router._fleet.dispatch(busy, 0)
+        assert send(("doc", 990), ("q", 10)) == expected, "98% each, and worker 0 is the busier"
+
+
+def test_aibrix_index_is_smaller_than_a_pool():
+    send = make(AibrixPrefixCache, index_tokens=1000)
+    for number in range(30):
+        send((f"d{number}", 100))
+        assert send.router._tree.stored <= 1000
+
+
+# vtc-basic.
+
+
+def test_vtc_basic_sends_light_users_to_the_first_and_heavy_ones_to_the_last_worker():
+    send = make(VtcBasic, workers=4, true_outputs=True)
+    fleet = dict.fromkeys(range(4), (0, 0, 0))
+    tell(send.router, fleet)
+    assert send(("p", 1000), client="light") == 0
+    send.router.tokens["heavy"] = 9000.0
+    # bucket = (1000 + 9000) / 2 = 5000: light at 0.2, heavy at 1.8.
+    assert send(("p", 1), client="light") == 0
+    assert send(("q", 1), client="heavy") == 2
+    send.router.tokens.update(heavy=90_000.0)
+    # bucket 45,500: 90,000 / 45,500 = 1.98, never more than 2 with two users.
+    assert send(("q", 1), client="heavy") == 2
+
+
+def test_vtc_basic_charges_a_guess_unless_told_to_wait_for_the_truth():
+    for true_outputs, at_once, at_the_end in ((False, 100 + 2 * 150, 400), (True, 100, 114)):
+        send = make(VtcBasic, true_outputs=true_outputs)
+        send(("p", 100))
+        assert send.router.tokens == {"a": at_once}
+        send.end(0, tokens=7)
+        assert send.router.tokens == {"a": at_the_end}
+
+
+def test_vtc_basic_forgets_a_user_only_when_the_user_comes_again():
+    for drop_all, left in ((False, 400.0), (True, 0.0)):
+        send = make(VtcBasic, drop_all=drop_all)
+        send(("p", 100), client="gone")
+        send(("p", 100), client="a", now_s=300.5)
+        assert send.router.tokens["gone"] == left
+
+
+# vllm-router.
+
+
+def test_vllm_router_follows_the_longest_prefix_whatever_the_load():
+    send = make(VllmRouter, workers=3)
+    first = send(("doc", 320))
+    assert {send(("doc", 320), (str(n), 5)) for n in range(50)} == {first}
+    assert {send(("doc", 31), (str(n), 50)) for n in range(60)} == {0, 1, 2}, "less than a chunk"
+
+
+def test_vllm_router_answers_a_short_match_by_rate():
+    send = make(VllmRouter, min_match_tokens=64)
+    assert [send(("doc", 63)) for _ in range(4)] == [0, 1, 0, 1]
+    assert send(("doc", 64), now_s=61.0) == 0, "the minute is over"
+
+
+# ray-prefix.
+
+
+def test_ray_goes_to_the_smallest_tree_below_a_tenth():
+    send = make(RayPrefix)
+    assert send(("a", 100)) == 0
+    assert send(("b", 50)) == 1
+    assert send(("c", 100)) == 1, "50 tokens are remembered there, not 100"
+    assert send(("a", 10), ("d", 90)) == 0, "a tenth is a match"
+    assert send(("a", 9), ("e", 91)) == 1, "less is not: 150 are remembered there, here 190"
+
+
+def test_ray_leaves_the_prefix_when_queues_differ_by_more_than_ten():
+    send = make(RayPrefix)
+    first = send(("doc", 100))
+    assert [send(("doc", 100)) for _ in range(10)] == [first] * 10
+    assert send(("doc", 100)) == 1 - first, "11 - 0 > 10: the less loaded of two"
+
+
+def test_ray_forgets_only_if_told_to():
+    for evict, left in ((False, 151), (True, 51)):  # whole leaves, down to 60 tokens at most
+        limits = {"eviction_threshold": 400, "eviction_target": 240}
+        send = make(RayPrefix, workers=1, do_eviction=evict, **limits)
+        for key in "abc":
+            send((key, 50))
+        send(("x", 1), now_s=10.0)
+        assert send.router._tree.tokens[0] == left

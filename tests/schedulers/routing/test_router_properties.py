@@ -1,0 +1,128 @@
+"""What holds of every router in the registry."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from router_helpers import Told, answer, prompt, prompts
+
+from fairbench.core import Request, prompt_tokens
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.registry import ROUTERS, build_router
+from fairbench.schedulers.setup import Setup
+
+WORKERS = 3
+# Routers that send one client's requests, all different, to some workers only: why is in the
+# test that shows it.
+NARROW = {"vtc-basic"}
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.sampled_from("ab"), prompts()),
+        st.tuples(st.just("send"), st.sampled_from("ab"), prompts()),
+        st.tuples(st.just("end"), st.integers(0, 30), st.integers(0, 9)),
+        st.tuples(st.just("leave"), st.integers(0, WORKERS - 1)),
+        st.tuples(st.just("join"), st.integers(0, WORKERS - 1)),
+        st.tuples(st.just("evict"), st.integers(0, 30), st.integers(1, 9)),
+    ),
+    max_size=30,
+)
+
+
+def build(name: str, workers: int = WORKERS) -> Router:
+    router = build_router(name, {}, workers)
+    idle = dict.fromkeys(range(workers), (0, 0, 0))
+    router.prepare(Setup(clients=("a", "b"), pool_tokens=1000, fleet=Told(idle)))
+    return router
+
+
+class Story:
+    """Events told to one router, and what has to hold of its answers."""
+
+    def __init__(self, name: str) -> None:
+        self.router = build(name)
+        self.up = set(range(WORKERS))
+        self.flights: list[tuple[Request, int]] = []
+        self.sent: list[tuple[Request, int]] = []
+        self.now_s = 0.0
+
+    def play(self, events) -> list[int]:
+        for kind, *arguments in events:
+            self.now_s += 1
+            getattr(self, kind)(*arguments)
+        return [worker for _, worker in self.sent]
+
+    def send(self, client, made) -> None:
+        request = Request(len(self.sent), client, 0, 0, made, prompt_tokens(made), 9, self.now_s)
+        worker = self.router.route(request, self.now_s)
+        assert worker in self.up, "sent to a worker that is gone"
+        self.flights.append((request, worker))
+        self.sent.append((request, worker))
+
+    def end(self, which, tokens) -> None:
+        if self.flights:
+            request, worker = self.flights.pop(which % len(self.flights))
+            self.router.on_finish(request, worker, answer(tokens), self.now_s)
+
+    def leave(self, worker) -> None:
+        if len(self.up) > 1 and worker in self.up:
+            self.up.discard(worker)
+            self.router.on_worker_leave(worker, self.now_s)
+
+    def join(self, worker) -> None:
+        self.up.add(worker)
+        self.router.on_worker_join(worker, self.now_s)
+
+    def evict(self, which, tokens) -> None:
+        if self.sent and self.router.wants_evictions:
+            request, worker = self.sent[which % len(self.sent)]
+            gone = min(tokens, request.input_tokens)
+            self.router.on_evict(request.prompt, gone, worker, self.now_s)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+@given(events=EVENTS)
+@settings(max_examples=12)
+def test_every_request_goes_to_a_worker_that_is_up_and_twice_to_the_same(name, events):
+    assert Story(name).play(events) == Story(name).play(events)
+
+
+@pytest.mark.parametrize("name", [name for name in ROUTERS if hasattr(build(name), "_fleet")])
+@given(events=EVENTS)
+@settings(max_examples=8)
+def test_nothing_is_in_flight_when_all_is_over(name, events):
+    story = Story(name)
+    story.play(events)
+    story.play([("end", 0, 3)] * len(story.flights))
+    fleet = story.router._fleet
+    assert [fleet.in_flight(worker) for worker in fleet.workers] == [0] * len(story.up)
+
+
+def spread(name: str, clients: str, count: int = 60) -> list[int]:
+    """Requests a worker, of prompts that share nothing, none of which ends."""
+    story = Story(name)
+    for number in range(count):
+        story.send(clients[number % len(clients)], prompt((str(number), 40)))
+    return [sum(worker == w for _, worker in story.sent) for w in range(WORKERS)]
+
+
+@pytest.mark.parametrize("name", [name for name in ROUTERS if name not in NARROW])
+def test_what_shares_nothing_is_spread_over_all_workers(name):
+    assert min(spread(name, "ab")) >= 8
+
+
+def test_vtc_basic_leaves_workers_idle_for_a_user_who_is_alone():
+    assert spread("vtc-basic", "a")[2] == 0
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_worker_that_comes_back_is_used_again(name):
+    story = Story(name)
+    story.leave(1)
+    for number in range(30):
+        story.send("ab"[number % 2], prompt((str(number), 4000)))
+    story.join(1)
+    for number in range(30, 90):
+        story.send("ab"[number % 2], prompt((str(number), 4000)))
+    assert 1 in [worker for _, worker in story.sent[30:]]

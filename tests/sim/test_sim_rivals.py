@@ -1,0 +1,66 @@
+"""Policies that others ship or publish, in whole simulations, checked event by event."""
+
+import pytest
+from sim_helpers import small_spec
+
+from fairbench.config.resolve import resolve
+from fairbench.schedulers.registry import ROUTERS
+from fairbench.sim.run import simulate
+from invariants import run_checked
+
+LOCALS = {
+    "priority": {"priority.of": {"client-0": 3, "client-3": -3}},
+    "sglang-priority": {"sglang-priority.of": {"client-0": 30}},
+    "justitia": {"justitia.predictor": "average"},
+    "equinox": {},
+    "fairserve": {"fairserve.overload_waiting": 4, "fairserve.user_rpm": 3},
+    "dlpm-upstream": {"dlpm-upstream.quantum": 500},
+    "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
+}
+OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
+
+
+POOL_TOKENS = 3_000
+
+
+def spec(scheduler, dp=1, **settings):
+    """Far more than a small pool can serve at once."""
+    flags = {"num_programs": 3, "request_rate": 100.0 * dp}
+    return small_spec(scheduler, "chat", dp=dp, pool=POOL_TOKENS, seed=3, flags=flags, **settings)
+
+
+@pytest.mark.parametrize("name", LOCALS)
+def test_local_schedulers_break_no_rule_of_the_engine(name):
+    result = run_checked(spec(f"round-robin+{name}", **LOCALS[name]))
+    assert result.summary["unfinished"] == 0
+    assert (result.summary["refused"] > 0) == (name == "fairserve")
+
+
+@pytest.mark.parametrize("name", LOCALS)
+def test_they_serve_all_on_vllm_too(name):
+    flags = {"scheduler": f"round-robin+{name}", "workload": "chat", "engine": "vllm", "seed": 3}
+    flags |= {"num_programs": 3, "request_rate": 100.0}
+    pool = {"vllm.num_gpu_blocks_override": POOL_TOKENS // 16}
+    summary = simulate(resolve(flags, pool | LOCALS[name])).summary
+    assert summary["unfinished"] == 0
+    assert (summary["refused"] > 0) == (name == "fairserve")
+
+
+@pytest.mark.parametrize("name", [name for name in ROUTERS if name not in OLDER])
+def test_routers_break_no_rule_of_a_cluster(name):
+    result = run_checked(spec(f"{name}+lpm", dp=3))
+    assert result.summary["unfinished"] == 0
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "setting", "rule"),
+    [
+        ("round-robin+dlpm", "dlpm.sharing", "owner"),
+        ("round-robin+vtc", "vtc.sharing", "split"),
+        ("d2lpm", "d2lpm.charge", "split"),
+    ],
+)
+def test_whoever_pays_for_instructions_that_all_share(scheduler, setting, rule):
+    flags = {"num_programs": 2, "request_rate": 20.0}
+    chosen = {"pool": 20_000, "flags": flags, setting: rule}
+    assert run_checked(small_spec(scheduler, "judge", dp=2, **chosen)).summary["unfinished"] == 0
