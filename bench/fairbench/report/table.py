@@ -15,6 +15,7 @@ from fairbench.metrics.metric import Display
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.client_table import client_table, is_weighted
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
+from fairbench.results.grid import scheduler_name
 from fairbench.results.store import Summary
 
 MAX_WIDTH = 100
@@ -84,10 +85,8 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
 
 def cluster_line(summary: Summary) -> str:
     """What was run on what, beginning with whether it was simulated."""
-    return (
-        f"{basis(summary)}, dp {summary['dp']}, "
-        f"scheduler {summary['scheduler']}, seed {summary['seed']}"
-    )
+    called = scheduler_name(summary["scheduler"], summary.get("gateway"))
+    return f"{basis(summary)}, dp {summary['dp']}, scheduler {called}, seed {summary['seed']}"
 
 
 def basis(summary: Summary) -> str:
@@ -102,8 +101,11 @@ def basis(summary: Summary) -> str:
 
 
 def details_line(summary: Summary) -> str:
+    before = ""
+    if "gateway" in summary:
+        before = f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
     text = (
-        f"router {summary['router']}, local {summary['local']}, "
+        f"{before}router {summary['router']}, local {summary['local']}, "
         f"workload {summary['workload']}, scenario {summary['scenario']}"
     )
     if summary.get("pool_tokens") is None:

@@ -102,7 +102,8 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 def run_name(spec: ExperimentSpec) -> str:
     """What a run's directory is called, but for the number of a repeat."""
     parts = [spec.tag] if spec.tag else []
-    parts += [spec.scheduler, spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
+    parts += [spec.scheduler, *([f"behind-{spec.gateway}"] if spec.gateway else [])]
+    parts += [spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
     return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")[:MAX_RUN_NAME]
 
 
