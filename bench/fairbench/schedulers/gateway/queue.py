@@ -82,7 +82,7 @@ class GatewayQueue:
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._router = router
         self._detector = detector
-        self._view = view or QueueView()
+        self._view = QueueView() if view is None else view
         self._heard_s = 0.0
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated
@@ -38,16 +38,16 @@ class DRR(FlowPolicy):
         self.deficits: dict[str, float] = {}
         self._rotation: list[str] = []  # the clients that wait, whose turn comes next first
         self._turn: str | None = None  # whose it is now; the first of the rotation, if anybody's
+        self._waiting: Collection[str] = ()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        client = request.client
-        if client not in view.clients():
-            self._leave(client)
+        client, self._waiting = request.client, view.clients()
+        if client not in self._waiting:
+            self._leave(client)  # its last request was withdrawn
             self._rotation.append(client)
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
-        waiting = view.clients()
-        for client in [one for one in self._rotation if one not in waiting]:
+        for client in [one for one in self._rotation if one not in self._waiting]:
             self._leave(client)
         if self._turn is not None:
             if self.deficits[self._turn] >= self.params.of(view.oldest(self._turn)):
@@ -85,6 +85,8 @@ class DRR(FlowPolicy):
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.deficits[request.client] -= self.params.of(request)
+        if request.client not in self._waiting:
+            self._leave(request.client)
 
     def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
         self.deficits[request.client] -= self.params.correction(output_tokens)
