@@ -85,7 +85,7 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
 
 def cluster_line(summary: Summary) -> str:
     """What was run on what, beginning with whether it was simulated."""
-    called = scheduler_name(summary["scheduler"], summary.get("gateway"))
+    called = scheduler_name(summary)
     return f"{basis(summary)}, dp {summary['dp']}, scheduler {called}, seed {summary['seed']}"
 
 

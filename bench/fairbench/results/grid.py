@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
+from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR
 
 SCHEDULER_KEYS = frozenset({"scheduler", "router", "local", "gateway", "saturation"})
 OWN_POLICY = "schedule_policy"  # of a backend
@@ -60,7 +61,7 @@ def labels(experiments: Sequence[Experiment]) -> list[Label]:
     """
     names = [f"{e['workload']['name']} {e['scenario']} dp {e['dp']}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
-    called = [scheduler_name(e["scheduler"], e.get("gateway")) for e in experiments]
+    called = [scheduler_name(e) for e in experiments]
     named = [f"{place}\n{name}" for place, name in zip(places, called, strict=True)]
     schedulers = _told_apart(named, [scheduler_of(e) for e in experiments])
     return [
@@ -69,9 +70,14 @@ def labels(experiments: Sequence[Experiment]) -> list[Label]:
     ]
 
 
-def scheduler_name(scheduler: str, gateway: str | None) -> str:
-    """What to call a scheduler behind a gateway, or alone."""
-    return f"{scheduler} behind {gateway}" if gateway else scheduler
+def scheduler_name(described: Mapping[str, Any]) -> str:
+    """What to call the scheduler of an experiment or a summary, behind a gateway or alone."""
+    name = str(described["scheduler"])
+    if described.get("gateway") is None:
+        return name
+    detector = described["saturation"]
+    by = "" if detector == DEFAULT_DETECTOR else f" by {detector}"
+    return f"{name} behind {described['gateway']}{by}"
 
 
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
