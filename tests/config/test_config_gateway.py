@@ -83,11 +83,13 @@ def test_a_sweep_has_a_point_without_and_one_for_each():
     specs = points(swept)
     assert point_names(specs) == [
         "chat s1 dp 1, fcfs, seed 0",
-        "chat s1 dp 1, fcfs behind fcfs, seed 0",
+        "chat s1 dp 1, fcfs behind fcfs by utilization, seed 0",
         "chat s1 dp 1, fcfs behind fcfs by concurrency, seed 0",
-        "chat s1 dp 1, fcfs behind drr, seed 0",
+        "chat s1 dp 1, fcfs behind drr by utilization, seed 0",
         "chat s1 dp 1, fcfs behind drr by concurrency, seed 0",
     ]
+    one_detector = [spec for spec in specs if spec.saturation != "utilization"]
+    assert point_names(one_detector)[1] == "chat s1 dp 1, fcfs behind fcfs, seed 0"
     tables = [experiment_tables(spec) for spec in specs]
     assert len({label.place for label in labels(tables)}) == 1
     assert all(place_of(one) == place_of(tables[0]) for one in tables)
@@ -95,5 +97,3 @@ def test_a_sweep_has_a_point_without_and_one_for_each():
 
 def test_the_directory_of_a_run_says_it():
     assert run_name(resolve(DRR)) == "d2lpm-behind-drr-chat-s1-dp1-seed0"
-    tight = resolve({**DRR, "saturation": "concurrency"})
-    assert run_name(tight) == "d2lpm-behind-drr-by-concurrency-chat-s1-dp1-seed0"

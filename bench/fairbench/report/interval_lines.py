@@ -8,6 +8,7 @@ from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
 from fairbench.report.numbers import less_than, more_than
 from fairbench.report.table import basis
+from fairbench.results.grid import scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
 
@@ -15,7 +16,7 @@ from fairbench.results.store import Summary
 def repeat_lines(combined: Summary) -> Iterator[str]:
     """The combined summary for people, at most 100 columns."""
     seeds = combined["seeds"]
-    yield f"{basis(combined)}, dp {combined['dp']}, scheduler {combined['scheduler']}"
+    yield f"{basis(combined)}, dp {combined['dp']}, scheduler {scheduler_name(combined)}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: {METHOD}"
     )
