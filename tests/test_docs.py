@@ -15,6 +15,7 @@ from fairbench.cli.commands import load
 from fairbench.config.resolve import resolve
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.report.metric_table import metric_table
+from fairbench.schedulers.gateway.registry import DETECTORS, ORDERS, POLICIES
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.sim.run import simulate
 from fairbench.workloads.spec import workload_names
@@ -46,6 +47,11 @@ def test_help_speaks_of_no_python_types(name):
 @pytest.mark.parametrize("name", sorted({*PAIRS, *LOCALS, *ROUTERS}))
 def test_every_scheduler_is_documented(name):
     assert f"`{name}`" in DOCS
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *DETECTORS, *ORDERS])
+def test_every_part_of_a_gateway_is_documented(name):
+    assert f"`{name}`" in FILES["docs/gateways.md"]
 
 
 @pytest.mark.parametrize("name", workload_names())

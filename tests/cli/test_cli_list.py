@@ -7,6 +7,7 @@ from fairbench.cli.app import app
 from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.engines import ENGINES
+from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.workloads.spec import workload_names
 
@@ -28,6 +29,7 @@ def entries(text):
     [
         ("schedulers", [*PAIRS, *LOCALS, "engine", "cluster", "timing"]),
         ("routers", list(ROUTERS)),
+        ("gateways", [*POLICIES, *DETECTORS, "gateway"]),
         ("workloads", workload_names()),
         ("profiles", profile_ids()),
         ("engines", list(ENGINES)),
@@ -37,7 +39,7 @@ def test_each_kind_lists_exactly_its_names(kind, names):
     assert entries(listed(kind)) == names
 
 
-@pytest.mark.parametrize("kind", ["schedulers", "routers", "workloads", "engines"])
+@pytest.mark.parametrize("kind", ["schedulers", "routers", "gateways", "workloads", "engines"])
 def test_every_name_has_a_description(kind):
     lines = [line for line in listed(kind).split("\n") if line[:2] == "  " and line[2] != " "]
     assert all(len(line.split()) > 2 for line in lines)
@@ -45,7 +47,7 @@ def test_every_name_has_a_description(kind):
 
 def test_without_a_kind_everything_is_listed():
     everything = listed()
-    for kind in ("schedulers", "routers", "workloads", "profiles", "engines"):
+    for kind in ("schedulers", "routers", "gateways", "workloads", "profiles", "engines"):
         assert listed(kind) in everything + "\n"
 
 
@@ -57,6 +59,8 @@ def test_parameters_are_listed_as_set_takes_them():
     assert settings["vtc.charge"] == "extend"
     assert settings["dlpm.charge_recompute"] is False
     assert settings["tot.branches"] == 2
+    assert settings["drr.quantum"] == 2_000
+    assert settings["gateway.order"] == "fcfs"
 
 
 def test_an_unknown_kind_is_wrong_usage():

@@ -7,9 +7,9 @@ import pytest
 from sim_helpers import small_spec
 
 from fairbench.results.facts import cluster_bound
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.queue import GatewayQueue
-from fairbench.schedulers.gateway.room import InFlightLimit
+from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
@@ -51,6 +51,12 @@ def simulation(**kwargs):
     return Simulation(spec, spec.client_plans(), source_of(spec), **kwargs)
 
 
+def limit(requests, fleet):
+    detector = Concurrency(Concurrency.Params(requests=requests))
+    detector.prepare(Setup(fleet=fleet))
+    return detector
+
+
 def held_by(router):
     """A simulation behind this router instead of its own."""
     made = simulation()
@@ -90,7 +96,7 @@ def test_a_gateway_drives_any_local_scheduler_and_fills_the_cluster_to_its_limit
     made = simulation()
     workers = made.cluster.workers
     fleet = SimFleet(workers)
-    queue = GatewayQueue(make(), LeastLoaded(LeastLoaded.Params(), 2), InFlightLimit(4, fleet))
+    queue = GatewayQueue(make(), LeastLoaded(LeastLoaded.Params(), 2), limit(4, fleet))
     made.router = made.cluster.router = queue._router
     made.cluster.ingress = Ingress(made.clock, workers, queue)
     most = 0
@@ -132,12 +138,11 @@ class Recording(VTC):
         super().on_finish(request)
 
 
-def behind_gateway(scheduler, limit=4):
+def behind_gateway(scheduler):
     made = simulation()
     workers = made.cluster.workers
-    room = InFlightLimit(limit, SimFleet(workers))
     made.router = made.cluster.router = LeastLoaded(LeastLoaded.Params(), 2)
-    queue = GatewayQueue(scheduler, made.router, room)
+    queue = GatewayQueue(scheduler, made.router, limit(4, SimFleet(workers)))
     made.cluster.ingress = Ingress(made.clock, workers, queue)
     return made
 

@@ -12,7 +12,7 @@ from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import PS_PER_MS
-from fairbench.schedulers.gateway.token_bucket import TokenBucket
+from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import Clock
 from fairbench.validate.serving.calibrate import fit

@@ -12,6 +12,8 @@ class RunFlags(TypedDict, total=False):
     scheduler: str | None
     router: str | None
     local: str | None
+    gateway: str | None
+    saturation: str | None
     dp: int | None
     workload: str | None
     scenario: str | None
@@ -54,6 +56,8 @@ class CompareFlags(TypedDict, total=False):
     workload: str | None
     scenario: str | None
     dp: int | None
+    gateway: str | None
+    saturation: str | None
     gpu: str | None
     model: str | None
     backend: str | None
@@ -68,6 +72,8 @@ class SweepFlags(TypedDict, total=False):
     """Flags of ``fairbench sweep``: what they mean is in its ``--help``."""
 
     schedulers: Sequence[str] | None
+    gateways: Sequence[str] | None
+    saturations: Sequence[str] | None
     workloads: Sequence[str] | None
     scenarios: Sequence[str] | None
     dp: int | Sequence[int] | None

@@ -13,6 +13,7 @@ from fairbench.figures.style import caption, paper_style
 from fairbench.figures.timeline import response_times, service_rates
 from fairbench.metrics.service import View
 from fairbench.report.table import basis
+from fairbench.results.grid import scheduler_name
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def _label(client: Mapping[str, Any]) -> str:
 
 
 def _title(summary: Mapping[str, Any]) -> str:
-    return "{scheduler} on {workload} {scenario}, dp {dp}".format(**summary)
+    place = "{workload} {scenario}, dp {dp}".format(**summary)
+    return f"{scheduler_name(summary)} on {place}"
 
 
 def _shown_figure() -> Figure:

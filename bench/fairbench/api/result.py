@@ -95,8 +95,8 @@ class Result:
         return draw(self._run)
 
     def __repr__(self) -> str:
-        keys = ("scheduler", "workload", "scenario", "dp", "seed")
-        named = ", ".join(f"{key}={self.summary[key]!r}" for key in keys)
+        keys = ("scheduler", "gateway", "workload", "scenario", "dp", "seed")
+        named = ", ".join(f"{key}={self.summary[key]!r}" for key in keys if key in self.summary)
         return f"<fairbench.Result {named}>"
 
 

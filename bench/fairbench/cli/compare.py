@@ -42,6 +42,13 @@ def compare(
         str | None, Option(metavar="none|s1|s2", help="Who misbehaves. [default: s1]")
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
+    gateway: Annotated[
+        str | None,
+        Option(metavar="POLICY", help="Hold requests before the router, as in `run`."),
+    ] = None,
+    saturation: Annotated[
+        str | None, Option(metavar="DETECTOR", help="When the gateway lets go.")
+    ] = None,
     gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
     model: Annotated[str | None, Option(help="Model served.")] = None,
     backend: Annotated[
@@ -107,6 +114,8 @@ def compare(
             "workload": workload,
             "scenario": scenario,
             "dp": dp,
+            "gateway": gateway,
+            "saturation": saturation,
             "gpu": gpu,
             "model": model,
             "backend": backend,

@@ -12,6 +12,15 @@ from fairbench.config.settings import MACHINE
 from fairbench.config.toml import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.schedulers.gateway.bands import GatewayParams
+from fairbench.schedulers.gateway.registry import (
+    DEFAULT_DETECTOR,
+    DETECTORS,
+    GATEWAY,
+    POLICIES,
+    detector_class,
+    policy_class,
+)
 from fairbench.schedulers.params import as_settings
 from fairbench.schedulers.registry import (
     PAIRS,
@@ -28,6 +37,7 @@ class Kind(StrEnum):
 
     SCHEDULERS = "schedulers"
     ROUTERS = "routers"
+    GATEWAYS = "gateways"
     WORKLOADS = "workloads"
     PROFILES = "profiles"
     ENGINES = "engines"
@@ -38,13 +48,14 @@ def list_names(
         Kind | None, typer.Argument(metavar="KIND", help="What to list. [default: everything]")
     ] = None,
 ) -> None:
-    """List schedulers, routers, workloads, timing profiles or simulated engines.
+    """List schedulers, routers, gateways, workloads, timing profiles or simulated engines.
 
     Each with the parameters that `--set` takes.
     """
     sections = {
         Kind.SCHEDULERS: _schedulers,
         Kind.ROUTERS: _routers,
+        Kind.GATEWAYS: _gateways,
         Kind.WORKLOADS: _workloads,
         Kind.PROFILES: _profiles,
         Kind.ENGINES: _engines,
@@ -71,6 +82,19 @@ def _routers() -> Iterator[str]:
     yield "Routers (--router), parameters for --set"
     for name in routers_by_name():
         yield from _part(name, router_class(name), router_class(name).Params)
+
+
+def _gateways() -> Iterator[str]:
+    yield "Gateways (--gateway), parameters for --set; any local scheduler is one too"
+    for name in POLICIES:
+        yield from _part(name, policy_class(name), policy_class(name).Params)
+    yield ""
+    yield f"Saturation (--saturation, {DEFAULT_DETECTOR} unless given), parameters for --set"
+    for name in DETECTORS:
+        yield from _part(name, detector_class(name), detector_class(name).Params)
+    yield ""
+    yield "Every gateway, parameters for --set"
+    yield from _part(GATEWAY, GatewayParams, GatewayParams)
 
 
 def _engines() -> Iterator[str]:

@@ -40,6 +40,17 @@ def run(
     ] = None,
     router: Annotated[str | None, Option(help="Another router than the pair's.")] = None,
     local: Annotated[str | None, Option(help="Another local scheduler than the pair's.")] = None,
+    gateway: Annotated[
+        str | None,
+        Option(
+            metavar="POLICY",
+            help="Hold requests before the router, see `list gateways`. [default: none]",
+        ),
+    ] = None,
+    saturation: Annotated[
+        str | None,
+        Option(metavar="DETECTOR", help="When the gateway lets go. [default: utilization]"),
+    ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
     workload: Annotated[
         str | None,

@@ -42,6 +42,13 @@ def sweep(
     ] = None,
     scenarios: Annotated[str | None, Option(metavar="A,B", help="Scenarios: none, s1, s2.")] = None,
     dp: Annotated[str | None, Option(metavar="1,2", help="Numbers of replicas.")] = None,
+    gateways: Annotated[
+        str | None,
+        Option(metavar="A,B", help="Queues before the router, see `list gateways`; `none` is one."),
+    ] = None,
+    saturations: Annotated[
+        str | None, Option(metavar="A,B", help="When those let go, see `list gateways`.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -123,6 +130,8 @@ def sweep(
         "workloads": _axis("--workloads", workloads, str),
         "scenarios": _axis("--scenarios", scenarios, str),
         "dp": _axis("--dp", dp, int),
+        "gateways": _axis("--gateways", gateways, str),
+        "saturations": _axis("--saturations", saturations, str),
         "weights": parse_weights(weights),
         "gpu": gpu,
         "model": model,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED
+from fairbench.config.gateway import gateway_parts
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.settings import machine_of, resolve_settings
 from fairbench.config.weights import resolve_weights
@@ -125,10 +126,14 @@ def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
 
 
 def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parts whose parameters matter: router, local scheduler and machine, none if as served."""
+    """The parts whose parameters matter: router, local scheduler, gateway and machine.
+
+    None if it is as served.
+    """
     if draft["scheduler"] == AS_SERVED:
         return ()
-    return (*parts_of(draft), *machine_of(engine_of(draft)))
+    parts = (*parts_of(draft), *gateway_parts(draft), *machine_of(engine_of(draft)))
+    return tuple(dict.fromkeys(parts))
 
 
 def engine_of(draft: Mapping[str, Any]) -> str | None:

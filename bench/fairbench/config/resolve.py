@@ -19,6 +19,7 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
+from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
@@ -34,7 +35,7 @@ MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a co
 # What the defaults of other keys depend on.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
-    | {"duration_s", "num_programs", "clients", "engine"}
+    | {"duration_s", "num_programs", "clients", "engine", *GATEWAY_KEYS}
 )
 
 
@@ -97,6 +98,8 @@ def _resolve(
     draft = {**defaults_of(backend), **_made_for(backend, chosen), **chosen}
     settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
     draft |= served(backend, draft)
+    check_gateway(gateway := gateway_of(draft), backend)
+    draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
     )
@@ -119,8 +122,12 @@ def _resolve(
 
 
 def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``--scheduler`` flag names both halves, so it overrides the halves of the file too."""
+    """A ``--scheduler`` flag names both halves, so it overrides the halves of the file too.
+
+    Likewise ``--gateway`` has a detector of its own.
+    """
     dropped = {"router", "local"} if "scheduler" in flags else set()
+    dropped |= set(GATEWAY_KEYS) if "gateway" in flags else set()
     return {key: value for key, value in file.items() if key not in dropped}
 
 

@@ -11,6 +11,7 @@ from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
+from fairbench.schedulers.gateway.registry import gateway_params
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
@@ -35,9 +36,9 @@ class ResolvedSettings(NamedTuple):
 
 
 def parts() -> dict[str, type]:
-    """Everything but a workload that has parameters: schedulers, routers and the machine."""
+    """Everything but a workload that has parameters: schedulers, routers, gateways, machine."""
     engines = {kind.part: kind.params for kind in ENGINES.values()}
-    return params_classes() | dict(MACHINE) | engines
+    return params_classes() | dict(gateway_params()) | dict(MACHINE) | engines
 
 
 def resolve_settings(

@@ -33,9 +33,10 @@ class ExperimentSpec(BaseModel):
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
     parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
     ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are.
-    ``engine`` is what simulated workers are, None for the default. ``backend`` None is the
-    simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an
-    endpoint's scheduler is ``AS_SERVED``.
+    ``gateway`` is the policy of a queue before the router, None if there is none, and
+    ``saturation`` its detector. ``engine`` is what simulated workers are, None for the default.
+    ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
+    path or name, and an endpoint's scheduler is ``AS_SERVED``.
     """
 
     model_config = ConfigDict(
@@ -65,6 +66,8 @@ class ExperimentSpec(BaseModel):
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     weights: dict[str, Weight] | None = None
     settings: dict[str, Any]
+    gateway: str | None = None
+    saturation: str | None = None
     engine: str | None = None
     backend: Backend | None = None
     workload: WorkloadSpec

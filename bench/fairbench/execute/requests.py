@@ -25,7 +25,7 @@ KEYS = {
         for name in (
             *("scheduler", "router", "local", "dp", "workload", "scenario", "gpu", "model"),
             *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
-            *("engine", "dataset_path", "tokenizer", "tag"),
+            *("gateway", "saturation", "engine", "dataset_path", "tokenizer", "tag"),
         )
     },
     "duration": "duration_s",
@@ -60,7 +60,10 @@ SINGLE = {
     "duration": "duration_s",
     "seed": "seed",
 }
-AXES = {"schedulers": "scheduler", "workloads": "workload", "scenarios": "scenario", "dp": "dp"}
+AXES = {
+    **{"schedulers": "scheduler", "workloads": "workload", "scenarios": "scenario", "dp": "dp"},
+    **{"gateways": "gateway", "saturations": "saturation"},
+}
 
 
 def experiment(

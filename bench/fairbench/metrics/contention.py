@@ -30,8 +30,10 @@ def contended(
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
     """The part of the time of each client's calls in the window that they waited; 0 without any."""
     clients, horizon_s = len(facts.clients), facts.horizon_s
-    placed = {"worker": np.maximum(0, requests.worker)}  # also what a router holds back waits
-    queued = waits(Requests.from_columns(requests.to_columns() | placed), horizon_s)
+    columns = requests.to_columns()
+    columns.pop("routed_s", None)  # each call waits once, wherever that was
+    columns["worker"] = np.maximum(0, requests.worker)  # also what is held back waits
+    queued = waits(Requests.from_columns(columns), horizon_s)
     open_calls = requests.take(requests.status != REFUSED)
     ended_s = np.where(open_calls.status == UNFINISHED, horizon_s, open_calls.finish_s)
     waited_s = np.bincount(

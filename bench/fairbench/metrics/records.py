@@ -35,13 +35,15 @@ class Table:
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
         """A table from any array-likes, cast to the right types; other columns are ignored.
 
-        Raises DataError if a column is missing or the columns differ in length.
+        Raises DataError if a column is missing that has no default, or if they differ in length.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
             if column.name not in columns:
+                if column.default is None:
+                    continue
                 raise DataError(f"{cls.__name__}: column {column.name!r} is missing")
-            dtype = _DTYPES[str(column.type)]
+            dtype = _DTYPES[str(column.type).removesuffix(" | None")]
             made[column.name] = np.asarray(columns[column.name], dtype=dtype)
         lengths = {name: len(column) for name, column in made.items()}
         for name, length in lengths.items():
@@ -50,8 +52,9 @@ class Table:
         return cls(**made)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """The columns by name, in the order of the fields."""
-        return {column.name: getattr(self, column.name) for column in fields(self)}
+        """The columns by name, in the order of the fields, without those that it does not have."""
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def take(self, rows: Flags | Ints) -> Self:
         """The table of the rows that a mask or an index array selects."""
@@ -68,7 +71,8 @@ class Requests(Table):
     ``worker`` is -1 before dispatch. ``admitted_s`` is the first admission; ``retracted_s`` and
     ``readmitted_s`` are the last retraction and the admission after it. ``input_tokens`` is
     ``cached_tokens + extend_tokens`` once admitted (first admission); ``output_tokens`` is what was
-    produced so far; ``recompute_tokens`` were computed again after retractions.
+    produced so far; ``recompute_tokens`` were computed again after retractions. ``routed_s`` is
+    when it went to its worker, where a gateway held it before; None is at its arrival.
     """
 
     request_id: Ints
@@ -90,6 +94,7 @@ class Requests(Table):
     retractions: Ints
     recompute_tokens: Ints
     status: Codes
+    routed_s: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

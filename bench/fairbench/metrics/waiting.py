@@ -16,8 +16,11 @@ class Intervals(NamedTuple):
     end: Floats
 
 
+EVERYWHERE = -1  # before the cluster: a request there waits for whatever worker takes it
+
+
 class Waits(NamedTuple):
-    """One row per wait of a request in a worker's queue."""
+    """One row per wait of a request in a worker's queue, or ``EVERYWHERE``, in a gateway's."""
 
     worker: Ints
     client: Ints
@@ -28,17 +31,24 @@ class Waits(NamedTuple):
 def waits(requests: Requests, horizon_s: float) -> Waits:
     """Every wait: from arrival to admission, and from the last retraction to readmission.
 
-    A request that was not (re)admitted waits until the horizon; a refused one never waits.
+    A request that was not (re)admitted waits until the horizon; a refused one never waits. As long
+    as a gateway holds it, it waits ``EVERYWHERE``, and at the worker to which it goes later.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)
-    start = np.concatenate([requests.arrival_s[queued], requests.retracted_s[again]])
-    end = np.concatenate([requests.admitted_s[queued], requests.readmitted_s[again]])
-    end = np.where(np.isnan(end), horizon_s, end)
-    worker, client = (
-        np.concatenate([column[queued], column[again]])
-        for column in (requests.worker, requests.client)
+    parts = [
+        (queued, requests.worker, requests.arrival_s, requests.admitted_s),
+        (again, requests.worker, requests.retracted_s, requests.readmitted_s),
+    ]
+    if requests.routed_s is not None:
+        everywhere = np.full(len(requests), EVERYWHERE)
+        held = requests.status != REFUSED
+        parts.append((held, everywhere, requests.arrival_s, requests.routed_s))
+    worker, start, end = (
+        np.concatenate([part[column][part[0]] for part in parts]) for column in (1, 2, 3)
     )
+    client = np.concatenate([requests.client[rows] for rows, *_ in parts])
+    end = np.where(np.isnan(end), horizon_s, end)
     real = start < end
     return Waits(worker[real], client[real], start[real], end[real])
 
@@ -71,7 +81,7 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 
 def backlogs(requests: Requests, facts: Facts) -> list[Intervals]:
-    """Per client, when it had a waiting request on every worker at every instant.
+    """Per client, when it had a waiting request on every worker, or for any, at every instant.
 
     On every worker because the proof of [DLPM] Theorem 5.1 takes it for granted: it is not implied.
     """
@@ -81,7 +91,7 @@ def backlogs(requests: Requests, facts: Facts) -> list[Intervals]:
         own = table.client == client
         common: Intervals | None = None
         for worker in range(facts.workers):
-            here = own & (table.worker == worker)
+            here = own & ((table.worker == worker) | (table.worker == EVERYWHERE))
             queue = merged(table.start[here], table.end[here])
             common = queue if common is None else intersection(common, queue)
         assert common is not None

@@ -9,6 +9,7 @@ from fairbench.metrics.metric import Display
 from fairbench.metrics.tail import P99
 from fairbench.report.numbers import less_than, more_than
 from fairbench.report.table import basis
+from fairbench.results.grid import scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
 
@@ -16,7 +17,7 @@ from fairbench.results.store import Summary
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
     """The combined summary for people, at most 100 columns; of high percentiles this one."""
     seeds = combined["seeds"]
-    yield f"{basis(combined)}, dp {combined['dp']}, scheduler {combined['scheduler']}"
+    yield f"{basis(combined)}, dp {combined['dp']}, scheduler {scheduler_name(combined)}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: {METHOD}"
     )

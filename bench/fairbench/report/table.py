@@ -17,6 +17,7 @@ from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
 from fairbench.report.client_table import client_table, is_weighted
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
+from fairbench.results.grid import scheduler_name
 from fairbench.results.store import Summary
 
 MAX_WIDTH = 100
@@ -86,10 +87,8 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
 
 def cluster_line(summary: Summary) -> str:
     """What was run on what, beginning with whether it was simulated."""
-    return (
-        f"{basis(summary)}, dp {summary['dp']}, "
-        f"scheduler {summary['scheduler']}, seed {summary['seed']}"
-    )
+    called = scheduler_name(summary)
+    return f"{basis(summary)}, dp {summary['dp']}, scheduler {called}, seed {summary['seed']}"
 
 
 def basis(summary: Summary) -> str:
@@ -104,8 +103,11 @@ def basis(summary: Summary) -> str:
 
 
 def details_line(summary: Summary) -> str:
+    before = ""
+    if "gateway" in summary:
+        before = f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
     text = (
-        f"router {summary['router']}, local {summary['local']}, "
+        f"{before}router {summary['router']}, local {summary['local']}, "
         f"workload {summary['workload']}, scenario {summary['scenario']}"
     )
     if summary.get("pool_tokens") is None:

@@ -28,9 +28,9 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Win
 
 
 def cluster_bound(
-    router: Router, local: LocalScheduler, workers: int
+    router: Router, local: LocalScheduler, workers: int, gateway: str | None = None
 ) -> tuple[ServiceBound | None, str]:
-    """The theorem that holds for router and local scheduler together, or None and why."""
+    """The theorem that holds for gateway, router and local scheduler together, or None and why."""
     bound = local.service_bound()
     if isinstance(bound, NoBound):
         return None, bound.reason
@@ -40,8 +40,9 @@ def cluster_bound(
             f"{local.name} charges {charged.extend} a token of extend and {charged.output} a token "
             f"of output, while service counts {counted.extend} and {counted.output}"
         )
-    if router.holds:
-        return None, f"{router.name} holds requests back, where {local.name} does not see them"
+    if router.holds or gateway:
+        holder = gateway or router.name
+        return None, f"{holder} holds requests back, where {local.name} does not see them"
     if workers == 1:
         return bound, ""
     theorem = router.cluster_theorems.get(bound.source)

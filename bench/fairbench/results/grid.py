@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
 
-SCHEDULER_KEYS = frozenset({"scheduler", "router", "local"})
+SCHEDULER_KEYS = frozenset({"scheduler", "router", "local", "gateway", "saturation"})
 OWN_POLICY = "schedule_policy"  # of a backend
 OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm"})  # settings that are not a scheduler's
 
@@ -60,12 +60,26 @@ def labels(experiments: Sequence[Experiment]) -> list[Label]:
     """
     names = [f"{e['workload']['name']} {e['scenario']} dp {e['dp']}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
-    named = [f"{place}\n{e['scheduler']}" for place, e in zip(places, experiments, strict=True)]
+    detectors = {e["saturation"] for e in experiments if "saturation" in e}
+    called = [scheduler_name(e, detector=len(detectors) > 1) for e in experiments]
+    named = [f"{place}\n{name}" for place, name in zip(places, called, strict=True)]
     schedulers = _told_apart(named, [scheduler_of(e) for e in experiments])
     return [
         Label(place, scheduler.removeprefix(f"{place}\n"))
         for place, scheduler in zip(places, schedulers, strict=True)
     ]
+
+
+def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
+    """What to call the scheduler of an experiment or a summary, behind a gateway or alone.
+
+    ``detector``: with what says when the gateway lets go, such as where there are several.
+    """
+    name = str(described["scheduler"])
+    if described.get("gateway") is None:
+        return name
+    by = f" by {described['saturation']}" if detector else ""
+    return f"{name} behind {described['gateway']}{by}"
 
 
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:

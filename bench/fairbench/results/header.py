@@ -43,6 +43,7 @@ def run_header(
         "timing_error_pct": timing_error_pct,
         **({"engine": spec.engine} if spec.engine else {}),
         "scheduler": spec.scheduler,
+        **({"gateway": spec.gateway, "saturation": spec.saturation} if spec.gateway else {}),
         "router": spec.router,
         "local": spec.local,
         "workload": spec.workload.name,

@@ -18,6 +18,7 @@ from fairbench.config import ExperimentSpec, to_toml
 from fairbench.errors import DataError, RunFailed, UsageError
 from fairbench.metrics.arrow import to_arrow
 from fairbench.results.directories import fresh_directory, made, renamed_to_fresh
+from fairbench.results.grid import scheduler_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +103,9 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 def run_name(spec: ExperimentSpec) -> str:
     """What a run's directory is called, but for the number of a repeat."""
     parts = [spec.tag] if spec.tag else []
-    parts += [spec.scheduler, spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
+    named = spec.model_dump(include={"scheduler", "gateway", "saturation"})
+    parts += [scheduler_name(named).replace(" ", "-")]
+    parts += [spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
     return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")[:MAX_RUN_NAME]
 
 

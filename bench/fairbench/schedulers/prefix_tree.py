@@ -81,6 +81,16 @@ class PrefixTree(Generic[N]):
         """``descend`` from the root: the longest stored prefix, at most ``limit`` tokens."""
         return self.descend(self.root, prompt, (0, 0), limit)
 
+    def common_tokens(self, prompt: Prompt, limit: int) -> int:
+        """The length of the match, at most ``limit``, without splitting the tree for it."""
+        node, (index, offset) = self.descend(self.root, prompt, (0, 0), limit, split=False)
+        if index == len(prompt):
+            return node.depth
+        child = node.children.get((prompt[index].key, offset))
+        if child is None:
+            return node.depth
+        return node.depth + _common(child.edge, prompt, index, offset, limit - node.depth)[0]
+
     def extend(self, node: N, prompt: Prompt, place: Place, depth: int) -> N:
         """Add the prompt from ``place`` to ``depth`` tokens as one new child of ``node``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from fairbench.core import Request
 from fairbench.schedulers.list_view import ListScan
@@ -39,6 +39,10 @@ class QueueView:
         return 0
 
     # The home's side.
+
+    def arrivals(self) -> Iterator[Request]:
+        """The requests, whatever order a scheduler sees them in."""
+        return iter(list(self._requests))
 
     def enter(self, request: Request) -> None:
         """Append an arrival or a retracted request."""

@@ -57,7 +57,8 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     """The cluster with one client's KV pool, behind each router that makes a difference."""
     engine = contract_of(spec.engine, spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
-    part = spec.model_copy(update={"local": LOCAL, "settings": settings})
+    own = {"local": LOCAL, "gateway": None, "saturation": None, "settings": settings}
+    part = spec.model_copy(update=own)
     return [
         part.model_copy(update={"router": router, "scheduler": f"{router}+{LOCAL}"})
         for router in (ROUTERS if spec.dp > 1 else ROUTERS[:1])

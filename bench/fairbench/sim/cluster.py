@@ -60,7 +60,7 @@ class Cluster:
         self.router = router
         self.workers = workers
         self.clients = clients
-        self.request_log = RequestLog(clients)
+        self.request_log = RequestLog(clients, routed=ingress is not None)
         self.program_log = Columns(PROGRAM_COLUMNS)
         self.running: dict[int, _Started] = {}
         self.arrivals_open = 0
@@ -157,9 +157,10 @@ class Cluster:
         if sequence.first_token_ps != NEVER:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
-        self.router.on_finish(request, sequence.worker, output, self.now_s)
+        if sequence.worker >= 0:  # no router knows of what was refused before it
+            self.router.on_finish(request, sequence.worker, output, self.now_s)
         if refused:
-            done(None, ProgramFailed(f"request {request.request_id} can never fit the pool"))
+            done(None, ProgramFailed(f"request {request.request_id} was refused"))
             return
         index = self.request_log.index[request.client]
         self.service[index] += request.input_tokens + 2 * sequence.produced

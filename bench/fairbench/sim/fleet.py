@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from fairbench.core import Request
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.engine.replica import Replica
 
@@ -23,3 +24,8 @@ class SimFleet:
         queued, running, cache = one.queued_count, one.running_count, one.cache
         tokens = cache.capacity - cache.free - cache.evictable
         return WorkerLoad(queued + running, tokens, queued, running)
+
+    def matched_tokens(self, request: Request) -> int:
+        """How much of its prompt is cached at the worker that has most of it now."""
+        limit = request.input_tokens - 1
+        return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)

@@ -11,8 +11,8 @@ from typing import Self
 from fairbench.core import PS_PER_S, Request
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
-from fairbench.schedulers.gateway.room import AlwaysRoom
+from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
+from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.sim.clock import DECIDE, Clock
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.sequence import REFUSED, Sequence
@@ -28,7 +28,7 @@ class Ingress:
     The queue hears of ends and arrivals in the order in which they come.
     """
 
-    def __init__(self, clock: Clock, workers: Many[Replica], queue: GatewayQueue) -> None:
+    def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
         self.queue = queue
         self._clock = clock
         self._workers = workers
@@ -56,7 +56,8 @@ class Ingress:
             return  # it was refused here
         self._sent.remove(sequence.request)
         produced = 0 if sequence.status == REFUSED else sequence.produced
-        self._news.append(partial(self.queue.finish, sequence.request, produced))
+        now_s = self._clock.now_ps / PS_PER_S
+        self._news.append(partial(self.queue.finish, sequence.request, produced, now_s))
         self._soon()
 
     def held(self) -> Iterator[Sequence]:
@@ -81,19 +82,27 @@ class Ingress:
         news, self._news = self._news, []
         for tell in news:
             tell()
-        self.queue.release(now_ps / PS_PER_S, self._send)
-        wake_s = self.queue.wake_s(now_ps / PS_PER_S)
+        now_s = now_ps / PS_PER_S
+        for request in self.queue.shed(now_s):
+            self._refuse(request)
+        self.queue.release(now_s, self._send)
+        wake_s = self.queue.wake_s(now_s)
         if wake_s is not None:
             self._ask_at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
 
     def _take_in(self, sequence: Sequence) -> None:
         if not self.queue.enter(sequence.request, self._clock.now_ps / PS_PER_S):
-            del self._held[sequence.request]
-            sequence.status = REFUSED
-            sequence.on_done(sequence)
+            self._refuse(sequence.request)
+
+    def _refuse(self, request: Request) -> None:
+        sequence = self._held.pop(request)
+        sequence.status = REFUSED
+        sequence.on_done(sequence)
 
     def _send(self, request: Request, worker: int) -> None:
         if not 0 <= worker < len(self._workers):
             raise RunFailed(f"there is no worker {worker}")
         self._sent.add(request)
-        self._workers[worker].submit(self._held.pop(request))
+        sequence = self._held.pop(request)
+        sequence.routed_ps = self._clock.now_ps
+        self._workers[worker].submit(sequence)

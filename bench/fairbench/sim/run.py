@@ -17,6 +17,7 @@ from fairbench.hardware.timing import slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
 from fairbench.results.run_result import RunResult
+from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.schedulers.setup import Setup
@@ -26,6 +27,7 @@ from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.fleet import SimFleet
+from fairbench.sim.ingress import Ingress
 from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
@@ -112,8 +114,10 @@ class Simulation:
         )
         make = worker_of or self.engine.worker
         workers: list[Replica] = [make(self._parts(index)) for index in range(spec.dp)]
-        self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
-        self.cluster = Cluster(self.clock, self.router, workers, clients)
+        fleet = SimFleet(workers)
+        self.router.prepare(replace(self.setup, fleet=fleet))
+        ingress = self._ingress(workers, fleet)
+        self.cluster = Cluster(self.clock, self.router, workers, clients, ingress)
         for number, plan in enumerate(plans):
             programs = program_stream(plan, seed=spec.seed, source=source)
             self.cluster.add_client(number, programs)
@@ -122,6 +126,21 @@ class Simulation:
     def logs(self) -> Logs:
         """What is written down, by the names of the tables."""
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
+
+    def _ingress(self, workers: list[Replica], fleet: SimFleet) -> Ingress | None:
+        """The gateway of the experiment, if it has one."""
+        spec = self.spec
+        if spec.gateway is None or spec.saturation is None:
+            return None
+        gateway = build_gateway(
+            spec.gateway,
+            spec.saturation,
+            spec.settings,
+            router=self.router,
+            setup=replace(self.setup, fleet=fleet),
+            matched=fleet.matched_tokens,
+        )
+        return Ingress(self.clock, workers, gateway)
 
     def _parts(self, index: int) -> WorkerParts:
         local = build_local(self.spec.local, self.spec.settings)

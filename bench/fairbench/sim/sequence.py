@@ -44,6 +44,7 @@ class Sequence:
         "request",
         "retracted_ps",
         "retractions",
+        "routed_ps",
         "status",
         "total",
         "worker",
@@ -61,7 +62,7 @@ class Sequence:
         self.on_done = on_done
         self.arrival_ps = arrival_ps
         self.admitted_ps = self.first_token_ps = self.finish_ps = NEVER
-        self.retracted_ps = self.readmitted_ps = NEVER
+        self.retracted_ps = self.readmitted_ps = self.routed_ps = NEVER
         self.prompt: Prompt = request.prompt
         self.total = request.input_tokens
         self.produced = 0

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def facts_of(simulation: Simulation) -> Facts:
     """What the metrics need to know beside the tables."""
     spec, cluster = simulation.spec, simulation.cluster
-    bound, reason = cluster_bound(simulation.router, cluster.workers[0].scheduler, spec.dp)
+    bound, reason = cluster_bound(
+        simulation.router, cluster.workers[0].scheduler, spec.dp, spec.gateway
+    )
     return run_facts(
         spec,
         simulation.plans,

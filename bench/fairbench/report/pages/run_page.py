@@ -26,6 +26,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.run_warnings import run_warnings
 from fairbench.report.table import basis, details_line, latency_kind, notes_of, results_of
+from fairbench.results.grid import scheduler_name
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary
@@ -62,7 +63,7 @@ def run_page(run: StoredRun) -> Page:
 def title(summary: Summary) -> str:
     """What was run, in a few words."""
     return (
-        f"{summary['scheduler']} on {summary['workload']}, scenario {summary['scenario']}, "
+        f"{scheduler_name(summary)} on {summary['workload']}, scenario {summary['scenario']}, "
         f"dp {summary['dp']}"
     )
 

@@ -1,15 +1,21 @@
-"""The queue before the cluster: any local scheduler orders it, any router empties it."""
+"""A queue before the cluster: any local scheduler orders it, any router empties it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Protocol, TypeAlias
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Router, Selection, WaitingView
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.gateway.room import Room
+from fairbench.schedulers.gateway.flow_view import FlowView
+from fairbench.schedulers.gateway.policy import FlowPolicy
+from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.queue_view import QueueView
+
+Send: TypeAlias = Callable[[Request, int], None]
+"""Sends a request to a worker."""
 
 
 class InOrder(FCFS):
@@ -23,37 +29,83 @@ class InOrder(FCFS):
             yield request
 
 
-class GatewayQueue:
-    """Holds requests until ``room`` and the router let them go, in the order of its scheduler.
+class HoldsRequests(Protocol):
+    """What a home does with a queue before its workers. Pure: whatever happens is told.
 
-    A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches: the whole
-    input is charged when a request goes, its outputs when it is over. Pure: the home calls
-    ``release`` whenever something has changed.
+    The home calls ``shed`` and then ``release`` whenever something has changed, and at ``wake_s``.
     """
 
-    def __init__(self, scheduler: LocalScheduler, router: Router, room: Room) -> None:
+    def enter(self, request: Request, now_s: float) -> bool:
+        """A request arrives; False if it is refused."""
+        ...
+
+    def shed(self, now_s: float) -> Collection[Request]:
+        """The requests that were held and are given up now: the home refuses them."""
+        ...
+
+    def release(self, now_s: float, send: Send) -> None:
+        """``send`` to its worker whatever may go now, one by one, so that the loads are true."""
+        ...
+
+    def wake_s(self, now_s: float) -> float | None:
+        """When it wants to be asked again although nothing has happened."""
+        ...
+
+    def finish(self, request: Request, output_tokens: int, now_s: float | None = None) -> None:
+        """A request that was sent is over, and has produced so many tokens.
+
+        ``now_s`` is for policies that count time; None is when the queue heard last.
+        """
+        ...
+
+    def withdraw(self, request: Request) -> None:
+        """A request that is held is wanted no more."""
+        ...
+
+
+class GatewayQueue:
+    """Holds requests until the ``detector`` and the router let them go, in its scheduler's order.
+
+    A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches unless the
+    ``view`` says: the whole input is charged when a request goes, its outputs when it is over.
+    It sheds nothing. One priority; ``bands`` has several.
+    """
+
+    def __init__(
+        self,
+        scheduler: LocalScheduler,
+        router: Router,
+        detector: Detector,
+        view: FlowView | None = None,
+    ) -> None:
         self.scheduler = scheduler
+        self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._router = router
-        self._room = room
-        self._view = QueueView()
+        self._detector = detector
+        self._view = QueueView() if view is None else view
+        self._heard_s = 0.0
 
     def __len__(self) -> int:
         return len(self._view)
 
     def __iter__(self) -> Iterator[Request]:
         """The requests that are held, in order of arrival."""
-        return iter(self._view.queue_order())
+        return self._view.arrivals()
 
     def enter(self, request: Request, now_s: float) -> bool:
-        """A request arrives; False if the scheduler does not take it in."""
+        self._heard_s = now_s
         if not self.scheduler.accepts(request, now_s):
             return False
         self.scheduler.on_arrival(request, self._view, now_s)
         self._view.enter(request)
         return True
 
-    def release(self, now_s: float, send: Callable[[Request, int], None]) -> None:
-        """``send`` to its worker whatever may go now, one by one, so that the loads are true."""
+    def shed(self, now_s: float) -> Collection[Request]:
+        return ()
+
+    def release(self, now_s: float, send: Send) -> None:
+        self._heard_s = now_s
+        detector = self._detector
 
         def try_send(request: Request) -> Tried:
             worker = self._router.route(request, now_s)
@@ -62,26 +114,30 @@ class GatewayQueue:
             self._view.leave(request)
             self.scheduler.on_admitted(request, request.input_tokens, recompute=False)
             send(request, worker)
-            return Tried.ADMITTED if self._room.has_room() else Tried.LAST
+            detector.on_sent(request, worker)
+            return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
 
-        if len(self._view) and self._room.has_room():
+        detector.look(now_s)
+        if len(self._view) and detector.has_room(now_s):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def wake_s(self, now_s: float) -> float | None:
-        """When the scheduler wants to be asked again although nothing has happened."""
-        if self.scheduler.work_conserving or not len(self._view):
-            return None
-        return self.scheduler.wake_s(self._view, now_s)
+        times_s = [self._detector.wake_s(now_s)]
+        if len(self._view) and not self.scheduler.work_conserving:
+            times_s.append(self.scheduler.wake_s(self._view, now_s))
+        return min((time_s for time_s in times_s if time_s is not None), default=None)
 
-    def finish(self, request: Request, output_tokens: int) -> None:
-        """A request that was sent is over, and has produced so many tokens."""
-        if output_tokens:
+    def finish(self, request: Request, output_tokens: int, now_s: float | None = None) -> None:
+        self._detector.on_finish(request)
+        if self._flows is not None:
+            at_s = self._heard_s if now_s is None else now_s
+            self._flows.on_answer(request, output_tokens, at_s)
+        elif output_tokens:
             self.scheduler.on_tokens(request.client, output_tokens)
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(request, output_tokens)
         self.scheduler.on_finish(request)
 
     def withdraw(self, request: Request) -> None:
-        """A request that is held is wanted no more."""
         self._view.leave(request)
         self.scheduler.on_finish(request)

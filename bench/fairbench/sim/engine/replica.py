@@ -31,6 +31,10 @@ class KVMemory(Protocol):
         """Cached, and in use by nobody."""
         ...
 
+    def common_tokens(self, prompt: Prompt, limit: int) -> int:
+        """How much of a prompt is cached, at most ``limit``. A look changes nothing."""
+        ...
+
 
 class Replica(Protocol):
     """One worker. ``submit`` requests; their ``on_done`` is called when they are over.

@@ -133,10 +133,14 @@ class ServiceLog(Columns):
 
 
 class RequestLog(Columns):
-    """One row per request, written when it is over (or the run is)."""
+    """One row per request, written when it is over (or the run is).
 
-    def __init__(self, clients: list[str]) -> None:
-        super().__init__(REQUEST_COLUMNS)
+    ``routed``: with when it went to its worker, which differs from its arrival behind a gateway.
+    """
+
+    def __init__(self, clients: list[str], *, routed: bool = False) -> None:
+        super().__init__((*REQUEST_COLUMNS, "routed_ps") if routed else REQUEST_COLUMNS)
+        self._routed = routed
         self.index = {client: number for number, client in enumerate(clients)}
 
     def record(self, s: Sequence) -> None:
@@ -146,6 +150,6 @@ class RequestLog(Columns):
             s.arrival_ps, s.admitted_ps, s.first_token_ps, s.finish_ps,
             s.retracted_ps, s.readmitted_ps,
             r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
-            s.retractions, s.recompute_tokens, s.status,
+            s.retractions, s.recompute_tokens, s.status, *((s.routed_ps,) if self._routed else ()),
         )  # fmt: skip
         self.extend(row)

@@ -6,9 +6,11 @@ import re
 
 from fairbench.errors import DataError
 from fairbench.schedulers.base import Router, Setup
+from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
-from fairbench.schedulers.gateway.room import AlwaysRoom, InFlightLimit
-from fairbench.schedulers.gateway.token_bucket import TokenBucket
+from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
+from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 
@@ -23,8 +25,11 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
     router: Router = build_router("round-robin", {}, 1)
     router.prepare(Setup(fleet=fleet))
     if match := _FIFO.fullmatch(policy):
-        room = InFlightLimit(int(match[1]), fleet) if match[1] else AlwaysRoom()
-        return GatewayQueue(InOrder(InOrder.Params()), router, room)
+        detector: Detector = AlwaysRoom()
+        if match[1]:
+            detector = Concurrency(Concurrency.Params(requests=int(match[1])))
+            detector.prepare(Setup(fleet=fleet))
+        return GatewayQueue(InOrder(InOrder.Params()), router, detector)
     if match := _BUCKET.fullmatch(policy):
         params = TokenBucket.Params(float(match[1]), float(match[2]))
         return GatewayQueue(TokenBucket(params), router, AlwaysRoom())

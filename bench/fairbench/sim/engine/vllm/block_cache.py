@@ -135,6 +135,10 @@ class BlockCache:
         """``descend`` from the root."""
         return self.tree.descend(self.root, prompt, (0, 0), limit)
 
+    def common_tokens(self, prompt: Prompt, limit: int) -> int:
+        """How much of a prompt is cached in whole blocks, at most ``limit`` tokens."""
+        return self.match(prompt, limit)[0].depth
+
     def touch(self, node: BlockNode) -> None:
         """Nothing: in vLLM a look does not count as use."""
 

@@ -12,7 +12,7 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class TokenBucket(LocalScheduler):
-    """Each client has ``burst`` tokens at most, and gets ``rate_per_min`` of them a minute.
+    """A token a request: ``rate_per_min`` for each client, ``burst`` at most. Refuses.
 
     A request takes one, or is refused. The rest goes in order of arrival. InferGrid's gateway does
     so (coconut-labs/infergrid @a8d3ea8).

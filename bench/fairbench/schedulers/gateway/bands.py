@@ -1,0 +1,132 @@
+"""The gateway: bands of priority before the cluster, what they hold at most, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from fairbench.core import Request
+from fairbench.schedulers.gateway.queue import GatewayQueue, Send
+
+
+@dataclass(frozen=True)
+class GatewayParams:
+    """What holds whatever the policy is. Limits of 0 are none.
+
+    ``order`` is that of the requests of a flow. ``ttl_s``: a request that was held so long is
+    refused. ``band_requests`` are held in each band at most, ``max_requests`` in all: an arrival
+    that finds all full takes the place of the latest request of the lowest band below its own, if
+    there is one. ``priority`` of clients by name, larger first, in place of what their requests
+    say: a band goes only if nothing in a higher one can.
+    """
+
+    order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
+    ttl_s: Annotated[float, Ge(0)] = 0.0
+    band_requests: Annotated[int, Ge(0)] = 0
+    max_requests: Annotated[int, Ge(0)] = 0
+    priority: dict[str, int] = field(default_factory=dict)
+
+
+class Gateway:
+    """Strict priority between bands, a queue of its own in each; sheds what is too much or too old.
+
+    As in llm-d's flow control (llm-d-router @7c6ba75), by numbers of requests only. ``make_queue``
+    makes the queue of a band; all share one detector and one router.
+    """
+
+    def __init__(self, make_queue: Callable[[], GatewayQueue], params: GatewayParams) -> None:
+        self.params = params
+        self._make_queue = make_queue
+        self._bands: dict[int, GatewayQueue] = {}  # the highest first
+        self._band_of: dict[Request, int] = {}  # of what is held or under way
+        self._held: dict[Request, None] = {}
+        self._ends: list[tuple[float, int, Request]] = []  # a heap: when requests are too old
+        self._numbers = count()
+        self._displaced: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Request]:
+        """The requests that are held, in order of arrival."""
+        return iter(list(self._held))
+
+    @property
+    def balances(self) -> Mapping[int, Mapping[str, float]]:
+        """What each band's policy holds for or against each client."""
+        return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
+
+    def enter(self, request: Request, now_s: float) -> bool:
+        priority = self.params.priority.get(request.client, request.priority)
+        queue = self._band(priority)
+        if 0 < self.params.band_requests <= len(queue):
+            return False
+        victim = None
+        if 0 < self.params.max_requests <= len(self._held):
+            victim = self._lowest_below(priority)
+            if victim is None:
+                return False
+        if not queue.enter(request, now_s):
+            return False
+        if victim is not None:
+            self.withdraw(victim)
+            self._displaced.append(victim)
+        self._held[request] = None
+        self._band_of[request] = priority
+        if self.params.ttl_s:
+            heappush(self._ends, (now_s + self.params.ttl_s, next(self._numbers), request))
+        return True
+
+    def shed(self, now_s: float) -> Collection[Request]:
+        gone, self._displaced = self._displaced, []
+        self._forget_gone()
+        while self._ends and self._ends[0][0] <= now_s:
+            request = self._ends[0][2]
+            self.withdraw(request)
+            gone.append(request)
+            self._forget_gone()
+        return gone
+
+    def release(self, now_s: float, send: Send) -> None:
+        def sent(request: Request, worker: int) -> None:
+            del self._held[request]
+            send(request, worker)
+
+        for queue in self._bands.values():
+            queue.release(now_s, sent)
+
+    def wake_s(self, now_s: float) -> float | None:
+        self._forget_gone()
+        times_s = [queue.wake_s(now_s) for queue in self._bands.values()]
+        if self._ends:
+            times_s.append(self._ends[0][0])
+        return min((time_s for time_s in times_s if time_s is not None), default=None)
+
+    def finish(self, request: Request, output_tokens: int, now_s: float | None = None) -> None:
+        self._bands[self._band_of.pop(request)].finish(request, output_tokens, now_s)
+
+    def withdraw(self, request: Request) -> None:
+        del self._held[request]
+        self._bands[self._band_of.pop(request)].withdraw(request)
+
+    def _band(self, priority: int) -> GatewayQueue:
+        if priority not in self._bands:
+            self._bands[priority] = self._make_queue()
+            self._bands = dict(sorted(self._bands.items(), reverse=True))
+        return self._bands[priority]
+
+    def _lowest_below(self, priority: int) -> Request | None:
+        """The request that makes room for one of this priority: the latest of the lowest band."""
+        held = [band for band, queue in self._bands.items() if len(queue)]
+        lowest = min(held, default=priority)
+        return list(self._bands[lowest])[-1] if lowest < priority else None
+
+    def _forget_gone(self) -> None:
+        """Drop the ends of requests that are no longer held from the top of the heap."""
+        while self._ends and self._ends[0][2] not in self._held:
+            heappop(self._ends)

@@ -1,0 +1,54 @@
+"""A gateway, built from the names of its parts and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from fairbench.errors import unknown_name
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.gateway.bands import Gateway, GatewayParams
+from fairbench.schedulers.gateway.flow_view import FlowView
+from fairbench.schedulers.gateway.ordering.order import Matched
+from fairbench.schedulers.gateway.queue import GatewayQueue
+from fairbench.schedulers.gateway.registry import (
+    GATEWAY,
+    detector_class,
+    order_class,
+    policy_class,
+)
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.setup import Setup
+
+
+def build_gateway(
+    policy: str,
+    saturation: str,
+    settings: Mapping[str, Any],
+    *,
+    router: Router,
+    setup: Setup,
+    matched: Matched = lambda request: 0,
+) -> Gateway:
+    """A gateway before ``router``. ``settings`` are by ``NAME.PARAM``; ``setup.fleet`` is needed.
+
+    ``matched`` says how much of a request's prompt is cached at some worker; without it nothing is
+    known of caches. Raises UsageError for an unknown name or a setting that is not allowed.
+    """
+    kind: Any = policy_class(policy)
+    params = make_params(GATEWAY, GatewayParams, settings)
+    for name in params.priority:
+        if setup.clients and name not in setup.clients:
+            raise unknown_name("client in gateway.priority", name, setup.clients)
+    order = order_class(params.order)(params.ttl_s or inf, matched)
+    detecting: Any = detector_class(saturation)
+    detector = detecting(make_params(saturation, detecting.Params, settings))
+    detector.prepare(setup)
+
+    def queue() -> GatewayQueue:
+        scheduler = kind(make_params(policy, kind.Params, settings))
+        scheduler.prepare(setup)
+        return GatewayQueue(scheduler, router, detector, FlowView(order))
+
+    return Gateway(queue, params)

@@ -1,0 +1,19 @@
+"""Earliest deadline first: llm-d's edf-ordering-policy (llm-d-router @7c6ba75)."""
+
+from __future__ import annotations
+
+from math import inf
+
+from fairbench.core import Request
+from fairbench.schedulers.gateway.ordering.order import Order
+
+
+class EarliestDeadline(Order):
+    """By the request's own deadline, else its arrival plus the TTL; without either, last."""
+
+    name = "edf"
+
+    def rank(self, request: Request) -> float:
+        if request.deadline_s is not None:
+            return request.deadline_s
+        return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf

@@ -1,0 +1,27 @@
+"""The longest cached prefix first, at whatever worker it is: a request that costs least now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from fairbench.core import Request
+from fairbench.schedulers.gateway.ordering.order import Order
+
+LOOKAHEAD = 64  # requests of a flow: matching is dear, and the queue may be long
+
+
+class LongestPrefix(Order):
+    """By the longest match at some worker, among the first 64 requests of a flow.
+
+    A request that matches little may be passed over as long as others keep coming: nothing here
+    bounds its wait.
+    """
+
+    name = "longest-prefix"
+
+    def rank(self, request: Request) -> float:
+        return -self.matched(request)
+
+    def first(self, flow: Iterable[Request]) -> Request:
+        return super().first(islice(flow, LOOKAHEAD))

@@ -1,0 +1,37 @@
+"""What an order of a flow must do: rank its requests."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+from fairbench.core import Request
+
+Matched = Callable[[Request], int]
+"""How many tokens of a request's prompt are cached at some worker now."""
+
+
+class Order(ABC):
+    """Ranks requests, the lowest first; those of equal rank go in order of arrival.
+
+    ``ttl_s`` is how long the queue holds a request at most, infinite if for ever.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, ttl_s: float, matched: Matched) -> None:
+        self.ttl_s = ttl_s
+        self.matched = matched
+
+    @abstractmethod
+    def rank(self, request: Request) -> float:
+        """Where it stands now."""
+
+    def first(self, flow: Iterable[Request]) -> Request:
+        """Of a flow in order of arrival, which is not empty, the request that goes first."""
+        return min(flow, key=self.rank)
+
+    def in_order(self, requests: Iterable[Request]) -> Sequence[Request]:
+        """Requests in order of arrival, as they would go if they were one flow."""
+        return sorted(requests, key=self.rank)

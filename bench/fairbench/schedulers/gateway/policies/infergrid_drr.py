@@ -1,0 +1,45 @@
+"""InferGrid's rule of the name deficit round robin, as measured by its authors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.policy import FlowPolicy
+
+
+class InfergridDRR(FlowPolicy):
+    """First who had the fewest requests here and under way when the request arrived.
+
+    What coconut-labs/infergrid calls DRR (@a8d3ea8, tenant/manager.py, priority_score): no quantum
+    and no deficit, a count of requests that is frozen at arrival; ties in order of arrival. A
+    request of a client with k others waits behind every later one of a client with fewer, so a
+    stream of newcomers starves whoever has many.
+    """
+
+    name = "infergrid-drr"
+
+    @dataclass(frozen=True)
+    class Params:
+        """None."""
+
+    def __init__(self, params: Params) -> None:
+        self._present: Counter[str] = Counter()  # held here or under way
+        self._score: dict[Request, int] = {}
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._present[request.client] += 1
+        self._score[request] = self._present[request.client]
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        def rank(client: str) -> tuple[int, float, int]:
+            request = view.oldest(client)
+            return self._score[request], request.arrival_s, request.request_id
+
+        return min(view.clients(), key=rank)
+
+    def on_finish(self, request: Request) -> None:
+        self._present[request.client] -= 1
+        del self._score[request]

@@ -1,0 +1,78 @@
+"""kthena's fairness queue: who has used least in a sliding window goes first."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.policy import FlowPolicy
+
+
+class Kthena(FlowPolicy):
+    """Fewest tokens in a sliding window first, as counted when the request arrived.
+
+    The priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore): usage counts
+    when an answer is over, and a request keeps the priority that it arrived with. So a client with
+    an empty window overtakes everything of the others for as long as none of its answers is over: a
+    burst of a newcomer goes as a whole, and a stream of newcomers starves whoever has used
+    something. Its queue lets go 100 requests a second unless it is told how many may be under way;
+    here that is the detector's to say. Its window counts by whole seconds, here it is exact.
+    """
+
+    name = "kthena"
+
+    @dataclass(frozen=True)
+    class Params:
+        """Weights of a token, and of an answered request as such; the window in seconds.
+
+        ``refreshed``: what counts is the usage now (kthena refreshes only the head of its queue,
+        and only if told to), not that at arrival.
+        """
+
+        input_weight: Annotated[float, Ge(0)] = 1.0
+        output_weight: Annotated[float, Ge(0)] = 2.0
+        request_weight: Annotated[float, Ge(0)] = 0.0
+        window_s: Annotated[float, Gt(0)] = 300.0
+        refreshed: bool = False
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._answers: dict[str, deque[tuple[float, float]]] = {}  # when, and what it counts
+        self._usage: dict[str, float] = {}
+        self._priority: dict[Request, float] = {}
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._priority[request] = self.usage(request.client, now_s)
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        def rank(client: str) -> tuple[float, float, int]:
+            request = view.oldest(client)
+            used = self.usage(client, now_s) if self.params.refreshed else self._priority[request]
+            return used, request.arrival_s, request.request_id
+
+        return min(view.clients(), key=rank)
+
+    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
+        params = self.params
+        tokens = params.input_weight * request.input_tokens + params.output_weight * output_tokens
+        counted = tokens + params.request_weight
+        self._answers.setdefault(request.client, deque()).append((now_s, counted))
+        self._usage[request.client] = self._usage.get(request.client, 0.0) + counted
+
+    def on_finish(self, request: Request) -> None:
+        self._priority.pop(request, None)
+
+    def usage(self, client: str, now_s: float) -> float:
+        """What the client's answers in the window count."""
+        answers = self._answers.get(client, deque())
+        while answers and answers[0][0] < now_s - self.params.window_s:
+            self._usage[client] -= answers.popleft()[1]
+        return self._usage[client] if answers else 0.0
+
+    def balances(self) -> dict[str, float]:
+        return dict(self._usage)

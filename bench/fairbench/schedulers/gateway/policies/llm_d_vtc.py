@@ -1,0 +1,67 @@
+"""llm-d's virtual token counter, which guesses outputs and never looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
+from fairbench.schedulers.gateway.price import PriceParams
+
+
+class LlmdVTC(FlowPolicy):
+    """The lowest counter first; each request is charged as if it had 128 output tokens.
+
+    As proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182): every output counts
+    as 128 tokens, and that is never put right, so a client of long outputs pays for a part of them.
+    A client without a counter starts at the lowest of those that wait; one that has gone idle
+    keeps its counter, which is not lifted when it comes back, until its flow is forgotten. So a
+    client may save up for as long as that, and nothing bounds how far it is then ahead. Of a fixed
+    set of clients nobody starves; newcomers that follow each other without a gap can starve one.
+    """
+
+    name = "llm-d-vtc"
+
+    @dataclass(frozen=True)
+    class Params(PriceParams):
+        """As ``PriceParams``. ``forget_s``: idle flows lose their counter (llm-d: 5 minutes)."""
+
+        output_weight: Annotated[float, Gt(0)] = 3.0
+        corrected: bool = False
+        forget_s: Annotated[float, Gt(0)] = 300.0
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.counters: dict[str, float] = {}
+        self._active_s: dict[str, float] = {}  # when it last had something here
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        waiting = view.clients()
+        for client, active_s in list(self._active_s.items()):
+            if client not in waiting and now_s - active_s > self.params.forget_s:
+                del self._active_s[client], self.counters[client]
+        if request.client not in self.counters:
+            lowest = min((self.counters[one] for one in waiting), default=0.0)
+            self.counters[request.client] = lowest
+        self._active_s[request.client] = now_s
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        waiting = view.clients()
+        for client in waiting:
+            self._active_s[client] = now_s
+        return min(waiting, key=lambda one: (self.counters[one], *earliest(view, one)))
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self.counters[request.client] += self.params.of(request)
+
+    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
+        if request.client in self.counters:
+            self.counters[request.client] += self.params.correction(output_tokens)
+
+    def balances(self) -> Mapping[str, float]:
+        return self.counters

@@ -1,0 +1,76 @@
+"""llm-d's program-aware policy: least attained service, with something for who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
+
+
+class ProgramAware(FlowPolicy):
+    """Little service attained scores most, a long wait of the next request the rest.
+
+    llm-d's program-aware-fairness with its ``las`` strategy (llm-d-router @06aa34b); what it calls
+    a program is a fairness id, a client here. Attained service is input + 2 x output, counted when
+    an answer is over and halved every ``half_life_s``: until then whatever a client has under way
+    is free. Both parts are scaled between the least and the most of those that wait, so the client
+    of least service wins unless it has the youngest request by far, and with the weights as
+    shipped one with the most service and the longest wait never beats one with neither: a stream
+    of newcomers can starve it.
+    """
+
+    name = "program-aware"
+
+    @dataclass(frozen=True)
+    class Params:
+        """Weights of attained service and of the wait of the next request, and the decay.
+
+        ``half_life_s`` 0 is no decay. Its eviction of programs idle for an hour is left out: by
+        then their service has decayed to nothing.
+        """
+
+        service_weight: Annotated[float, Ge(0)] = 0.8
+        wait_weight: Annotated[float, Ge(0)] = 0.2
+        half_life_s: Annotated[float, Ge(0)] = 60.0
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._attained: dict[str, tuple[float, float]] = {}  # service, and as of when
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        waiting = list(view.clients())
+        service = scaled([self.attained(client, now_s) for client in waiting])
+        waits_ms = [int(1_000 * (now_s - earliest(view, client)[0])) for client in waiting]
+        params = self.params
+        scores = [
+            params.service_weight * (1 - attained) + params.wait_weight * wait
+            for attained, wait in zip(service, scaled(waits_ms), strict=True)
+        ]
+        best = max(scores)
+        tied = [one for one, score in zip(waiting, scores, strict=True) if score == best]
+        return min(tied, key=lambda client: earliest(view, client))
+
+    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
+        attained = self.attained(request.client, now_s) + request.input_tokens + 2 * output_tokens
+        self._attained[request.client] = (attained, now_s)
+
+    def attained(self, client: str, now_s: float) -> float:
+        """The client's service, decayed until now."""
+        service, as_of_s = self._attained.get(client, (0.0, now_s))
+        half_life_s = self.params.half_life_s
+        return service * 2 ** (-(now_s - as_of_s) / half_life_s) if half_life_s else service
+
+    def balances(self) -> Mapping[str, float]:
+        return {client: service for client, (service, _) in self._attained.items()}
+
+
+def scaled(values: list[float] | list[int]) -> list[float]:
+    """Each between the least, 0, and the most, 1; all 0 if they are the same."""
+    least, span = min(values), max(values) - min(values)
+    return [(value - least) / span if span else 0.0 for value in values]

@@ -1,0 +1,34 @@
+"""Round robin over flows: one request a turn, whatever its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.policy import FlowPolicy
+
+
+class RoundRobinFlows(FlowPolicy):
+    """The waiting clients in order of their names, each in its turn.
+
+    llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests
+    of a waiting client each other client gets one at most. Tokens are not counted, so who sends
+    larger requests gets more.
+    """
+
+    name = "round-robin"
+
+    @dataclass(frozen=True)
+    class Params:
+        """None."""
+
+    def __init__(self, params: Params) -> None:
+        self._last = ""  # who went last
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        waiting = view.clients()
+        return min((one for one in waiting if one > self._last), default=min(waiting))
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._last = request.client

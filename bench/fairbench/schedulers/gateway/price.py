@@ -1,0 +1,35 @@
+"""The price of a request at a gateway, which must be paid before anybody knows its output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Request
+
+
+@dataclass(frozen=True)
+class PriceParams:
+    """``input_weight`` a prompt token and ``output_weight`` an output token.
+
+    ``assumed_output_tokens`` are charged when a request goes; with ``corrected`` the difference to
+    what it produced is charged, or given back, when it is over.
+    """
+
+    input_weight: Annotated[float, Gt(0)] = 1.0
+    output_weight: Annotated[float, Ge(0)] = 2.0
+    assumed_output_tokens: Annotated[int, Ge(0)] = 128
+    corrected: bool = True
+
+    def of(self, request: Request) -> float:
+        """What is charged when it goes."""
+        outputs = self.output_weight * self.assumed_output_tokens
+        return self.input_weight * request.input_tokens + outputs
+
+    def correction(self, output_tokens: int) -> float:
+        """What is charged on top when it is over; negative if it was charged too much."""
+        if not self.corrected:
+            return 0.0
+        return self.output_weight * (output_tokens - self.assumed_output_tokens)

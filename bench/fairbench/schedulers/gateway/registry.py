@@ -1,0 +1,89 @@
+"""Gateways by name: policies, detectors and orders. To add one: write its file, add its line here.
+
+Any local scheduler is a policy too, under its own name, the user's own included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from fairbench.errors import unknown_name
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.gateway.bands import GatewayParams
+from fairbench.schedulers.gateway.ordering.order import Order
+from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.registry import local_class, locals_by_name
+
+NO_GATEWAY = "none"
+DEFAULT_DETECTOR = "utilization"  # llm-d's
+GATEWAY = "gateway"  # the part whose parameters hold for every policy
+
+_POLICIES = "fairbench.schedulers.gateway.policies"
+POLICIES = {
+    "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
+    "round-robin": f"{_POLICIES}.round_robin:RoundRobinFlows",
+    "llm-d-vtc": f"{_POLICIES}.llm_d_vtc:LlmdVTC",
+    "program-aware": f"{_POLICIES}.program_aware:ProgramAware",
+    "kthena": f"{_POLICIES}.kthena:Kthena",
+    "drr": f"{_POLICIES}.drr:DRR",
+    "wfq": f"{_POLICIES}.wfq:WFQ",
+    "infergrid-drr": f"{_POLICIES}.infergrid_drr:InfergridDRR",
+    "token-bucket": f"{_POLICIES}.token_bucket:TokenBucket",
+}
+
+_SATURATION = "fairbench.schedulers.gateway.saturation"
+DETECTORS = {
+    "utilization": f"{_SATURATION}.utilization:Utilization",
+    "concurrency": f"{_SATURATION}.concurrency:Concurrency",
+    "none": f"{_SATURATION}.none:AlwaysRoom",
+}
+
+_ORDERING = "fairbench.schedulers.gateway.ordering"
+ORDERS = {
+    "fcfs": f"{_ORDERING}.fcfs:Arrival",
+    "edf": f"{_ORDERING}.edf:EarliestDeadline",
+    "longest-prefix": f"{_ORDERING}.longest_prefix:LongestPrefix",
+}
+
+
+def policy_names() -> list[str]:
+    """Those for a gateway above all, then every other local scheduler."""
+    return [*POLICIES, *(name for name in locals_by_name() if name not in POLICIES)]
+
+
+def policy_class(name: str) -> type[LocalScheduler]:
+    """The class of a policy. Raises UsageError if there is none of this name."""
+    if name not in POLICIES and name not in locals_by_name():
+        raise unknown_name("gateway", name, [*policy_names(), NO_GATEWAY])
+    if name not in POLICIES:
+        return local_class(name)
+    found: type[LocalScheduler] = _load(POLICIES[name])
+    return found
+
+
+def detector_class(name: str) -> type[Detector]:
+    """The class of a saturation detector. Raises UsageError if there is none of this name."""
+    if name not in DETECTORS:
+        raise unknown_name("saturation", name, DETECTORS)
+    found: type[Detector] = _load(DETECTORS[name])
+    return found
+
+
+def order_class(name: str) -> type[Order]:
+    """The class of an order. Precondition: ``GatewayParams`` allows it."""
+    found: type[Order] = _load(ORDERS[name])
+    return found
+
+
+def gateway_params() -> Mapping[str, type]:
+    """The ``Params`` of what only a gateway has, by name: policies, detectors, the gateway."""
+    found: dict[str, type] = {GATEWAY: GatewayParams}
+    found |= {name: policy_class(name).Params for name in POLICIES}
+    return found | {name: detector_class(name).Params for name in DETECTORS}
+
+
+def _load(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,65 @@
+"""Concurrency: what the gateway has sent and not heard the end of, against a capacity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.gateway.saturation.detector import Detector
+
+
+class _Load(NamedTuple):
+    requests: int
+    tokens: int
+
+
+class Concurrency(Detector):
+    """Lets go while the requests, or prompt tokens, under way are below a capacity.
+
+    llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and ``tokens`` are totals of
+    the pool over its total capacity, ``larger`` (its ``hybrid``) is the mean over the workers of
+    the larger ratio. It counts by itself, so it is never late. Two things are simpler here: a
+    prompt is counted whole and until its request is over (there, without what is cached, until the
+    first token), and no worker is filtered out, the router sees them all.
+    """
+
+    name = "concurrency"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``requests`` and ``tokens`` are the capacity of one worker, ``by`` what counts."""
+
+        requests: Annotated[int, Gt(0)] = 100
+        tokens: Annotated[int, Gt(0)] = 1_000_000
+        by: Literal["requests", "tokens", "larger"] = "requests"
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._under_way: dict[Request, int] = {}  # where it is
+        self._loads: dict[int, _Load] = {}
+
+    def has_room(self, now_s: float) -> bool:
+        workers = self.fleet.workers()
+        loads = [self._loads.get(worker, _Load(0, 0)) for worker in workers]
+        by_requests = [load.requests / self.params.requests for load in loads]
+        by_tokens = [load.tokens / self.params.tokens for load in loads]
+        scores = {
+            "requests": by_requests,
+            "tokens": by_tokens,
+            "larger": list(map(max, by_requests, by_tokens)),
+        }[self.params.by]
+        return sum(scores) < len(workers)
+
+    def on_sent(self, request: Request, worker: int) -> None:
+        self._under_way[request] = worker
+        self._add(worker, 1, request.input_tokens)
+
+    def on_finish(self, request: Request) -> None:
+        self._add(self._under_way.pop(request), -1, -request.input_tokens)
+
+    def _add(self, worker: int, requests: int, tokens: int) -> None:
+        load = self._loads.get(worker, _Load(0, 0))
+        self._loads[worker] = _Load(load.requests + requests, load.tokens + tokens)

@@ -1,0 +1,81 @@
+"""Utilization: how full the workers were when they were last asked, which is some time ago."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import floor
+from typing import Annotated
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.views import WorkerLoad
+
+
+class Utilization(Detector):
+    """Lets go while the workers have room, as they were when last polled.
+
+    llm-d's utilization-detector, its default (llm-d-router @96391d1): lets go while the workers'
+    mean score is below 1. A score is the larger of the waiting requests over ``waiting`` and the KV
+    usage over ``kv_usage``, and 1 if the numbers are older than ``stale_s``. What comes between two
+    polls all goes or all waits: a herd. ``credit`` counts what was sent since the poll as waiting,
+    which llm-d has as an option. Its filter of full endpoints is not here: the router sees all
+    workers.
+    """
+
+    name = "utilization"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``waiting`` requests and ``kv_usage`` (a share of the pool) are what is full.
+
+        ``poll_s`` is the time between two polls of all workers (llm-d's default: 50 ms).
+        """
+
+        waiting: Annotated[float, Gt(0)] = 5.0
+        kv_usage: Annotated[float, Gt(0)] = 0.8
+        poll_s: Annotated[float, Gt(0)] = 0.05
+        stale_s: Annotated[float, Gt(0)] = 0.2
+        credit: bool = False
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._polled_s = 0.0
+        self._next_s: float | None = None  # None: not polled yet
+        self._loads: dict[int, WorkerLoad] = {}
+        self._sent: Counter[int] = Counter()  # since then
+
+    def look(self, now_s: float) -> None:
+        if self._next_s is not None and now_s < self._next_s:
+            return
+        poll_s = self.params.poll_s
+        self._loads = {worker: self.fleet.load(worker) for worker in self.fleet.workers()}
+        self._sent.clear()
+        self._polled_s = now_s
+        turn = floor(now_s / poll_s) + 1
+        self._next_s = turn * poll_s if turn * poll_s > now_s else (turn + 1) * poll_s
+
+    def has_room(self, now_s: float) -> bool:
+        workers = self.fleet.workers()
+        stale = now_s - self._polled_s > self.params.stale_s
+        scores = [1.0 if stale else self._score(worker) for worker in workers]
+        return sum(scores) < len(workers)
+
+    def _score(self, worker: int) -> float:
+        load = self._loads.get(worker)
+        if load is None or load.queued is None:
+            return 1.0  # nobody knows: as full
+        waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
+        pool_tokens = self.setup.pool_tokens
+        used = load.tokens / pool_tokens if pool_tokens else 0.0
+        return max(waiting / self.params.waiting, used / self.params.kv_usage)
+
+    def wake_s(self, now_s: float) -> float | None:
+        """The next poll; none while it would find again that nothing is under way."""
+        busy = any(load.in_flight for load in self._loads.values())
+        return self._next_s if busy or self._sent else None
+
+    def on_sent(self, request: Request, worker: int) -> None:
+        self._sent[worker] += 1

@@ -1,0 +1,102 @@
+"""A gateway with its clients and workers as lists: nothing takes time unless a test says so."""
+
+from itertools import count
+
+from fairbench.core import Request, Segment
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import WorkerLoad
+
+
+class Emptiest(Router):
+    """The worker with the fewest requests under way, the first of equals."""
+
+    name = "emptiest"
+
+    def route(self, request, now_s):
+        return min(self.setup.fleet.workers(), key=lambda w: self.setup.fleet.load(w).in_flight)
+
+
+class Desk:
+    """Arrivals and answers by hand. ``sent`` are requests in the order in which they went."""
+
+    def __init__(
+        self, policy, saturation="concurrency", *, workers=1, weights=(), matched=None, **settings
+    ):
+        self.now_s = 0.0
+        self.at = {}  # request under way -> worker
+        self.sent, self.refused, self.shed = [], [], []
+        self.queued = {}  # worker -> how many of its requests wait, as it says
+        self._workers = workers
+        self._numbers = count()
+        setup = Setup(weights=dict(weights), pool_tokens=1000, fleet=self)
+        router = Emptiest()
+        router.prepare(setup)
+        given = dict(_setting(key, value) for key, value in settings.items())
+        known = {} if matched is None else {"matched": matched}
+        self.gateway = build_gateway(policy, saturation, given, router=router, setup=setup, **known)
+
+    # The fleet.
+
+    def workers(self):
+        return range(self._workers)
+
+    def load(self, worker):
+        mine = [request for request, at in self.at.items() if at == worker]
+        tokens = sum(request.input_tokens for request in mine)
+        queued = self.queued.get(worker, 0)
+        return WorkerLoad(len(mine), tokens, queued, max(0, len(mine) - queued))
+
+    # What happens.
+
+    def request(self, client, tokens=10, *, priority=0, deadline_s=None, key=None):
+        number = next(self._numbers)
+        prompt = (Segment(key or f"p{number}", tokens),)
+        return Request(
+            number, client, number, 0, prompt, tokens, 100, self.now_s, deadline_s, priority
+        )
+
+    def arrive(self, client, tokens=10, *, go=True, **kwargs):
+        request = self.request(client, tokens, **kwargs)
+        if not self.gateway.enter(request, self.now_s):
+            self.refused.append(request)
+        if go:
+            self.go()
+        return request
+
+    def go(self):
+        self.shed += self.gateway.shed(self.now_s)
+        self.gateway.release(self.now_s, self._send)
+
+    def _send(self, request, worker):
+        self.at[request] = worker
+        self.sent.append(request)
+
+    def answer(self, request=None, output_tokens=1, *, go=True):
+        """The answer of a request, or of the one that has been under way longest."""
+        request = request or next(iter(self.at))
+        del self.at[request]
+        self.gateway.finish(request, output_tokens, self.now_s)
+        if go:
+            self.go()
+
+    def serve(self, times, output_tokens=1):
+        """One after the other is answered; the clients whose requests went meanwhile."""
+        before = len(self.sent)
+        for _ in range(times):
+            self.answer(output_tokens=output_tokens)
+        return [request.client for request in self.sent[before:]]
+
+
+def _setting(key, value):
+    """``llm_d_vtc__forget_s`` is ``llm-d-vtc.forget_s``."""
+    owner, _, param = key.partition("__")
+    return f"{owner.replace('_', '-')}.{param}", value
+
+
+def one_at_a_time(policy, **settings):
+    """A desk that has just sent one request of ``warm``: whatever comes next is held."""
+    desk = Desk(policy, concurrency__requests=1, **settings)
+    desk.arrive("warm", 1)
+    return desk

@@ -1,0 +1,256 @@
+"""Which flow goes next, by hand: each policy's own numbers, and the bounds that two have."""
+
+import pytest
+from gateway_helpers import Desk, one_at_a_time
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.errors import UsageError
+from fairbench.schedulers.gateway.policies.program_aware import scaled
+
+TOKENS = st.lists(st.integers(1, 500), min_size=1, max_size=25)
+
+
+def order_of(desk, times):
+    return "".join(client[0] for client in desk.serve(times))
+
+
+def test_round_robin_goes_by_names_one_request_a_turn_whatever_its_size():
+    desk = one_at_a_time("round-robin")
+    for client, tokens in (("c", 1), ("a", 900), ("a", 900), ("b", 5), ("b", 5), ("b", 5)):
+        desk.arrive(client, tokens)
+    assert order_of(desk, 6) == "abcabb"
+
+
+def test_llm_d_vtc_charges_128_outputs_and_never_looks_again():
+    desk = one_at_a_time("llm-d-vtc")
+    for _ in range(3):
+        desk.arrive("long", 100)
+        desk.arrive("short", 100)
+    desk.serve(6, output_tokens=1_000)
+    counters = desk.gateway.balances[0]
+    # The first to come starts at 0 where nobody waits: 3 x (100 + 3 x 128) each.
+    assert (counters["long"], counters["short"]) == (1452, 1452)
+
+
+def test_llm_d_vtc_corrected_charges_what_was_produced():
+    desk = one_at_a_time("llm-d-vtc", llm_d_vtc__corrected=True)
+    desk.arrive("a", 100)
+    desk.serve(2, output_tokens=1_000)
+    assert desk.gateway.balances[0]["a"] == 100 + 3 * 1_000
+
+
+def test_llm_d_vtc_starts_newcomers_at_the_lowest_that_waits_and_forgets_the_idle():
+    desk = one_at_a_time("llm-d-vtc", llm_d_vtc__forget_s=300)
+    desk.arrive("a", 16)
+    desk.arrive("a", 16)
+    desk.answer()  # a: 400, one still waits
+    desk.arrive("b", 16)
+    counters = desk.gateway.balances[0]
+    assert (counters["a"], counters["b"]) == (400, 400)
+    desk.serve(2)
+    desk.now_s = 299
+    desk.arrive("c", 16)
+    assert {"a", "b"} <= set(counters)
+    desk.now_s = 301
+    desk.arrive("c", 16)
+    assert set(counters) == {"c"}
+
+
+def test_program_aware_weighs_little_service_against_a_long_wait():
+    desk = one_at_a_time("program-aware")
+    desk.answer(output_tokens=0)
+    desk.arrive("a", 100)
+    desk.answer(output_tokens=200)  # a has 100 + 2 x 200
+    policy = desk.gateway._bands[0].scheduler
+    assert policy.attained("a", 0.0) == 500
+    assert policy.attained("a", 60.0) == 250  # halved every minute
+    assert policy.attained("a", 120.0) == 125
+    desk.arrive("warm", 1)
+    desk.arrive("a", 1)
+    desk.now_s = 50.0
+    desk.arrive("b", 1)
+    # a has the most service and the longest wait: 0.2 against 0.8.
+    assert order_of(desk, 2) == "ba"
+
+
+def test_program_aware_charges_nothing_until_an_answer_is_over():
+    desk = Desk("program-aware", concurrency__requests=2)
+    desk.arrive("a", 400)
+    desk.arrive("b", 1)
+    desk.arrive("b", 1)
+    desk.arrive("a", 400)
+    desk.answer(desk.sent[1], 1)  # b has 3 now, and a, which holds 400 under way, has 0
+    assert [request.client for request in desk.sent] == ["a", "b", "a"]
+
+
+def test_scaled_is_between_the_least_and_the_most():
+    assert scaled([5, 10, 7.5]) == [0, 1, 0.5]
+    assert scaled([3, 3]) == [0, 0]
+
+
+def test_kthena_lets_an_empty_window_overtake_everything():
+    desk = one_at_a_time("kthena", kthena__window_s=100)
+    desk.answer()
+    desk.arrive("a", 10)
+    desk.answer(output_tokens=45)  # a has used 10 + 2 x 45 at 0 s
+    desk.arrive("warm", 1)
+    for client in "aabbb":
+        desk.arrive(client, 10)
+    assert order_of(desk, 4) == "bbba"
+    desk.now_s = 100.0
+    policy = desk.gateway._bands[0].scheduler
+    assert policy.usage("a", 100.0) == 100
+    assert policy.usage("a", 100.1) == 0
+
+
+def test_kthena_keeps_the_priority_of_arrival_unless_it_is_refreshed():
+    for refreshed, expected in ((False, "aab"), (True, "aba")):
+        desk = one_at_a_time("kthena", kthena__refreshed=refreshed)
+        for client in "aab":
+            desk.arrive(client, 10)
+        assert order_of(desk, 3) == expected
+
+
+def test_infergrid_counts_requests_at_arrival():
+    desk = one_at_a_time("infergrid-drr")
+    for client in "aaabb":
+        desk.arrive(client)
+    assert order_of(desk, 5) == "ababa"
+
+
+def test_drr_grants_a_quantum_a_turn():
+    free = {"drr__assumed_output_tokens": 0, "drr__corrected": False}
+    desk = one_at_a_time("drr", drr__quantum=100, **free)
+    for client, tokens in (("a", 60), ("a", 60), ("a", 60), ("b", 100), ("b", 100)):
+        desk.arrive(client, tokens)
+    # a: 100 buys one of 60; b: 100 buys one; a: 40 + 100 buys two and leaves 20.
+    assert order_of(desk, 5) == "abaab"
+
+
+def test_drr_a_small_quantum_is_the_same_as_many_rounds():
+    free = {"drr__assumed_output_tokens": 0, "drr__corrected": False}
+    desk = one_at_a_time("drr", drr__quantum=1e-3, **free)
+    for client, tokens in (("a", 300), ("a", 300), ("b", 100), ("b", 100), ("b", 100), ("b", 100)):
+        desk.arrive(client, tokens)
+    assert order_of(desk, 6) == "bbabba"
+
+
+def test_drr_gives_up_credit_and_keeps_debt():
+    desk = one_at_a_time("drr", drr__quantum=1_000, drr__assumed_output_tokens=0)
+    desk.arrive("a", 10)
+    desk.arrive("b", 10)
+    desk.answer()  # a goes, and gives up 990
+    deficits = desk.gateway.balances[0]
+    assert deficits["a"] == 0
+    desk.answer(output_tokens=100)  # b goes; a owes its output
+    assert (deficits["a"], deficits["b"]) == (-200, 0)
+    for client, tokens in (("a", 900), ("b", 10)):
+        desk.arrive(client, tokens)
+    assert order_of(desk, 2) == "ba"  # a's turn comes first, but grants it only 800
+
+
+@pytest.mark.parametrize("quantum", [1, 100, 2_000])
+@settings(max_examples=15, deadline=None)
+@given(a=TOKENS, b=TOKENS, weight=st.sampled_from([1.0, 3.0]))
+def test_drr_bound_while_both_wait(quantum, a, b, weight):
+    free = {"drr__assumed_output_tokens": 0, "drr__corrected": False}
+    desk = one_at_a_time("drr", drr__quantum=quantum, weights={"b": weight}, **free)
+    bound = quantum + max(a) + max(b) / weight
+    assert largest_difference(desk, a, b, weight) <= bound
+
+
+@settings(max_examples=30, deadline=None)
+@given(a=TOKENS, b=TOKENS, weight=st.sampled_from([1.0, 3.0]))
+def test_wfq_bound_while_both_wait(a, b, weight):
+    free = {"wfq__assumed_output_tokens": 0, "wfq__corrected": False}
+    desk = one_at_a_time("wfq", weights={"b": weight}, **free)
+    assert largest_difference(desk, a, b, weight) <= max(a) + max(b) / weight + 1e-6
+
+
+def largest_difference(desk, a, b, weight):
+    """The range of paid_a - paid_b / weight from when both wait until one no longer does."""
+    for client, flow in (("a", a), ("b", b)):
+        for tokens in flow:
+            desk.arrive(client, tokens)
+    paid, seen = 0.0, [0.0]
+    left = {"a": len(a), "b": len(b)}
+    while all(left.values()):
+        desk.answer(output_tokens=0)
+        request = desk.sent[-1]
+        left[request.client] -= 1
+        paid += request.input_tokens if request.client == "a" else -request.input_tokens / weight
+        seen.append(paid)
+    return max(seen) - min(seen)
+
+
+def test_the_bound_of_drr_is_nearly_reached():
+    free = {"drr__assumed_output_tokens": 0, "drr__corrected": False}
+    desk = one_at_a_time("drr", drr__quantum=100, **free)
+    assert largest_difference(desk, [1] * 250, [101] * 5, 1.0) >= 100
+
+
+def test_wfq_saves_nothing_up():
+    desk = one_at_a_time("wfq", wfq__assumed_output_tokens=0, wfq__corrected=False)
+    for _ in range(4):
+        desk.arrive("a", 100)
+    desk.serve(2)  # b has been away while a had 200
+    for _ in range(3):
+        desk.arrive("b", 100)
+    assert order_of(desk, 5) == "abab" + "b"
+
+
+def test_wfq_charges_what_was_produced_when_it_is_over():
+    desk = one_at_a_time("wfq", wfq__assumed_output_tokens=0)
+    desk.arrive("a", 10)
+    desk.answer()
+    desk.answer(output_tokens=500)
+    for client in "aabb":
+        desk.arrive(client, 10, go=False)
+    ends = desk.gateway.balances[0]
+    assert ends["a"] == 1 + 10 + 2 * 1 + 2 * 500 or ends["a"] > 1_000
+    desk.go()
+    assert order_of(desk, 1) == "b"
+
+
+def test_token_bucket_refuses_what_is_over_the_rate():
+    desk = Desk("token-bucket", "none", token_bucket__rate_per_min=60, token_bucket__burst=2)
+    for _ in range(4):
+        desk.arrive("a")
+    desk.arrive("b")
+    desk.now_s = 1.0
+    desk.arrive("a")
+    desk.arrive("a")
+    assert [request.request_id for request in desk.sent] == [0, 1, 4, 5]
+    assert [request.request_id for request in desk.refused] == [2, 3, 6]
+
+
+def test_any_local_scheduler_stands_at_the_gateway():
+    desk = one_at_a_time("vtc", vtc__lift="none")
+    for client in "aaab":
+        desk.arrive(client, 10)
+    assert order_of(desk, 4) == "abaa"
+    desk.answer(output_tokens=7)
+    assert desk.gateway.balances[0]["a"] == 3 * 10 + 2 * (1 + 1 + 7)
+
+
+def test_dlpm_at_the_gateway_goes_by_what_is_cached():
+    cached = {"x": 9, "y": 0}
+    desk = one_at_a_time("dlpm", matched=lambda request: cached.get(request.prompt[0].key, 0))
+    for key in ("y", "y", "x"):
+        desk.arrive("a", 10, key=key)
+    assert [desk.sent[-1].prompt[0].key for _ in range(3) if desk.serve(1)] == ["x", "y", "y"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"drr__quantum": 0}, "drr.quantum"),
+        ({"gateway__order": "lifo"}, "gateway.order"),
+        ({"gateway__ttl_s": -1}, "gateway.ttl_s"),
+        ({"concurrency__requests": 0}, "concurrency.requests"),
+    ],
+)
+def test_wrong_parameters_are_named(wrong, message):
+    with pytest.raises(UsageError, match=message):
+        Desk("drr", **wrong).arrive("a")

@@ -1,0 +1,150 @@
+"""Any policy, order and detector: nothing lost or doubled, no room unused, nobody forgotten."""
+
+import pytest
+from gateway_helpers import Desk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.schedulers.gateway.registry import DETECTORS, ORDERS, POLICIES, policy_names
+
+CLIENTS = ("a", "b", "c")
+FIXED_SETS_ARE_SAFE = ("fcfs", "round-robin", "llm-d-vtc", "drr", "wfq")
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("arrive"), st.sampled_from(CLIENTS), st.integers(1, 300), st.integers(0, 1)
+        ),
+        st.tuples(st.just("answer"), st.integers(0, 9), st.integers(0, 500), st.just(0)),
+        st.tuples(st.just("wait"), st.floats(0.01, 40), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+def played(desk, events, check):
+    """All arrivals, after which everything is answered until nothing is held."""
+    arrivals = []
+    for what, first, second, third in events:
+        if what == "arrive":
+            arrivals.append(desk.arrive(first, second, priority=third))
+        elif what == "answer" and desk.at:
+            desk.answer(list(desk.at)[first % len(desk.at)], second)
+        elif what == "wait":
+            desk.now_s += first
+            desk.go()
+        check()
+    for _ in range(500):
+        if not desk.at and not len(desk.gateway):
+            break
+        if desk.at:
+            desk.answer()
+        desk.now_s += 1.0
+        desk.go()
+        check()
+    return arrivals
+
+
+@pytest.mark.parametrize("saturation", DETECTORS)
+@settings(max_examples=40, deadline=None)
+@given(
+    policy=st.sampled_from(policy_names()),
+    events=EVENTS,
+    order=st.sampled_from(list(ORDERS)),
+    ttl_s=st.sampled_from([0.0, 30.0]),
+)
+def test_every_request_goes_once_or_is_refused_once(policy, saturation, events, order, ttl_s):
+    desk = Desk(
+        policy, saturation, workers=2, concurrency__requests=2, gateway__order=order,
+        gateway__ttl_s=ttl_s, matched=lambda request: request.input_tokens // 2,
+    )  # fmt: skip
+
+    def conserved():
+        held = list(desk.gateway)
+        assert len(desk.gateway) == len(held)
+        gone = [*desk.sent, *desk.refused, *desk.shed]
+        assert len(set(gone)) == len(gone)
+        assert not set(gone) & set(held)
+        if saturation == "concurrency":
+            assert len(desk.at) <= 4
+            assert not held or len(desk.at) == 4  # work conservation: held only while it is full
+        if saturation == "none":
+            assert not held
+
+    arrivals = played(desk, events, conserved)
+    assert not len(desk.gateway)
+    assert set(arrivals) == {*desk.sent, *desk.refused, *desk.shed}
+    if not ttl_s:
+        assert not desk.shed
+    if policy not in ("token-bucket", "rpm"):
+        assert not desk.refused
+
+
+@settings(max_examples=40, deadline=None)
+@given(policy=st.sampled_from(list(POLICIES)), events=EVENTS)
+def test_a_flow_goes_in_order_of_arrival_and_a_higher_band_before_a_lower_one(policy, events):
+    desk = Desk(policy, concurrency__requests=1)
+    overtaken = []
+    release = desk._send
+
+    def send(request, worker):
+        higher = [one for one in desk.gateway if one.priority > request.priority]
+        overtaken.extend(higher)
+        release(request, worker)
+
+    desk._send = send
+    played(desk, events, lambda: None)
+    assert not overtaken
+    for client in CLIENTS:
+        for band in (0, 1):
+            flow = [r.request_id for r in desk.sent if (r.client, r.priority) == (client, band)]
+            assert flow == sorted(flow)
+
+
+@pytest.mark.parametrize("policy", FIXED_SETS_ARE_SAFE)
+@settings(max_examples=10, deadline=None)
+@given(
+    tokens=st.dictionaries(st.sampled_from(CLIENTS[1:]), st.integers(1, 400), min_size=1),
+    before=st.integers(0, 5),
+)
+def test_of_a_fixed_set_of_clients_nobody_starves(policy, tokens, before):
+    desk = Desk(policy, concurrency__requests=1)
+    for _ in range(before):  # it is behind before it waits
+        desk.arrive("a", 400)
+    desk.serve(before, output_tokens=400)
+    desk.arrive("b", 1)
+    mine = desk.arrive("a", 400)
+    for _ in range(2_000):
+        for client, size in tokens.items():  # whatever goes is made up for at once
+            if not any(request.client == client for request in desk.gateway):
+                desk.arrive(client, size)
+        if mine in desk.sent:
+            break
+        desk.answer(output_tokens=0)
+    assert mine in desk.sent
+
+
+def newcomers_before(policy, times=60):
+    """How many newcomers go before the second request of a client that has had some service."""
+    desk = Desk(policy, concurrency__requests=1)
+    desk.arrive("old", 100)
+    desk.answer(output_tokens=500)
+    desk.arrive("other", 100)  # is under way
+    desk.arrive("old", 100)
+    second = desk.arrive("old", 100)
+    for number in range(times):
+        desk.now_s += 0.1
+        desk.arrive(f"new-{number:02}", 100)
+        desk.answer(output_tokens=500)
+    before = desk.sent[: desk.sent.index(second)] if second in desk.sent else desk.sent
+    return sum(request.client.startswith("new") for request in before)
+
+
+@pytest.mark.parametrize("policy", ["kthena", "program-aware", "infergrid-drr"])
+def test_a_stream_of_newcomers_starves_whoever_has_had_something(policy):
+    assert newcomers_before(policy) >= 58
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "drr", "wfq"])
+def test_a_stream_of_newcomers_does_not(policy):
+    assert newcomers_before(policy) <= 8
