@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import Frontend, TimingProfile
 from fairbench.results.run_result import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class
@@ -240,9 +240,10 @@ def check_work_conservation(records: Records) -> None:
     r, s = records.requests, records.service
     last_s = np.nanmax(s["end_s"], initial=0.0)
     for worker in np.unique(s["worker"]):
-        here = (r["worker"] == worker) & (r["status"] != REFUSED)
+        placed = r["worker"] == worker
+        here = placed & (r["status"] != REFUSED)
         waits = [
-            (r["arrival_s"][here], r["admitted_s"][here]),
+            (heard_s(r, placed, records.profile)[here], r["admitted_s"][here]),
             (r["retracted_s"][here], r["readmitted_s"][here]),
         ]
         rows = s["worker"] == worker
@@ -255,6 +256,20 @@ def check_work_conservation(records: Records) -> None:
                 until = np.minimum(np.where(np.isnan(end), last_s, end), idle_to)
                 overlap = until - np.maximum(begin, idle_from)
                 assert not (overlap > TOLERANCE_S).any()
+
+
+def heard_s(requests: dict, placed: np.ndarray, profile: TimingProfile | None) -> np.ndarray:
+    """When the engine can first know of each request: after its turn at HTTP and tokenizer."""
+    heard = requests["arrival_s"].astype(float).copy()
+    if profile is None or profile.frontend == Frontend():
+        return heard
+    costs, free_s = profile.frontend, 0.0
+    rows = np.flatnonzero(placed)
+    for row in rows[np.argsort(heard[rows], kind="stable")]:
+        turn_ms = costs.request_ms + costs.token_ms * requests["input_tokens"][row]
+        free_s = max(heard[row], free_s) + turn_ms / 1e3
+        heard[row] = free_s + costs.delay_ms / 1e3
+    return heard
 
 
 def assert_same_records(one: RunResult, other: RunResult) -> None:

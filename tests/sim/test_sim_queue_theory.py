@@ -52,9 +52,12 @@ rate = 1.0
 """
 
 
+GPU = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"  # no HTTP, no tokenizer: one queue
+
+
 def service_ps():
     """One prefill and OUTPUT - 1 decode steps of one request, by the profile's formula."""
-    profile = load_profile(resolve({"workload": "chat"}).gpu)
+    profile = load_profile(GPU)
     c, host = profile.coefficients_ms, profile.host_ms
 
     def linear(tokens):
@@ -72,7 +75,7 @@ def result_at(folder, rho):
     path.write_text(WORKLOAD, encoding="utf-8")
     rate = rho / (service_ps() / PS_PER_S) / CLIENTS
     flags = {"workload": str(path), "scenario": "none", "scheduler": "fcfs", "seed": 1}
-    flags |= {"request_rate": rate, "num_programs": PROGRAMS}
+    flags |= {"request_rate": rate, "num_programs": PROGRAMS, "gpu": GPU}
     return simulate(resolve(flags, {"engine.max_running_requests": 1}))
 
 
