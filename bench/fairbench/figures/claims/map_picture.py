@@ -116,8 +116,8 @@ def _line(
     )  # fmt: skip
     for at, seen in known.items():
         value = values[at]
-        below = value - (value if seen.low is None else seen.low)
-        above = (value if seen.high is None else seen.high) - value
+        below = max(0.0, value - (value if seen.low is None else seen.low))
+        above = max(0.0, (value if seen.high is None else seen.high) - value)
         axes.errorbar(
             at, value, yerr=[[below], [above]],
             color=swatch.colour, elinewidth=0.9, marker=swatch.marker, markersize=3.5,
