@@ -77,7 +77,10 @@ def test_gamma_is_what_a_file_means_that_names_no_kind():
 @pytest.mark.parametrize(
     ("arrivals", "complaint"),
     [
-        ({"kind": "gama"}, "unknown kind of arrivals 'gama': choose from gamma. Did you mean"),
+        (
+            {"kind": "gama"},
+            "unknown kind of arrivals 'gama': choose from azure, gamma. Did you mean",
+        ),
         ({"kind": "gamma", "params": {"shape": 2}}, "unknown parameter of arrivals gamma 'shape'"),
     ],
 )

@@ -48,6 +48,14 @@ class Program(ABC):
         """Sample one program; lengths that ``item`` has are used in place of sampled ones."""
 
     @classmethod
+    def pick(cls, params: Any, rng: random.Random, number: int) -> int:
+        """Which item of a data set the client's program is made of: by default the ``number``-th.
+
+        A kind that uses the same content again and again says so here.
+        """
+        return number
+
+    @classmethod
     def pauses(cls, params: Any) -> bool:
         """Whether it lets time pass between calls, as for a user who thinks."""
         return False

@@ -21,7 +21,10 @@ from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
 # Paths, not classes, so that a run imports only what it needs.
-KINDS = {DEFAULT: "fairbench.workloads.traffic.gamma:Gamma"}
+KINDS = {
+    DEFAULT: "fairbench.workloads.traffic.gamma:Gamma",
+    "azure": "fairbench.workloads.traffic.azure:Azure",
+}
 
 
 def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
