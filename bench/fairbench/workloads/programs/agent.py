@@ -97,7 +97,7 @@ class Agent(Program):
         content = content_key(program_id, item)
         root = prompt_of(
             Segment("agent/system", params.system_tokens),
-            Segment(f"{content}/instruction", instruction),
+            Segment((item and item.text_key) or f"{content}/instruction", instruction),
         )
         return cls(program_id, client, content, root, steps, params.max_new_tokens)
 
