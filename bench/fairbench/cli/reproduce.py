@@ -12,6 +12,7 @@ from typer import Option
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
 from fairbench.errors import RunFailed, unknown_name
 from fairbench.execute.context import run_context
 from fairbench.execute.figure_stores import fill_store
@@ -27,7 +28,7 @@ TIMED = "fig4"  # the one figure of timings, not of runs
 def reproduce(
     figure: Annotated[
         str,
-        typer.Argument(metavar="FIGURE", help="Such as fig7, claims (the table of them), or all."),
+        typer.Argument(metavar="FIGURE", help="Such as fig7, claims, all, or preble (its paper)."),
     ],
     quick: Annotated[
         bool, Option("--quick/--full", help="One seed of each point, or as many as its sweep has.")
@@ -47,9 +48,14 @@ def reproduce(
     Or judge all claims of the paper. Runs that are finished are never run again, also after a
     crash or Ctrl-C.
     """
-    if figure not in (*FIGURES, ALL, CLAIMS):
-        raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS))
+    if figure not in (*FIGURES, ALL, CLAIMS, PREBLE):
+        raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS, PREBLE))
     suffixes = read_formats(formats)
+    if figure == PREBLE:
+        check_drawable()
+        folder, show = result_dir / PREBLE, not disable_tqdm
+        reproduce_preble(folder, output_dir, claims_dir, suffixes, quick=quick, show=show)
+        return
     if figure != CLAIMS:
         check_drawable()
     names = list(FIGURES) if figure in (ALL, CLAIMS) else [figure]
