@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from statistics import geometric_mean
 from typing import Any
 
@@ -72,8 +73,8 @@ def judge_ablation(results: Results) -> Finding:
     means = [found[name].mean_s for name in names]
     tails = [found[name].p99_s for name in names]
     e2_helps = means[1] < means[0] and tails[1] < tails[0]
-    falls = all(after <= before * NEAR for before, after in zip(tails, tails[1:], strict=False))
-    means_fall = all(b <= a * NEAR for a, b in zip(means[:-1], means[1:-1], strict=False))
+    falls = all(after <= before * NEAR for before, after in pairwise(tails))
+    means_fall = all(b <= a * NEAR for a, b in pairwise(means[:-1]))
     return Finding(
         f"mean / P99 in s: {text}",
         verdict(shape=e2_helps and falls and means_fall, opposite=min(means) == means[0]),

@@ -25,7 +25,7 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
 # Programs/s of each of the four clients for each GPU, from little load to more than there is room.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (2.5, 5.0, 8.0),
-    "agent": (0.3, 0.6, 0.9),
+    "agent": (0.1, 0.2, 0.4),
     "programming": (0.05, 0.1, 0.2),
     "video-qa": (0.1, 0.2, 0.3),
     "loogle": (0.06, 0.09, 0.12),
@@ -48,7 +48,7 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
 WINDOWS_S = (60.0, 180.0, 360.0)
-SCALES = (2, 4, 8, 16)
+SCALES = (2, 4, 8)
 GPUS = 4
 BURSTS = 0.25  # of the mix: CV 2, as gaps of Azure's trace vary; its file is not shipped
 

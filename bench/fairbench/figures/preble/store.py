@@ -76,7 +76,7 @@ def latencies_of(requests: Requests) -> tuple[float, float]:
     counted = requests.arrival_s >= WARMUP_S
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
     taken_s[requests.status[counted] != FINISHED] = np.inf
-    return float(taken_s.mean()), float(np.percentile(taken_s, 99, method="lower"))
+    return float(taken_s.mean()), float(np.percentile(taken_s, 99, method="higher"))
 
 
 def _stored(folder: Path) -> dict[str, StoredRun]:
