@@ -171,8 +171,8 @@ class TestWrongFiles:
         (tmp_path / "folder.jsonl").mkdir()
         with pytest.raises(DataError, match="cannot read dataset"):
             load_source("chat", str(tmp_path / "folder.jsonl"))
-        with pytest.raises(DataError, match=r"must end in \.jsonl or \.jsonl\.gz"):
-            load_source("chat", str(tmp_path / "data.csv"))
+        with pytest.raises(DataError, match=r"must end in \.jsonl, \.csv, \.json \("):
+            load_source("chat", str(tmp_path / "data.txt"))
 
     def test_not_gzip_cut_off_and_not_text(self, write, tmp_path):
         bad = tmp_path / "bad.jsonl.gz"

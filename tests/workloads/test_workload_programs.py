@@ -256,8 +256,8 @@ def test_only_instructions_are_shared_between_programs(workload):
         return {key for prompt in prompts for key in keys(prompt) if not key.startswith("out/")}
 
     shared = contents(1) & contents(2)
-    prefix = load_workload(workload).name
-    assert all(key.startswith(f"{prefix}/") for key in shared)
+    spec = load_workload(workload)
+    assert all(key.startswith((f"{spec.name}/", f"{spec.program}/")) for key in shared)
     assert all(key.startswith("1/") for key in contents(1) - shared)
 
 

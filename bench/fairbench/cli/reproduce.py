@@ -13,6 +13,7 @@ from fairbench.cli.claims_map import MAP, MapFiles, draw_claims_map
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
 from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
 from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.context import run_context
@@ -31,7 +32,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="Such as fig7, claims (the table of them), all, or vtc (the VTC paper).",
+            help="Such as fig7, claims (the table of them), all, or vtc or preble (their papers).",
         ),
     ],
     quick: Annotated[
@@ -55,8 +56,9 @@ def reproduce(
     Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
     again, also after a crash or Ctrl-C.
     """
-    if figure not in (*FIGURES, ALL, CLAIMS, VTC):
-        raise unknown_name("figure", figure, (*FIGURES, ALL, CLAIMS, VTC))
+    known = (*FIGURES, ALL, CLAIMS, VTC, PREBLE)
+    if figure not in known:
+        raise unknown_name("figure", figure, known)
     suffixes = read_formats(formats)
     if on_map:
         if figure != CLAIMS:
@@ -71,6 +73,11 @@ def reproduce(
     if figure == VTC:
         check_drawable()
         reproduce_vtc(result_dir / VTC, output_dir, claims_dir, suffixes, show=not disable_tqdm)
+        return
+    if figure == PREBLE:
+        check_drawable()
+        folder, show = result_dir / PREBLE, not disable_tqdm
+        reproduce_preble(folder, output_dir, claims_dir, suffixes, quick=quick, show=show)
         return
     if figure != CLAIMS:
         check_drawable()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 from fairbench.errors import DataError, UsageError
 from fairbench.streams import stream
 from fairbench.workloads.hub import HUB_PREFIX, hub_records
-from fairbench.workloads.programs import Item, Judge, LongQA
+from fairbench.workloads.programs import Item, Judge, LongQA, ToolUse
 from fairbench.workloads.schemas import (
     Schema,
     Texts,
@@ -23,6 +26,9 @@ from fairbench.workloads.schemas import (
     schemas_for,
 )
 from fairbench.workloads.tokens import TokenCounter, load_counter
+
+MERGED = (LongQA.kind, ToolUse.kind)
+"""Kinds in whose data one text has many questions."""
 
 JUDGE_ARTICLE_TOKENS = 2677
 """Articles are joined to about this length: the public ones average 705 (paper's prefix: 2701)."""
@@ -37,6 +43,9 @@ class Source:
         self._texts = texts
         self._counter = counter
         self._counted: dict[int, Item] = {}
+        often = Counter(entry.text for entry in texts if entry.text)
+        repeated = [text for text, times in often.items() if times > 1]
+        self._text_keys = {text: f"{name}/text-{n}" for n, text in enumerate(repeated, start=1)}
         self.token_count_method = counter.method
 
     def __len__(self) -> int:
@@ -53,7 +62,7 @@ class Source:
         item = self._item(_order(seed, turn, len(self._texts))[position])
         if not turn:
             return item
-        return Item(f"{item.key}#{turn + 1}", item.text_tokens, item.exchanges)
+        return replace(item, key=f"{item.key}#{turn + 1}")
 
     def _item(self, index: int) -> Item:
         if index not in self._counted:
@@ -63,12 +72,15 @@ class Source:
                 key=f"{self._name}/{index + 1}",
                 text_tokens=self._joined(index) if self._kind == Judge.kind else self._one(index),
                 exchanges=tuple((count(asked), count(replied)) for asked, replied in pairs),
+                text_key=self._text_keys.get(self._texts[index].text, ""),
             )
         return self._counted[index]
 
     def _one(self, index: int) -> int:
         """Tokens of one text, 0 where there is none."""
-        text = self._texts[index].text
+        text, known = self._texts[index].text, self._texts[index].text_tokens
+        if known is not None:
+            return known
         return self._counter.count(text) if text else 0
 
     def _joined(self, index: int) -> int:
@@ -108,7 +120,7 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
     texts = list(_read(kind, dataset_path, records))
     if not texts:
         raise DataError(f"{dataset_path}: no records")
-    return Source(name, kind, merged(texts) if kind == LongQA.kind else texts, counter)
+    return Source(name, kind, merged(texts) if kind in MERGED else texts, counter)
 
 
 def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[Texts]:
@@ -131,6 +143,8 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
     """The layout of the first record. Raises ValueError if it does not fit the kind of program."""
     schema = schema_of(record)
+    if list(record) == ["text"]:  # a plain text, which several kinds read, each in its way
+        schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
         return schema
     wanted = " or ".join(schema.shape for schema in schemas_for(kind))
@@ -145,7 +159,32 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
 
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
-    """(place, record) for each line that is not blank."""
+    """(place, record) for each line that is not blank, or each entry of an object."""
+    plain = path.removesuffix(".gz")
+    if plain.endswith(".csv"):
+        yield from _csv_records(path)
+    elif plain.endswith(".json"):
+        yield from _json_records(path)
+    else:
+        yield from _jsonl_records(path)
+
+
+def _csv_records(path: str) -> Iterator[tuple[str, Any]]:
+    for number, row in enumerate(csv.DictReader(_lines(path)), start=2):
+        yield f"line {number}", {key: value or "" for key, value in row.items() if key}
+
+
+def _json_records(path: str) -> Iterator[tuple[str, Any]]:
+    try:
+        listed = json.loads("".join(_lines(path)))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+    if not isinstance(listed, dict):
+        raise DataError(f"{path}: must be a JSON object, an entry a record")
+    yield from ((f"entry {name!r}", record) for name, record in listed.items())
+
+
+def _jsonl_records(path: str) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
@@ -158,8 +197,9 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _lines(path: str) -> Iterator[str]:
-    if not path.endswith((".jsonl", ".jsonl.gz")):
-        raise DataError(f"dataset {path}: must end in .jsonl or .jsonl.gz, or start with hf:")
+    if not path.removesuffix(".gz").endswith((".jsonl", ".csv", ".json")):
+        allowed = ".jsonl, .csv, .json (or one of them and .gz)"
+        raise DataError(f"dataset {path}: must end in {allowed}, or start with hf:")
     try:
         opener = gzip.open if path.endswith(".gz") else open
         with opener(path, "rb") as file:

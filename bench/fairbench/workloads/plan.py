@@ -67,7 +67,8 @@ def program_stream(
     for number, (at_s, item) in enumerate(plan.arrivals.arrivals(_arrival_stream(plan, seed))):
         rng = stream(seed, f"{plan.client}/program-{number}")
         if item is None and source is not None:
-            item = source.item(seed, number * plan.clients + plan.index)
+            place = number * plan.clients + plan.index
+            item = source.item(seed, program.pick(plan.params, rng, place))
         program_id = plan.index * PROGRAMS_PER_CLIENT + number
         yield ProgramArrival(at_s, program.build(plan.params, rng, program_id, plan.client, item))
 

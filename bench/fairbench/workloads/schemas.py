@@ -6,21 +6,35 @@ field. They are the same for local files and for the hub.
 
 from __future__ import annotations
 
+import json
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from fairbench.workloads.programs import Chat, Judge, LongQA, TreeOfThought
+from fairbench.workloads.programs import (
+    Agent,
+    Chat,
+    Judge,
+    LongQA,
+    Samples,
+    ToolUse,
+    TreeOfThought,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """One piece of real input: a text, and (question, answer) texts. See ``programs.base.Item``."""
+    """One piece of real input: a text, and (question, answer) texts. See ``programs.base.Item``.
+
+    ``text_tokens`` is its length where it is no text that could be counted, such as a video;
+    ``text`` then only tells it from others.
+    """
 
     text: str
     exchanges: tuple[tuple[str, str], ...] = ()
+    text_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +64,12 @@ def schemas_for(kind: str) -> list[Schema]:
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
     """One entry per distinct text, with all of its exchanges (LooGLE has a row per question)."""
+    first: dict[str, Texts] = {}
     exchanges: dict[str, list[tuple[str, str]]] = {}
     for entry in texts:
+        first.setdefault(entry.text, entry)
         exchanges.setdefault(entry.text, []).extend(entry.exchanges)
-    return [Texts(text, tuple(pairs)) for text, pairs in exchanges.items()]
+    return [replace(entry, exchanges=tuple(exchanges[text])) for text, entry in first.items()]
 
 
 def _string(record: Mapping[str, Any], field: str, where: str = "") -> str:
@@ -129,8 +145,66 @@ def _arena(record: Mapping[str, Any]) -> Texts:
     return Texts("", tuple(pairs))
 
 
+def _video(record: Mapping[str, Any]) -> Texts:
+    """A question of NExT-QA with its choices; 256 tokens for 30 frames, as [Preble code] has it."""
+    text = _string(record, "frame_count")
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"field 'frame_count': {text!r} is no number of frames")
+    choices = [_string(record, f"a{number}") for number in range(5)]
+    answer = _string(record, "answer")
+    if answer not in ("0", "1", "2", "3", "4"):
+        raise ValueError(f"field 'answer': {answer!r} is not the number of a choice")
+    asked = " ".join([_string(record, "question"), *choices])
+    tokens = max(1, int(text) * 256 // 30)
+    return Texts(_text(record, "video"), ((asked, choices[int(answer)]),), tokens)
+
+
+def _tools(record: Mapping[str, Any]) -> Texts:
+    """A query of ToolBench after the description of its tools; the answer is its final text."""
+    tools = json.dumps(list(_records(record, "tools")))
+    return Texts(tools, ((_text(record, "query"), _string(record, "final")),))
+
+
+def _trajectory(record: Mapping[str, Any]) -> Texts:
+    """Messages of an agent: what came before each of the assistant's, and that message."""
+    root, before, exchanges = "", "", []
+    for number, entry in enumerate(_records(record, "traj")):
+        said = entry.get("content") or json.dumps(entry.get("tool_calls") or "")
+        if not isinstance(said, str):
+            raise ValueError(f"field 'traj[{number}].content': must be a text")
+        if entry.get("role") == "assistant":
+            exchanges.append((before, said))
+            before = ""
+        elif entry.get("role") == "system":
+            root += said
+        else:
+            before += said
+    if not root or not exchanges:
+        raise ValueError("field 'traj': needs a message of the system and one of the assistant")
+    return Texts(root, tuple(exchanges))
+
+
+def _react(record: Mapping[str, Any]) -> Texts:
+    """A ReAct trajectory as one text: lines that begin with ``>`` are what the agent says."""
+    task, *acts = ("\n" + _text(record, "text")).split("\n>")
+    if not acts or not task.strip():
+        raise ValueError("field 'text': needs a task, and lines that begin with >")
+    exchanges, seen = [], ""
+    for act in acts:
+        said, _, after = act.partition("\n")
+        exchanges.append((seen, said.strip() or ">"))
+        seen = after
+    return Texts(task.strip(), tuple(exchanges))
+
+
 # The first whose marks a record has is its layout, so the more particular ones come first.
 SCHEMAS: tuple[Schema, ...] = (
+    Schema(
+        LongQA.kind,
+        "{video, frame_count, question, answer, a0, ..., a4}",
+        ("video", "frame_count", "question", "answer"),
+        _video,
+    ),
     Schema(LongQA.kind, "{text, qa: [{q, a}]}", ("text", "qa"), _document),
     Schema(
         LongQA.kind, "{context, question, answer}", ("context", "question", "answer"), _document_row
@@ -149,5 +223,14 @@ SCHEMAS: tuple[Schema, ...] = (
         ("question",),
         lambda record: Texts(_text(record, "question")),
     ),
+    Schema(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final"), _tools),
+    Schema(
+        Samples.kind,
+        "{prompt, canonical_solution}",
+        ("prompt", "canonical_solution"),
+        lambda record: Texts(_text(record, "prompt")),
+    ),
+    Schema(Agent.kind, "{traj: [{role, content}]}", ("traj",), _trajectory),
     Schema(Judge.kind, "{text} or a text", ("text",), lambda record: Texts(_text(record, "text"))),
+    Schema(Agent.kind, "a text of a ReAct trajectory", ("text",), _react),
 )

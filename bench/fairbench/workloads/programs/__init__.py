@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from fairbench.errors import unknown_name
+from fairbench.workloads.programs.agent import Agent
 from fairbench.workloads.programs.base import Item, Program
 from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.samples import Samples
 from fairbench.workloads.programs.single import Single
+from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
 
 __all__ = [
     "KINDS",
+    "Agent",
     "Chat",
     "Item",
     "Judge",
     "LongQA",
     "Program",
+    "Samples",
     "Single",
+    "ToolUse",
     "TreeOfThought",
     "program_class",
 ]
 
 KINDS: dict[str, type[Program]] = {
-    program.kind: program for program in (TreeOfThought, Judge, LongQA, Chat, Single)
+    program.kind: program
+    for program in (TreeOfThought, Judge, LongQA, Chat, Single, ToolUse, Agent, Samples)
 }
 
 

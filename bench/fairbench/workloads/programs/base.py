@@ -15,12 +15,14 @@ class Item:
     """Token lengths of one piece of real input.
 
     ``text_tokens`` is the question, article or document (0 where there is none); ``exchanges`` are
-    (question, answer) lengths in order. Two items with one ``key`` are the same content.
+    (question, answer) lengths in order. Two items with one ``key`` are the same content, and two
+    with one ``text_key`` have the same text, such as a system prompt.
     """
 
     key: str
     text_tokens: int
     exchanges: tuple[tuple[int, int], ...] = ()
+    text_key: str = ""
 
 
 class Program(ABC):
@@ -46,6 +48,14 @@ class Program(ABC):
         cls, params: Any, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
         """Sample one program; lengths that ``item`` has are used in place of sampled ones."""
+
+    @classmethod
+    def pick(cls, params: Any, rng: random.Random, number: int) -> int:
+        """Which item of a data set the client's program is made of: by default the ``number``-th.
+
+        A kind that uses the same content again and again says so here.
+        """
+        return number
 
     @classmethod
     def pauses(cls, params: Any) -> bool:

@@ -28,6 +28,7 @@ KINDS = {
     "ramp": "fairbench.workloads.traffic.ramp:Ramp",
     "phases": "fairbench.workloads.traffic.phases:Phases",
     "trace": "fairbench.workloads.traffic.trace:Trace",
+    "azure": "fairbench.workloads.traffic.azure:Azure",
 }
 
 

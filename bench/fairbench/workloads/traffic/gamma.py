@@ -36,10 +36,14 @@ class GammaArrivals:
         return False
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        for number, at_s in enumerate(arrival_times(rng, self.rates, self.burstiness)):
+        for number, at_s in enumerate(stretched(self.gaps(rng), self.rates)):
             if number == self.num_programs or at_s >= self.until_s:
                 return
             yield Arrival(at_s)
+
+    def gaps(self, rng: random.Random) -> Iterator[float]:
+        """Endless gaps at a rate of 1."""
+        return gamma_gaps(rng, self.burstiness)
 
     def expected_programs(self) -> float:
         ends = [rate.start_s for rate in self.rates[1:]] + [self.until_s]
@@ -85,14 +89,21 @@ class Gamma:
 def arrival_times(
     rng: random.Random, rates: tuple[Rate, ...], burstiness: float
 ) -> Iterator[float]:
-    """Endless arrival times in seconds, never decreasing.
+    """Endless arrival times in seconds, never decreasing, of a Gamma process."""
+    return stretched(gamma_gaps(rng, burstiness), rates)
 
-    Gaps are Gamma with shape ``burstiness`` (CV = 1/sqrt(burstiness); 1 is Poisson), stretched by
-    the rate that holds: one unit of gap passes ``programs_per_s`` times a second.
-    """
-    now, piece = rates[0].start_s, 0
+
+def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
+    """Gaps of mean 1, Gamma with shape ``burstiness`` (CV = 1/sqrt(burstiness); 1 is Poisson)."""
     while True:
-        gap = rng.gammavariate(burstiness, 1 / burstiness)
+        yield rng.gammavariate(burstiness, 1 / burstiness)
+
+
+def stretched(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
+    """Arrival times in seconds: one unit of gap passes ``programs_per_s`` times a second."""
+    now, piece = rates[0].start_s, 0
+    for unit in gaps:
+        gap = unit
         while True:
             rate = rates[piece].programs_per_s
             end = rates[piece + 1].start_s if piece + 1 < len(rates) else inf

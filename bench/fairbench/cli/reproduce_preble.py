@@ -1,0 +1,44 @@
+"""``fairbench reproduce preble``: the Preble paper's figures and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from fairbench.cli.progress import shown_progress
+from fairbench.execute.context import run_context
+from fairbench.figures.preble.draw import plot
+from fairbench.figures.preble.store import fill, read
+from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
+
+PREBLE = "preble"
+SEEDS = 3
+
+
+def reproduce_preble(
+    folder: Path,
+    output: Path,
+    claims_dir: Path,
+    formats: Sequence[str],
+    *,
+    quick: bool,
+    show: bool,
+) -> None:
+    """Run what is missing, draw figures 3 to 5 and scalability, judge claims 30 to 34.
+
+    Raises Interrupted when interrupted, and what a run raised.
+    """
+    seeds = 1 if quick else SEEDS
+    with run_context(shown_progress(show)) as context:
+        fill(folder, context, seeds=seeds)
+        if context.interrupted():
+            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    results = read(folder, seeds=seeds)
+    for path in plot(results, output, formats):
+        typer.echo(path)
+    judged = judge_preble(results)
+    for path in write_preble(judged, results, claims_dir):
+        typer.echo(path)
+    typer.echo(preble_markdown(judged, results), nl=False)

@@ -1,0 +1,150 @@
+"""The runs that the Preble paper's figures and claims are made of, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple
+
+from fairbench.config.resolve import resolve
+from fairbench.config.spec import ExperimentSpec
+
+CLIENTS = 4
+WARMUP_S, DURATION_S, DRAIN_S = 10.0, 60.0, 3000.0
+
+ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
+# What --router and --local are, and what is set.
+SYSTEMS: Mapping[str, tuple[str, str]] = {
+    ROUND_ROBIN: ("round-robin", "lpm"),
+    PREBLE: ("preble-e2", "preble-groups"),
+    ORACLE: ("oracle", "lpm"),
+    MEMSERVE: ("memserve", "lpm"),
+}
+
+# Programs/s of each of the four clients for each GPU, from little load to more than there is room.
+RATES: Mapping[str, tuple[float, ...]] = {
+    "tool-use": (2.5, 5.0, 8.0),
+    "agent": (0.1, 0.2, 0.4),
+    "programming": (0.05, 0.1, 0.2),
+    "video-qa": (0.1, 0.2, 0.3),
+    "loogle": (0.06, 0.09, 0.12),
+}
+OFF = {
+    "preble-e2.rebalance_threshold": inf,
+    "preble-e2.autoscale_factor": inf,
+    "preble-e2.imbalance_ratio": inf,
+}
+# [Preble] Fig. 5 in its order: one mechanism more at each step. The names say what is added.
+ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    ROUND_ROBIN: ("round-robin", "lpm", {}),
+    "E2 alone": ("preble-e2", "lpm", OFF),
+    "rebalancing and autoscaling": (
+        "preble-e2",
+        "lpm",
+        {"preble-e2.imbalance_ratio": inf},
+    ),
+    "prefill/decode balancing": ("preble-e2", "lpm", {}),
+    "priority groups": ("preble-e2", "preble-groups", {}),
+}
+WINDOWS_S = (60.0, 180.0, 360.0)
+SCALES = (2, 4, 8)
+GPUS = 4
+BURSTS = 0.25  # of the mix: CV 2, as gaps of Azure's trace vary; its file is not shipped
+
+
+class Key(NamedTuple):
+    """What is run: a figure, a workload, a system, and the value that the figure varies."""
+
+    figure: str
+    workload: str
+    system: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A workload of the paper under a router and a local scheduler."""
+
+    workload: str
+    router: str
+    local: str
+    rate: float
+    gpus: int = GPUS
+    burstiness: float = 1.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def spec(self, seed: int) -> ExperimentSpec:
+        """The whole experiment; nobody misbehaves."""
+        flags = {
+            "workload": self.workload,
+            "scenario": "none",
+            "router": self.router,
+            "local": self.local,
+            "dp": self.gpus,
+            "clients": CLIENTS,
+            "request_rate": self.rate * self.gpus,
+            "burstiness": self.burstiness,
+            "duration_s": DURATION_S,
+            "warmup_s": WARMUP_S,
+            "max_drain_s": DRAIN_S,
+            "seed": seed,
+        }
+        return resolve(flags, self.settings)
+
+
+def experiments() -> dict[Key, Experiment]:
+    """All of them. Two keys may be of one run."""
+    return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
+
+
+def _fig3() -> Iterator[tuple[Key, Experiment]]:
+    for workload, rates in RATES.items():
+        for system in (ROUND_ROBIN, PREBLE):
+            for rate in rates:
+                one = Experiment(workload, *SYSTEMS[system], rate)
+                yield Key("fig3", workload, system, rate), one
+
+
+def _fig4() -> Iterator[tuple[Key, Experiment]]:
+    for system in (ROUND_ROBIN, PREBLE):
+        for rate in (2.0, 4.0):
+            one = Experiment("preble-mix", *SYSTEMS[system], rate, burstiness=BURSTS)
+            yield Key("fig4", "preble-mix", system, rate), one
+
+
+def _fig5() -> Iterator[tuple[Key, Experiment]]:
+    for step, (router, local, settings) in ABLATION.items():
+        rate = RATES["tool-use"][-1]
+        yield (
+            Key("fig5", "tool-use", step, rate),
+            Experiment("tool-use", router, local, rate, settings=settings),
+        )
+
+
+def _baselines() -> Iterator[tuple[Key, Experiment]]:
+    """At the rate in the middle, at which the systems differ most."""
+    for workload, (_, rate, _) in RATES.items():
+        for system in (PREBLE, ORACLE, MEMSERVE):
+            one = Experiment(workload, *SYSTEMS[system], rate)
+            yield Key("baselines", workload, system, rate), one
+
+
+def _windows() -> Iterator[tuple[Key, Experiment]]:
+    for workload in ("tool-use", "video-qa"):
+        for window_s in WINDOWS_S:
+            settings = {"preble-e2.window_s": window_s}
+            rate = RATES[workload][1]
+            yield (
+                Key("window", workload, PREBLE, window_s),
+                Experiment(workload, *SYSTEMS[PREBLE], rate, settings=settings),
+            )
+
+
+def _scales() -> Iterator[tuple[Key, Experiment]]:
+    """More GPUs and as many more documents ([Preble] §F)."""
+    for system in (ROUND_ROBIN, PREBLE):
+        for gpus in SCALES:
+            rate = RATES["loogle"][0]
+            one = Experiment("loogle", *SYSTEMS[system], rate, gpus=gpus)
+            yield Key("scale", "loogle", system, gpus), one

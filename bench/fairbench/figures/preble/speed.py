@@ -1,0 +1,76 @@
+"""How many requests a second the E2 object decides, on this computer ([Preble] §4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from fairbench.core import Prompt, Request, Segment, prompt_tokens
+from fairbench.schedulers.registry import build_router
+from fairbench.streams import stream
+from fairbench.workloads.program_params import make_params
+from fairbench.workloads.programs import program_class
+from fairbench.workloads.spec import load_workload
+
+REQUESTS = 5000
+GPUS = 4
+
+
+class Speed(NamedTuple):
+    """Requests a second that were routed, of prompts of one workload; all sent at once."""
+
+    workload: str
+    requests_per_s: float
+
+
+def measure() -> list[Speed]:
+    """Tool use has the most complex prefix tree, videos the simplest."""
+    return [Speed(name, _speed(name)) for name in ("tool-use", "video-qa")]
+
+
+def _speed(workload: str) -> float:
+    router = build_router("preble-e2", {}, GPUS)
+    requests = [
+        Request(number, "a", number, 0, prompt, prompt_tokens(prompt), 64)
+        for number, prompt in enumerate(_prompts(workload)[:REQUESTS])
+    ]
+    start = perf_counter()
+    for request in requests:
+        router.route(request, 0.0)
+    return REQUESTS / (perf_counter() - start)
+
+
+def _prompts(workload: str) -> list[Prompt]:
+    """Prompts of a workload's programs, program by program."""
+    spec = load_workload(workload)
+    params = make_params(spec.program, spec.params, workload)
+    kind = program_class(spec.program)
+    listed = _Listed()
+    for number in range(REQUESTS):
+        program = kind.build(params, stream(0, f"{workload}-{number}"), number, "a", None)
+        with suppress(StopIteration):
+            program.run(listed).send(None)
+        if len(listed.prompts) >= REQUESTS:
+            break
+    return listed.prompts
+
+
+class _Listed:
+    """A model that answers at once and lists what it was asked (``core.LLM``)."""
+
+    def __init__(self) -> None:
+        self.prompts: list[Prompt] = []
+
+    async def generate(
+        self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
+    ) -> Segment:
+        self.prompts.append(prompt)
+        return Segment(name, output_tokens)
+
+    async def sleep(self, seconds: float) -> None:
+        """No time passes."""
+
+    async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+        return [await branch for branch in branches]

@@ -1,0 +1,80 @@
+"""Several programs written side by side for one problem, after examples ([Preble] §A.3)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from annotated_types import Ge, Le
+
+from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
+from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
+from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
+from fairbench.workloads.sampling import check_mean, sample_input, sample_length
+
+
+class Samples(Program):
+    """The same prompt as often as there are samples, all at once; outputs differ in length."""
+
+    kind = "samples"
+
+    @dataclass(frozen=True, slots=True)
+    class Params:
+        """Lengths in tokens. ``examples_tokens`` are the same in all programs."""
+
+        samples: Annotated[int, Ge(1), Le(1000)]
+        examples_tokens: PartTokens
+        problem_tokens: MeanTokens
+        problem_sigma: Sigma
+        output_tokens: MeanTokens
+        output_sigma: Sigma
+        max_new_tokens: OutputTokens
+
+        def __post_init__(self) -> None:
+            check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
+
+    def __init__(
+        self,
+        program_id: int,
+        client: str,
+        prompt: Prompt,
+        outputs: tuple[int, ...],
+        max_new_tokens: int,
+    ) -> None:
+        self._prompt = prompt
+        self._outputs = outputs
+        self._max_new_tokens = max_new_tokens
+        demand = Demand(len(outputs), len(outputs) * prompt_tokens(prompt), sum(outputs))
+        super().__init__(program_id, client, demand)
+
+    @classmethod
+    def build(
+        cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        """With a real item: its problem. Outputs are drawn in any case: one answer is no sample."""
+        if item is None:
+            problem = sample_input(rng, params.problem_tokens, params.problem_sigma)
+        else:
+            problem = max(1, item.text_tokens)
+        outputs = tuple(
+            sample_length(rng, params.output_tokens, params.output_sigma, params.max_new_tokens)
+            for _ in range(params.samples)
+        )
+        prompt = prompt_of(
+            Segment("samples/examples", params.examples_tokens),
+            Segment(f"{content_key(program_id, item)}/problem", problem),
+        )
+        return cls(program_id, client, prompt, outputs, params.max_new_tokens)
+
+    async def run(self, llm: LLM) -> None:
+        await llm.gather([self._sample(llm, number) for number in range(len(self._outputs))])
+
+    async def _sample(self, llm: LLM, number: int) -> None:
+        await llm.generate(
+            self._prompt,
+            name=f"sample-{number}",
+            output_tokens=self._outputs[number],
+            max_new_tokens=self._max_new_tokens,
+            depth=0,
+        )

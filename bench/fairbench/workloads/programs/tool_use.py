@@ -1,0 +1,120 @@
+"""A question after the description of a tool, some tools being popular ([Preble] §A.1)."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from math import exp
+from statistics import NormalDist
+from typing import Annotated, NamedTuple, Self
+
+from annotated_types import Ge, Le
+
+from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
+from fairbench.workloads.programs.base import Item, Program, prompt_of
+from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
+from fairbench.workloads.sampling import check_mean, sample_input, sample_length
+
+GOLDEN = 0.6180339887498949  # steps of it spread over (0, 1) evenly, whatever their number
+
+
+class _Tools(NamedTuple):
+    """By rank: the share of programs up to there, and the lengths of their descriptions."""
+
+    shares: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
+class ToolUse(Program):
+    """One call: a system prompt for all, the description of one tool, and a question.
+
+    Tools are the same for all clients and seeds; which one a program uses follows Zipf's law.
+    """
+
+    kind = "tool-use"
+
+    @dataclass(frozen=True, slots=True)
+    class Params:
+        """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
+
+        ``tool_tokens`` is the mean over programs, so that popular tools count more.
+        """
+
+        tools: Annotated[int, Ge(1), Le(100_000)]
+        popularity: Annotated[float, Ge(0), Le(10)]
+        system_tokens: PartTokens
+        tool_tokens: MeanTokens
+        tool_sigma: Sigma
+        question_tokens: MeanTokens
+        question_sigma: Sigma
+        output_tokens: MeanTokens
+        output_sigma: Sigma
+        max_new_tokens: OutputTokens
+
+        def __post_init__(self) -> None:
+            check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
+
+    def __init__(
+        self, program_id: int, client: str, prompt: Prompt, output: int, max_new_tokens: int
+    ) -> None:
+        self._prompt = prompt
+        self._output = output
+        self._max_new_tokens = max_new_tokens
+        super().__init__(program_id, client, Demand(1, prompt_tokens(prompt), output))
+
+    @classmethod
+    def pick(cls, params: Params, rng: random.Random, number: int) -> int:
+        return bisect(_tools(params).shares, rng.random())
+
+    @classmethod
+    def build(
+        cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        """With a real item: its tools' description, and one of the questions about it."""
+        if item is None:
+            rank = cls.pick(params, rng, 0)
+            tool = Segment(f"tool-use/tool-{rank}", _tools(params).lengths[rank])
+            question = sample_input(rng, params.question_tokens, params.question_sigma)
+            output = sample_length(
+                rng, params.output_tokens, params.output_sigma, params.max_new_tokens
+            )
+        else:
+            tool = Segment(f"{item.key}/tool", max(1, item.text_tokens))
+            question, output = rng.choice(item.exchanges or ((1, 1),))
+        prompt = prompt_of(
+            Segment("tool-use/system", params.system_tokens),
+            tool,
+            Segment(f"{program_id}/question", max(1, question)),
+        )
+        output = min(max(1, output), params.max_new_tokens)
+        return cls(program_id, client, prompt, output, params.max_new_tokens)
+
+    async def run(self, llm: LLM) -> None:
+        await llm.generate(
+            self._prompt,
+            name="answer",
+            output_tokens=self._output,
+            max_new_tokens=self._max_new_tokens,
+            depth=0,
+        )
+
+
+@lru_cache(maxsize=32)
+def _tools(params: ToolUse.Params) -> _Tools:
+    """The tools of a workload: lognormal lengths, at quantiles that do not depend on a seed."""
+    weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    normal = NormalDist(0.0, params.tool_sigma or 1.0)
+    spread = params.tool_sigma > 0
+    raw = [
+        exp(normal.inv_cdf((0.5 + rank * GOLDEN) % 1)) if spread else 1.0
+        for rank in range(params.tools)
+    ]
+    scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
+    lengths = tuple(max(1, round(length * scale)) for length in raw)
+    # Without the last border: the sum may fall short of 1.
+    return _Tools(tuple(accumulate(shares))[:-1], lengths)

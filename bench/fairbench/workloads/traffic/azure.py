@@ -1,0 +1,100 @@
+"""The arrival pattern of a recorded trace ([Preble] §4.3): its gaps, at the rate asked for."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from fairbench.errors import DataError, UsageError
+from fairbench.workloads.traffic.gamma import Gamma, GammaArrivals
+from fairbench.workloads.traffic.source import Load
+
+COLUMN = "TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class AzureArrivals(GammaArrivals):
+    """Gaps of a trace, scaled to a mean of 1, from a place that the seed says, round and round."""
+
+    path: str = ""
+
+    def gaps(self, rng: random.Random) -> Iterator[float]:
+        recorded = trace_gaps(self.path)
+        at = rng.randrange(len(recorded))
+        while True:
+            yield recorded[at]
+            at = (at + 1) % len(recorded)
+
+
+class Azure:
+    """The kind ``azure``: when requests came in a file such as Azure's LLM inference trace.
+
+    Clients begin at different places of it. The rate is the scenario's; ``--burstiness`` has no
+    meaning here and is refused.
+    """
+
+    @dataclass(frozen=True)
+    class Params:
+        """``path``: a CSV file, or one in gzip, with a column ``TIMESTAMP`` in time order."""
+
+        path: str
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def usual(self, load: Load) -> AzureArrivals:
+        """As ``gamma``, with the trace's gaps."""
+        return self._of(load, Gamma(Gamma.Params()).usual(load))
+
+    def misbehaving(
+        self, load: Load, rate_multiple: float, until_fraction: float | None
+    ) -> AzureArrivals:
+        """As ``gamma``, with the trace's gaps."""
+        usual = Gamma(Gamma.Params()).misbehaving(load, rate_multiple, until_fraction)
+        return self._of(load, usual)
+
+    def _of(self, load: Load, like: GammaArrivals) -> AzureArrivals:
+        if load.burstiness != 1:
+            raise UsageError(f"burstiness = {load.burstiness}: arrivals azure have the trace's own")
+        trace_gaps(self.params.path)  # whatever is wrong with the file is said before the run
+        return AzureArrivals(like.rates, 1.0, like.num_programs, like.until_s, self.params.path)
+
+
+@lru_cache(maxsize=4)
+def trace_gaps(path: str) -> tuple[float, ...]:
+    """The gaps of a trace with mean 1. Raises DataError (file, line) for one that cannot be read.
+
+    Requests at one moment have gaps of 0 between them.
+    """
+    times: list[datetime] = []
+    for number, row in enumerate(_rows(path), start=2):
+        text = row.get(COLUMN)
+        if text is None:
+            raise DataError(f"{path}, line {number}: missing column {COLUMN!r}")
+        try:
+            # Azure writes tenths of microseconds, which Python does not read.
+            times.append(datetime.fromisoformat(text.strip()[:26]))
+        except ValueError:
+            raise DataError(f"{path}, line {number}: {text!r} is not a time") from None
+        if len(times) > 1 and times[-1] < times[-2]:
+            raise DataError(f"{path}, line {number}: {text!r} is before the line above")
+    if len(times) < 2 or times[0] == times[-1]:
+        raise DataError(f"{path}: needs requests at two times at least")
+    mean = (times[-1] - times[0]).total_seconds() / (len(times) - 1)
+    return tuple((later - before).total_seconds() / mean for before, later in pairwise(times))
+
+
+def _rows(path: str) -> Iterator[dict[str, str]]:
+    try:
+        opener = gzip.open if path.endswith(".gz") else Path.open
+        with opener(Path(path), "rt", encoding="utf-8") as file:
+            yield from csv.DictReader(file)
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise DataError(f"cannot read arrivals {path}: {error}") from None
