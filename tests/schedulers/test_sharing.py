@@ -30,9 +30,8 @@ def paid(shared, *events):
     return {client: round(tokens, 6) for client, tokens in total.items()}
 
 
-def test_four_rules_for_one_document():
+def test_three_rules_for_one_document():
     events = [("a", 90), ("b", 0), ("b", 0), ("c", 0)]
-    assert paid(SharedCharges("first"), *events) == {"a": 90, "b": 0, "c": 0}
     assert paid(SharedCharges("owner"), *events) == {"a": 90, "b": 0, "c": 0}
     assert paid(SharedCharges("each"), *events) == {"a": 90, "b": 180, "c": 90}
     assert paid(SharedCharges("split"), *events) == {"a": 30, "b": 30, "c": 30}
@@ -40,7 +39,6 @@ def test_four_rules_for_one_document():
 
 def test_computed_again_it_begins_anew_and_the_owner_stays():
     events = [("a", 90), ("b", 0), ("b", 90), ("c", 0)]
-    assert paid(SharedCharges("first"), *events) == {"a": 90, "b": 90, "c": 0}
     assert paid(SharedCharges("owner"), *events) == {"a": 180, "b": 0, "c": 0}
     assert paid(SharedCharges("split"), *events) == {"a": 45, "b": 90, "c": 45}
 

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, PrefixTree, Slice
 
-Sharing = Literal["first", "split", "owner", "each"]
+Sharing = Literal["split", "owner", "each"]
 REMEMBERED_TOKENS = 5_000_000  # of shared prefixes; beyond, all is forgotten and begins anew
 
 
@@ -31,12 +31,12 @@ class _SharedTree(PrefixTree[SharedNode]):
 class SharedCharges:
     """Tokens that each client has to pay for a request that computes a part of its prompt.
 
-    ``first``: who computes a prefix pays for it, and whoever finds it cached pays nothing.
     ``split``: everybody who uses it has paid the same part of it: the n-th client pays 1/n, and the
     n - 1 before it get back what they have paid more than that. When somebody computes it again,
     it begins anew. ``owner``: the client that brought it first pays whenever anybody computes it.
-    ``each``: whoever uses it pays all of it, cached or not. Under the first three, the tokens
-    charged are always those computed.
+    ``each``: whoever uses it pays all of it, cached or not. Under the first two the tokens charged
+    are always those computed. Without any of this, who computes a prefix pays for it, and whoever
+    finds it cached pays nothing.
     """
 
     def __init__(self, sharing: Sharing) -> None:
@@ -51,8 +51,6 @@ class SharedCharges:
         """
         if self._sharing == "each":
             return {request.client: request.input_tokens}
-        if self._sharing == "first":
-            return {request.client: computed_tokens}
         known = prompt_tokens(request.prompt)
         cached = min(known, request.input_tokens - computed_tokens)
         due: defaultdict[str, float] = defaultdict(float)

@@ -38,7 +38,8 @@ class DLPM(LocalScheduler):
         above; ``min0`` lets every idle client go and keeps its debt frozen; ``paper_zero`` resets
         to 0 as the proof of Theorem A.2 does, which erases debt. ``charge_recompute``: charge the
         second prefill of a retracted request too. ``sharing``: who pays for a prefix that clients
-        share, as in ``SharedCharges``; a charge or refund may reach a client that is away.
+        share, as in ``SharedCharges``, by default who computes it; a charge or refund may reach a
+        client that is away.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -46,7 +47,7 @@ class DLPM(LocalScheduler):
         no_room: Literal["stop", "skip"] = "stop"
         rejoin: Literal["keep", "min0", "paper_zero"] = "keep"
         charge_recompute: bool = False
-        sharing: Sharing = "first"
+        sharing: Sharing | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
@@ -55,7 +56,7 @@ class DLPM(LocalScheduler):
         self.credit: dict[str, float] = {}  # q_i; its keys are the client list l
         self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
         self._outstanding: Counter[str] = Counter()
-        self._shared = SharedCharges(params.sharing) if params.sharing != "first" else None
+        self._shared = None if params.sharing is None else SharedCharges(params.sharing)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         client = request.client
@@ -146,7 +147,7 @@ class DLPM(LocalScheduler):
 
     def service_bound(self) -> ServiceBound | NoBound:
         params = self.params
-        if params.sharing != "first":
+        if self._shared is not None:
             return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
         if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
             return NoBound(f"{self.name} bounds no service difference in this form")

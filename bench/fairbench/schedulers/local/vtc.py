@@ -37,12 +37,12 @@ class VTC(LocalScheduler):
         step that ends one ([VTC-artifact]); ``artifact-2023`` is that code before June 2024,
         without those tokens more. They are there to replay that code's records; ``artifact``
         breaks Theorem 4.4. ``sharing``: who pays for a prefix that clients share, as in
-        ``SharedCharges``, where ``charge=extend``.
+        ``SharedCharges``, where ``charge=extend``; by default who computes it.
         """
 
         charge: Literal["extend", "input"] = "extend"
         lift: Literal["paper", "none"] = "paper"
-        sharing: Sharing = "first"
+        sharing: Sharing | None = None
         form: Literal["paper", "artifact", "artifact-2023"] = "paper"
         weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
@@ -60,7 +60,7 @@ class VTC(LocalScheduler):
         self._first: Counter[str] = Counter()  # first tokens yet to come
         self._running: Counter[str] = Counter()
         self._step_charged = False
-        self._shared = SharedCharges(params.sharing) if params.sharing != "first" else None
+        self._shared = None if params.sharing is None else SharedCharges(params.sharing)
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -146,7 +146,7 @@ class VTC(LocalScheduler):
         params = self.params
         if params.lift == "none" or self._artifact:
             return NoBound(f"{self.name} bounds no service difference in this form")
-        if params.sharing != "first" and params.charge == "extend":
+        if self._shared is not None and params.charge == "extend":
             return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
         if self._weights != self.setup.weights:
             return NoBound(f"{self.name} counts by other weights than the clients are entitled to")
