@@ -33,13 +33,13 @@ def test_the_ratio_decays_on_decode_steps_only_and_is_reset_when_idle():
     assert ratio(home) == 0.7
 
 
-def retraction():
+def retraction(**limits):
     """Pool 100. Inputs 20 and 10 and up to 39 tokens of KV each: eight too many.
 
     The second request fits at 1200: 80 free - 0.7 * 39 reserved > 10 + 40 + 1. Both decode from
     2300 on; after 35 steps 30 + 70 = 100 tokens are in use.
     """
-    home = Home(pool=100)
+    home = Home(pool=100, **limits)
     home.send(20, 40)
     home.send(10, 40, at_ps=500 * US)
     return home
@@ -49,11 +49,29 @@ RETRACTED_US = 2300 + 35 * 1020
 
 
 def test_the_ratio_of_a_retraction_ends_when_the_worker_is_idle():
-    home = retraction()
+    home = retraction(step_by_step=True)
     home.run(until_ps=RETRACTED_US * US)
     assert ratio(home) == 1.0  # (36 made + 20) / (40 allowed + 1), and never above 1
+    home.run(until_ps=(RETRACTED_US + 1010) * US)
+    assert ratio(home) == 1.0  # the step that was about to run does not count
+    home.run(until_ps=(RETRACTED_US + 2 * 1010) * US)
+    assert ratio(home) == pytest.approx(1.0 - DECAY)
     home.run()
     assert ratio(home) == 0.7
+
+
+def test_a_retraction_makes_room_for_twenty_steps():
+    """Pool 100, inputs 60 and 10. Both decode from 2,700 on; after 15 steps 100 tokens are in use.
+
+    The first loses its 15 outputs. That is not 20 for the one that stays, so its prompt goes too.
+    """
+    home = Home(pool=100)
+    home.send(60, 17)
+    home.send(10, 17, at_ps=500 * US)
+    home.run(until_ps=(2_700 + 15 * 1020) * US)
+    cache = home.worker.cache
+    assert home.scheduler.retracted == [0]
+    assert (cache.free, cache.evictable, cache.locked) == (75, 0, 10)
 
 
 def test_of_equal_outputs_the_longer_input_is_retracted():
