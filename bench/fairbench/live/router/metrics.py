@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 from fairbench.core import ServiceWeights
 from fairbench.live.kv_events.subscriber import Subscriber
+from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.usage import Usage
 
 MAX_CLIENTS = 1000  # with a label of their own: a name may be anything, so there may be many
 OTHERS = "(others)"
@@ -36,13 +36,13 @@ class RouterMetrics:
         self._output = self._counter("output_tokens", "Tokens produced", "client")
         self._service = self._counter("service", "Input + 2 x output tokens", "client")
 
-    def finished(self, client: str, outcome: str, usage: Usage) -> None:
-        """A request has ended, with so many tokens."""
+    def finished(self, client: str, outcome: str, charge: Charge) -> None:
+        """A request has ended, and is booked with so much."""
         client = self._label(client)
-        produced, read = usage.output_tokens or 0, usage.input_tokens or 0
+        read, produced, cached = charge
         self._requests.labels(client, outcome).inc()
         self._input.labels(client).inc(read)
-        self._cached.labels(client).inc(usage.cached_tokens or 0)
+        self._cached.labels(client).inc(cached)
         self._output.labels(client).inc(produced)
         self._service.labels(client).inc(WEIGHTS.extend * read + WEIGHTS.output * produced)
 

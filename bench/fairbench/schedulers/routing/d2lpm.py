@@ -13,6 +13,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.routing.forgotten import MAX_CLIENTS, to_forget
 
 
 class D2LPM(Router):
@@ -53,17 +54,33 @@ class D2LPM(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self.credit: dict[str, dict[int, float]] = {}  # q_{i,w}: client -> live worker -> credit
+        # Of requests under way, by their ids: who pays how much.
+        self._charges: dict[int, tuple[str, float]] = {}
         self._fleet = Fleet(workers)
         self._tree = LocationTree(LocationNode)
 
     def route(self, request: Request, now_s: float) -> int:
-        credit = self.credit.setdefault(request.client, dict.fromkeys(self._fleet.workers, 0))
+        credit = self._credit_of(request.client)
         found = self._tree.find(request.prompt)
         worker = self._select(request.client, credit, self._preferred(found.node))
-        credit[worker] -= self.params.extend_weight * self._charged(request, found.node, worker)
+        charge = self.params.extend_weight * self._charged(request, found.node, worker)
+        credit[worker] -= charge
+        self._charges[request.request_id] = request.client, charge
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
+
+    def _credit_of(self, client: str) -> dict[int, float]:
+        """The client's credit; it is the last used now, and others may be forgotten for it."""
+        credit = self.credit.pop(client, None)
+        if credit is None:
+            if len(self.credit) >= MAX_CLIENTS:
+                busy = {payer for payer, _ in self._charges.values()}
+                for forgotten in to_forget(self.credit, busy):
+                    del self.credit[forgotten]
+            credit = dict.fromkeys(self._fleet.workers, 0.0)
+        self.credit[client] = credit
+        return credit
 
     def _preferred(self, node: LocationNode) -> int:
         """G of line 13 as bits: the workers with the longest match."""
@@ -86,10 +103,19 @@ class D2LPM(Router):
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self._charges.pop(request.request_id, None)
         if self._fleet.finish(request, worker):
             self.credit[request.client][worker] -= self.params.output_weight * output.length
             if self.params.insert_on_finish and output.length:
                 self._tree.insert((*request.prompt, output), worker)
+
+    def on_failure(self, request: Request, worker: int, now_s: float) -> None:
+        _, charge = self._charges.pop(request.request_id, ("", 0.0))
+        if self._fleet.finish(request, worker):
+            credit = self.credit[request.client]
+            most = self.params.worker_quantum * self.setup.weight(request.client)
+            # Quanta granted since must not lift it above what a credit can be.
+            credit[worker] = max(credit[worker], min(credit[worker] + charge, most))
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
