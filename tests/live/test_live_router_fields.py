@@ -4,7 +4,17 @@ import asyncio
 import json
 
 import pytest
-from live_router import CHAT, COMPLETIONS, GENERATE, PATHS, Worker, cluster, router_before, streamed, until
+from live_router import (
+    CHAT,
+    COMPLETIONS,
+    GENERATE,
+    PATHS,
+    Worker,
+    cluster,
+    router_before,
+    streamed,
+    until,
+)
 
 from fairbench.live import headers
 

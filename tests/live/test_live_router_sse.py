@@ -25,9 +25,8 @@ def stream(end):
 @pytest.mark.parametrize("hide", [False, True])
 def test_every_end_of_line_is_one(end, hide):
     """Streams with CRLF were held back to their end, and counted 0 tokens."""
-    reader, passed = StreamReader(hide_usage=hide), []
-    for byte in stream(end):
-        passed.append(reader.feed(bytes([byte])))
+    reader = StreamReader(hide_usage=hide)
+    passed = [reader.feed(bytes([byte])) for byte in stream(end)]
     assert reader.usage() == Usage(None, 3, None)
     assert (b"completion_tokens" in b"".join(passed)) is not hide
     begun = stream(end).index(b"two")

@@ -79,13 +79,20 @@ class Attempts:
         A worker that could not be reached has cost nothing; of those that could, a second one is
         asked only if the first neither died under the request nor was the only one.
         """
-        failures: list[WorkerFailed] = []
         probe = self._breakers.probe()
+        try:
+            return await self._tried(asking, probe)
+        finally:
+            if probe is not None:
+                self._breakers.undecided(probe)
+
+    async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
+        failures: list[WorkerFailed] = []
         while True:
-            wish = Wish([failure.worker for failure in failures], probe)
+            wish = Wish([failure.worker for failure in failures], None if failures else probe)
             try:
                 flight = await sent(self._dispatcher, asking.request, wish)
-                answer = await self._attempt(asking, flight)
+                return await self._attempt(asking, flight, failures)
             except WorkerFailed as failure:
                 failures.append(failure)
                 again = self._may_retry(failures)
@@ -93,13 +100,6 @@ class Attempts:
                 self._metrics.finished(asking.request.client, how, NOTHING)
                 if not again:
                     return _given_up(failure)
-            else:
-                self._judge(flight.worker, failures)
-                return answer
-            finally:
-                if probe is not None:
-                    self._breakers.undecided(probe)
-                    probe = None
 
     def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
         last = failures[-1]
@@ -128,9 +128,16 @@ class Attempts:
         log.warning("worker %d fails what others serve: it gets nothing for a while", worker)
         self._dispatcher.eject(worker)
 
-    async def _attempt(self, asking: Asking, flight: Flight) -> web.StreamResponse:
+    async def _attempt(
+        self, asking: Asking, flight: Flight, failures: Sequence[WorkerFailed]
+    ) -> web.StreamResponse:
         """Ask one worker. Raises WorkerFailed, once it is known whether the worker is down."""
-        exchange = Exchange(asking.http, asking.call, flight, asking.place.begin)
+
+        def begun() -> None:
+            asking.place.begin()
+            self._judge(flight.worker, failures)
+
+        exchange = Exchange(asking.http, asking.call, flight, begun)
         url = self._workers[flight.worker].url + asking.path
         begun_s = asyncio.get_running_loop().time()
         try:
@@ -147,6 +154,8 @@ class Attempts:
             self._settle(asking, flight, exchange, elapsed_s)
             raise
         self._settle(asking, flight, exchange, asyncio.get_running_loop().time() - begun_s)
+        if exchange.outcome == OK and not asking.place.begun:
+            begun()
         if exchange.outcome == LOST:
             self._health.suspect(flight.worker)
         return answer

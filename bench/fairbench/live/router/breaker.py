@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 TRIPS_AFTER = 3  # failures in a row
@@ -14,7 +14,7 @@ LONGEST_REST_S = 60.0
 @dataclass(slots=True)
 class _State:
     failures: int = 0  # in a row
-    rest_s: float = FIRST_REST_S  # the next one
+    rest_s: float = field(default_factory=lambda: FIRST_REST_S)  # the next one
     until_s: float = -inf  # while it is open
     open: bool = False
     probing: bool = False
@@ -40,11 +40,12 @@ class Breakers:
     def failed(self, worker: int) -> bool:
         """It failed what another worker has served. True if that opens its breaker."""
         state = self._states[worker]
-        state.probing = False
         state.failures += 1
+        if state.open and not state.probing:  # was sent there before it opened
+            return False
         if state.failures < TRIPS_AFTER and not state.open:
             return False
-        opens, state.open = not state.open, True
+        opens, state.open, state.probing = not state.open, True, False
         state.until_s = self._now_s() + state.rest_s
         state.rest_s = min(2 * state.rest_s, LONGEST_REST_S)
         return opens
