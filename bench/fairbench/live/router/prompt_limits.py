@@ -11,8 +11,8 @@ from fairbench.live.router.text_tokens import TextTokens
 
 # Of workers that do not say how large their pool is.
 UNKNOWN_POOL_TOKENS = 2**21
-# The longest tokens of common vocabularies are runs of blanks; few have more bytes.
-TOKEN_BYTES = 32
+# Far more than text has on the average, in any language and any vocabulary.
+TOKEN_BYTES = 16
 # What a body may have of a sign: so many for each token of the longest prompt, and as many besides.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
 OTHER_SIGNS = 100_000

@@ -18,7 +18,7 @@ from fairbench.live.router.charges import Asked
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
-from fairbench.live.router.identity import client_of
+from fairbench.live.router.identity import Keyring, client_of
 from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
@@ -51,6 +51,7 @@ class Proxy:
         self._attempts = attempts
         self._facts = facts
         self._text = text
+        self._keys = None if config.keys is None else Keyring(config.keys)
         self._places = Places(
             config.max_queue, config.max_queue_per_client or config.max_queue, config.weights
         )
@@ -68,7 +69,7 @@ class Proxy:
 
     async def models(self, http: web.Request) -> web.StreamResponse:
         """``/v1/models``, as the first worker that answers has it."""
-        client_of(http.headers, None, self._config.keys)
+        client_of(http.headers, None, self._keys)
         timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
             url = self._config.workers[worker].url + http.path
@@ -87,10 +88,10 @@ class Proxy:
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         """One request of an API that generates."""
-        client_of(http.headers, None, self._config.keys)  # a stranger's body is not even read
+        client_of(http.headers, None, self._keys)  # a stranger's body is not even read
         limits = self._facts.limits
         call = await self._parsed(await self._read(http), api, limits)
-        client = client_of(http.headers, call.user, self._config.keys)
+        client = client_of(http.headers, call.user, self._keys)
         api.sign(call, client)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         with self._places.take(client) as place:
