@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
+import sys
 from array import array
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
-from live_router import CHAT, GENERATE, cluster
+from live_router import CHAT, GENERATE, Worker, cluster
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairbench.core import Request, Segment
