@@ -9,14 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS, Message
+from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 from fairbench.live.router import fields
+from fairbench.live.router.bodies import Generate, OpenAI, RoutedChat, RoutedCompletion, Sampling
 from fairbench.live.router.fields import (
-    Count,
-    FewLogprobs,
     Fields,
-    Int32,
-    Int64,
     check_bias,
     check_ids,
     check_template_kwargs,
@@ -69,38 +66,19 @@ class Api(ABC):
         """Put the client into the body, where the worker takes it from there."""
 
 
-class _Sampling(msgspec.Struct):
-    max_new_tokens: Count | None = None
-    min_new_tokens: Count | None = None
-    n: Count | None = None
-    top_k: Int32 | None = None
-    stop_token_ids: list[int] | None = None
-    logit_bias: dict[str, float] | None = None
-    sampling_seed: Int64 | None = None
-
-
-class _Generate(msgspec.Struct):
-    input_ids: list[int] | None = None
-    text: str | None = None
-    stream: bool = False
-    routing_key: str | None = None
-    top_logprobs_num: FewLogprobs | None = None
-    logprob_start_len: Int32 | None = None
-
-
 class GenerateApi(Api):
     """SGLang's ``/generate``, one prompt a request."""
 
     path = "/generate"
-    _decoder = msgspec.json.Decoder(_Generate)
-    _sampling = msgspec.json.Decoder(_Sampling | None)
+    _decoder = msgspec.json.Decoder(Generate)
+    _sampling = msgspec.json.Decoder(Sampling | None)
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         limits.check_body(raw)
         body = _decoded(self._decoder, raw)
         given = _decoded_fields(raw, fields.GENERATE)
         written = bytes(given.get("sampling_params", b"null"))
-        sampling = _decoded(self._sampling, written, "sampling_params: ") or _Sampling()
+        sampling = _decoded(self._sampling, written, "sampling_params: ") or Sampling()
         if written != b"null":
             inner = _decoded_fields(written, fields.SAMPLING, "sampling_params: ")
             given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
@@ -127,37 +105,11 @@ class GenerateApi(Api):
         call.set("routing_key", client)
 
 
-class _OpenAI(msgspec.Struct, kw_only=True):
-    stream: bool = False
-    stream_options: dict[str, Any] | None = None
-    max_tokens: Count | None = None
-    min_tokens: Count | None = None
-    n: Count | None = None
-    user: str | None = None
-    seed: Int64 | None = None
-    top_k: Int32 | None = None
-    stop_token_ids: list[int] | None = None
-    logit_bias: dict[str, float] | None = None
-
-
-class _RoutedCompletion(_OpenAI, kw_only=True):
-    prompt: str | list[int | str | list[int]]
-    best_of: Count | None = None
-    logprobs: FewLogprobs | None = None
-
-
-class _RoutedChat(_OpenAI, kw_only=True):
-    messages: list[Message]
-    max_completion_tokens: Count | None = None
-    top_logprobs: FewLogprobs | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-
-
 class CompletionsApi(Api):
     """``/v1/completions``; a list with one prompt in it is taken for that prompt."""
 
     path = "/v1/completions"
-    _decoder = msgspec.json.Decoder(_RoutedCompletion)
+    _decoder = msgspec.json.Decoder(RoutedCompletion)
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         limits.check_body(raw)
@@ -183,7 +135,7 @@ class ChatApi(Api):
     """``/v1/chat/completions``. Its template is the model's own, so the ids are approximate."""
 
     path = "/v1/chat/completions"
-    _decoder = msgspec.json.Decoder(_RoutedChat)
+    _decoder = msgspec.json.Decoder(RoutedChat)
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         limits.check_body(raw)
@@ -199,7 +151,7 @@ class ChatApi(Api):
 
 def _openai_call(
     given: Fields,
-    body: _OpenAI,
+    body: OpenAI,
     ids: array[int],
     max_new_tokens: int | None,
     limits: PromptLimits,
