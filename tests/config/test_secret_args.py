@@ -62,4 +62,5 @@ def test_so_is_a_sweep():
 def test_without_them_no_server_is_started(args):
     with pytest.raises(UsageError, match="--api-key: is secret and was not stored"):
         check_live(spec(*args), LiveOptions())
-    check_given(["--api-key", SECRET, "***"])
+    for fine in ([], ["--api-key", SECRET, "***"], ["--x"]):
+        check_given(fine)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from live_cli import runs
+from live_cli import descendants, running, runs, wait_until
 
 from fairbench.live.processes import supervisor
 from fairbench.live.processes.start import Recipe, start_all, stop_all
@@ -114,3 +114,37 @@ def test_what_a_server_said_last_is_no_command_of_a_terminal(said, tmp_path):
     assert line.isprintable()
     assert line.startswith("worker-0 ended with exit code 0 (")
     server.process.stop()
+
+
+@pytest.mark.slow
+def test_a_worker_that_it_started_and_that_dies_is_started_again(tmp_path):
+    """Four dead workers were still dead 40 s later."""
+    flags = ("--dp", "2", "--backend", "emulator", "--log-dir", tmp_path, "--port", "0")
+    with running("serve", *flags) as process:
+        url = process.stdout.readline().strip()
+
+        def up():
+            with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+                page = answer.read().decode()
+            return [f'fairbench_worker_up{{worker="{n}"}} 1.0' in page for n in range(2)]
+
+        wait_until(lambda: up() == [True, True], process)
+        first = emulators(process)
+        os.kill(first[0], signal.SIGKILL)
+        wait_until(lambda: len(set(emulators(process)) - set(first)) == 1, process)
+        wait_until(lambda: up() == [True, True], process)
+        process.terminate()
+        _, log = process.communicate()
+    assert process.returncode == 0
+    assert log.count("ended with exit code 137") == 1
+    assert "it is started again in 1 s" in log
+
+
+def emulators(process):
+    """The processes of its emulators."""
+    return [
+        pid
+        for pid in descendants(process.mark)
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:4]
+        == [b"-m", b"fairbench", b"emulate"]
+    ]

@@ -54,7 +54,7 @@ def _args(value: Any) -> Any:
 
 def check_given(args: Sequence[str]) -> None:
     """Raise UsageError if a server cannot be started, since a secret of its was not stored."""
-    for word, following in zip(args, [*args[1:], ""], strict=True):
+    for word, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if is_secret(flag) and REDACTED in (value if equals else following,):
             raise UsageError(f"{ARGS}: {flag}: is secret and was not stored, so give it again")
