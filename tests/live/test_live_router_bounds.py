@@ -158,12 +158,12 @@ def test_a_body_that_is_not_compressed_as_it_says_leaves_no_traceback(path, data
     assert not [record for record in caplog.records if record.exc_info]
 
 
-M = 62 * 2**20
+MANY = 62 * 2**20
 BODIES = {
-    "ids": b'{"input_ids":[' + b"1," * (M // 2) + b"1]}",
-    "escapes": b'{"text":"' + b"\\u00e9" * (M // 6) + b'"}',
-    "lists": b'{"text":[' + b"[]," * (M // 3) + b"1]}",
-    "keys": b"{" + b",".join([b'"%07d":1' % n for n in range(600_000)]) + b"}",
+    "ids": lambda: b'{"input_ids":[' + b"1," * (MANY // 2) + b"1]}",
+    "escapes": lambda: b'{"text":"' + b"\\u00e9" * (MANY // 6) + b'"}',
+    "lists": lambda: b'{"text":[' + b"[]," * (MANY // 3) + b"1]}",
+    "keys": lambda: b"{" + b",".join([b'"%07d":1' % n for n in range(600_000)]) + b"}",
 }
 
 
@@ -174,7 +174,7 @@ def test_what_takes_long_to_read_is_refused_before_it_is_read(name):
             raise AssertionError("it was read")
 
     with pytest.raises(Problem) as raised:
-        GenerateApi().read(BODIES[name], Never(), PromptLimits(400_000, 128_000))
+        GenerateApi().read(BODIES[name](), Never(), PromptLimits(400_000, 128_000))
     assert raised.value.status == 413
 
 
@@ -190,7 +190,7 @@ def test_a_prompt_that_fills_the_pool_is_not_refused():
 @pytest.mark.parametrize("name", BODIES)
 def test_others_are_answered_while_62_mib_are_read(name):
     """The ids held up everyone for 15 s, half of the time that they took."""
-    body = BODIES[name]
+    body = BODIES[name]()
 
     async def pieces():
         for start in range(0, len(body), 2**16):
