@@ -27,12 +27,16 @@ class Worker:
     """A small worker. ``seen`` are its requests; it answers three words.
 
     With ``held_at`` it waits before that word for ``released``. ``padding`` comes before the words
-    of a stream, piece by piece.
+    of a stream, piece by piece. A ``status`` other than 200 is its whole answer; ``says`` replaces
+    its answers that are no streams, and ``ending`` the last event of those that are.
     """
 
     port: int = 0
     held_at: int | None = None
     padding: Sequence[bytes] = ()
+    status: int = 200
+    says: dict | None = None
+    ending: dict | None = None
     info: dict = field(default_factory=dict)
     seen: list = field(default_factory=list)
     aborted: int = 0
@@ -83,11 +87,13 @@ class Worker:
     async def answer(self, request):
         body = json.loads(await request.read())
         self.seen.append((request.path, dict(request.headers), body))
+        if self.status != 200:
+            return web.json_response({"error": {"message": "broken"}}, status=self.status)
         try:
             if body.get("stream"):
                 return await self.stream(request, body)
             await self.wait_at(0)
-            return web.json_response(whole(request.path))
+            return web.json_response(self.says or whole(request.path))
         except (asyncio.CancelledError, ConnectionError):
             self.aborted += 1
             raise
@@ -98,7 +104,10 @@ class Worker:
         for piece in self.padding:
             await response.write(piece)
             self.sent_bytes += len(piece)
-        for number, event in enumerate(events(request.path, body)):
+        told = list(events(request.path, body))
+        if self.ending is not None:
+            told[-1] = self.ending
+        for number, event in enumerate(told):
             await self.wait_at(number)
             await response.write(b"data: %b\n\n" % json.dumps(event).encode())
         await response.write(b"data: [DONE]\n\n")

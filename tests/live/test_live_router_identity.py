@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.live.headers import CLIENT_ALIASES, DEFAULT_CLIENT
-from fairbench.live.router.identity import client_of, read_keys
+from fairbench.live.headers import CLIENT_ALIASES, DEFAULT_CLIENT, HEALTH, OTHERS
+from fairbench.live.router.identity import Keyring, client_of, read_keys
 from fairbench.live.router.problem import Problem
 
 KEYS = {"k1": "ann"}
@@ -61,3 +61,19 @@ def test_a_wrong_key_file_is_named_and_its_keys_are_not(tmp_path, content, compl
     with pytest.raises(DataError, match=complaint) as raised:
         read_keys(path)
     assert "keys.toml" in str(raised.value)
+
+
+def test_a_keyring_knows_the_keys_and_keeps_none():
+    keyring = Keyring(KEYS | {"k2": "bob"})
+    assert [keyring.get(key) for key in ("k1", "k2", "k", "k11", "", "\udcff")] == [
+        *("ann", "bob"),
+        *[None] * 4,
+    ]
+    assert client_of({"Authorization": "Bearer k2"}, None, keyring) == "bob"
+    assert "k1" not in repr(vars(keyring))
+
+
+@pytest.mark.parametrize("name", [OTHERS, HEALTH])
+def test_a_name_of_ours_is_nobodys(name):
+    with pytest.raises(Problem):
+        client_of({CLIENT_ALIASES[0]: name}, None, None)

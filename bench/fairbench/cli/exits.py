@@ -6,13 +6,16 @@ import os
 import sys
 from collections.abc import Iterable
 
+from fairbench.errors.printable import printable, printable_lines
+
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 STDOUT = 1  # its file descriptor
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """One line on stderr, and under it notes, such as the end of a server's log, as they are."""
-    print(f"fairbench: {' '.join(message.split())}", *notes, sep="\n", file=sys.stderr)
+    """One line on stderr, and under it notes, such as the end of a server's log."""
+    line = printable(" ".join(message.split()))
+    print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
 
 
 def discard_output() -> None:

@@ -79,8 +79,24 @@ def serve(
         Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
     ] = None,
     max_queue: Annotated[
-        int, Option(min=1, help="Most requests under way; more are answered with 429.")
+        int,
+        Option(
+            min=1,
+            help="Most requests under way. When they are, the client with the most waiting ones "
+            "makes room for others; more are answered with 429.",
+        ),
     ] = 10_000,
+    max_queue_per_client: Annotated[
+        int | None, Option(min=1, help="Most of them of any one client. [default: --max-queue]")
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Token ids that the model has; requests with others are refused. [default: as the "
+            "workers say]",
+        ),
+    ] = None,
     grace: Annotated[
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
     ] = 30.0,
@@ -164,6 +180,8 @@ def serve(
             keys=clients,
             tokenizer=tokenizer,
             max_queue=max_queue,
+            max_queue_per_client=max_queue_per_client,
+            vocab_size=vocab_size,
         )
         asyncio.run(serve_router(config, host, port, grace_s=grace, on_ready=typer.echo))
 

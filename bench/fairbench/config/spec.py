@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairbench.config.backend import Backend
+from fairbench.config.secret_args import storable
 from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
 from fairbench.errors import unknown_name
@@ -108,8 +109,11 @@ class ExperimentSpec(BaseModel):
 
 
 def to_toml(spec: ExperimentSpec) -> str:
-    """The spec as a TOML file from which ``fairbench run`` makes the identical spec."""
-    data = spec.model_dump(mode="json", exclude_none=True)
+    """The spec as a TOML file from which ``fairbench run`` makes the identical spec.
+
+    But for secrets among the flags of servers.
+    """
+    data = storable(spec.model_dump(mode="json", exclude_none=True))
     return dumps(data | {"settings": stored_tables(data["settings"])})
 
 

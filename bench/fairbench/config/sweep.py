@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from fairbench.config.secret_args import storable
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.toml import dumps, parse_assignment
@@ -101,8 +102,8 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def to_toml(sweep: Sweep) -> str:
-    """The sweep as a TOML file from which the same points come."""
-    return dumps(sweep.model_dump(mode="json"))
+    """The sweep as a TOML file from which the same points come, secrets of servers aside."""
+    return dumps(storable(sweep.model_dump(mode="json")))
 
 
 class Axis(NamedTuple):

@@ -4,6 +4,8 @@
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # whoever does not say
+# Names that no client can have: those who share a label, and what a server asks itself.
+OTHERS, HEALTH = "(others)", "(health)"
 # SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"
 

@@ -72,9 +72,9 @@ def check_address(host: str, port: int) -> None:
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """False for clients that leave and for malformed HTTP, in which keys may be."""
+    """False for clients that leave and for malformed HTTP or bodies, in which keys may be."""
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError | ConnectionError)
+    return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
 
 
 async def _bind(site: web.TCPSite, host: str, port: int) -> None:

@@ -92,14 +92,14 @@ class _Serving:
     router: Server | None = None
 
     def ended(self) -> list[str]:
-        """The workers that run no more, by name."""
-        return [worker.recipe.name for worker in self.workers if worker.has_ended]
+        """The workers that have ended meanwhile, by name, even if they were started again."""
+        return [one.recipe.name for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
         """Why nothing can be served any more, "" if something can."""
         if self.router is not None and self.router.has_ended:
             return "the router ended during the run"
-        if self.workers and len(self.ended()) == len(self.workers):
+        if self.workers and all(worker.has_ended for worker in self.workers):
             return "every worker ended during the run"
         return ""
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.errors import DataError, RunFailed, UsageError
+from fairbench.errors.printable import printable, printable_lines
 from fairbench.metrics.arrow import to_arrow
 from fairbench.results.directories import fresh_directory, made, renamed_to_fresh
 from fairbench.results.grid import scheduler_name
@@ -194,7 +195,10 @@ def read_parquet(path: Path) -> pa.Table:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a result directory. Raises DataError, file and line, if it is none."""
+    """A JSON object of a result directory, whose texts do no harm to a terminal or a CI log.
+
+    Raises DataError, file and line, if it is none.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
     except FileNotFoundError:
@@ -209,6 +213,17 @@ def read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: must hold a JSON object")
+    cleaned: dict[str, Any] = _cleaned(content)
+    return cleaned
+
+
+def _cleaned(content: Any) -> Any:
+    if isinstance(content, str):
+        return printable_lines(content)
+    if isinstance(content, list):
+        return [_cleaned(one) for one in content]
+    if isinstance(content, dict):
+        return {printable(key): _cleaned(value) for key, value in content.items()}
     return content
 
 

@@ -15,8 +15,8 @@ The hooks of a local scheduler, in the life of a request:
 while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted`` runs before the generator
 of ``select`` is resumed. At one instant steps end (``on_tokens``, then ``on_finish``), then
 requests arrive, then a pass is made. A router's hooks: ``prepare``, then for each request ``route``
-(again whenever it was None), ``on_first_token`` and ``on_finish``; ``on_evict`` comes late, at any
-time.
+(again whenever it was None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker
+did nothing for it; ``on_evict`` comes late, at any time.
 """
 
 from __future__ import annotations
@@ -165,6 +165,13 @@ class Router(ABC):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         """The request finished (or was refused, with 0 tokens) at that worker."""
+
+    def on_failure(self, request: Request, worker: int, now_s: float) -> None:
+        """The worker failed before it did anything for the request, which may be routed again.
+
+        In place of ``on_finish``. What was charged for the dispatch ought to be given back.
+        """
+        self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         """The last ``evicted_tokens`` of ``prefix`` have left that worker's cache. Late news."""

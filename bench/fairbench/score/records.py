@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError
+from fairbench.errors.printable import printable
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -76,6 +77,7 @@ def read_scored(
     if not all(one.keeps_clock for one in used):
         origin_s = min(float(part["start"].min()) for part in parts)
     merged = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    merged["client"] = np.array([printable(str(one)) for one in merged["client"]], dtype=object)
     for key in ("start", "first", "last", "admitted"):
         merged[key] = merged[key] - origin_s
     clients = tuple(dict.fromkeys([*registered, *merged["client"]]))

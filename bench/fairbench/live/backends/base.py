@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
+from fairbench.live.model_files import vocab_size_of
 from fairbench.live.plugins.sglang.report import fetch_report, require_active
 from fairbench.live.processes.start import Recipe
 
@@ -118,9 +117,4 @@ def worker_settings(spec: ExperimentSpec) -> dict[str, Any]:
 
 def vocabulary(model: str) -> range:
     """Ids of ordinary tokens: ``vocab_size`` of the model's ``config.json`` if it is at hand."""
-    try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-        size = int(config.get("text_config", config)["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError):
-        size = COMMON_TOKENS
-    return range(FIRST_TOKEN, min(size, COMMON_TOKENS))
+    return range(FIRST_TOKEN, min(vocab_size_of(model) or COMMON_TOKENS, COMMON_TOKENS))

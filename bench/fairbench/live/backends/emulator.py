@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.config.backend import Emulator
+from fairbench.config.secret_args import check_given
 from fairbench.config.toml import toml_value
 from fairbench.config.weights import weight_flags
 from fairbench.hardware.catalogue import load_profile
@@ -23,6 +24,7 @@ class EmulatorBackend(LiveBackend[Emulator]):
     """The emulator, which takes an answer's true length from a header of ours."""
 
     def recipes(self, options: LiveOptions) -> list[Recipe]:
+        check_given(self.config.server_args)
         return [
             Recipe(f"worker-{index}", self._command, ports=3, health="/health_generate")
             for index in range(self.spec.dp)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.config.backend import SGLang
+from fairbench.config.secret_args import check_given
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
@@ -42,6 +43,7 @@ class SGLangBackend(LiveBackend[SGLang]):
     """SGLang, told the exact length of each answer."""
 
     def recipes(self, options: LiveOptions) -> list[Recipe]:
+        check_given(self.config.server_args)
         python, plugin = sglang_python(options.server_python), self._plugin()
         return [
             Recipe(

@@ -15,6 +15,7 @@ from fairbench.live.backends.registry import live_backend, same_workers
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import answers, get_json
 from fairbench.live.processes.start import Server, start_all, stop_all
+from fairbench.live.processes.supervisor import supervised
 
 FLUSH_TIMEOUT_S = 60.0  # SGLang refuses while requests are running
 RETRY_S = 0.2
@@ -45,8 +46,8 @@ class Workers:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every worker still runs."""
-        return not any(server.has_ended for server in self.servers)
+        """Whether every worker has run since it was ready."""
+        return not any(server.deaths or server.has_ended for server in self.servers)
 
     def serve(self, spec: ExperimentSpec) -> bool:
         """Whether these very workers are what the spec asks for."""
@@ -81,6 +82,8 @@ def running_workers(
 ) -> Iterator[Workers]:
     """The spec's workers, started and verified; they end with the block.
 
+    One that ends before is started again, see ``processes/supervisor.py``.
+
     Raises UsageError if the machine cannot hold them, RunFailed if one does not start or runs
     another scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
     """
@@ -95,7 +98,8 @@ def running_workers(
     try:
         for server in servers:
             _verify(server, backend)
-        yield Workers(spec, servers)
+        with supervised(servers):
+            yield Workers(spec, servers)
     finally:
         stop_all(servers)
 

@@ -26,6 +26,7 @@ def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
         "slowdown": config.slowdown,
         "stream_interval": config.stream_interval,
         "token_count_method": emulator.text.method,
+        "vocab_size": emulator.text.vocab_size,
         "max_total_num_tokens": limits.pool_tokens,
         "chunked_prefill_size": limits.chunked_prefill_size,
         "max_prefill_tokens": limits.max_prefill_tokens,

@@ -28,6 +28,7 @@ class Text(Protocol):
 
     method: str
     output_ids: Ids
+    vocab_size: int
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text."""
@@ -45,6 +46,8 @@ class ApproximateText:
     """
 
     method = "approximated: a word of up to 10 letters is a token"
+
+    vocab_size = VOCABULARY
 
     def __init__(self, most_tokens: int) -> None:
         self._most_tokens = most_tokens
@@ -81,6 +84,7 @@ class TokenizerText:
     def __init__(self, path: str) -> None:
         self._tokenizer, name = load_tokenizer(path)
         self.method = f"tokenizer file {name}"
+        self.vocab_size: int = self._tokenizer.get_vocab_size()
         self._words = dict(islice(_whole_words(self._tokenizer), OUTPUT_WORDS))
         if not self._words:
             raise DataError(f"tokenizer {path}: has no whole word to make outputs of")

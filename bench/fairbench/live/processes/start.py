@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairbench.errors import RunFailed
+from fairbench.errors.printable import printable
 from fairbench.live.processes.addresses import LOOPBACK, free_ports
 from fairbench.live.processes.http import answers
 from fairbench.live.processes.process import ServerProcess
@@ -39,12 +40,21 @@ class Server:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
+        self.deaths = 0  # once it was ready
         self.start()
 
     def start(self) -> None:
         """Start it, on other ports than before. Precondition: it does not run."""
         self.starts += 1
         self.ports = free_ports(self.recipe.ports)
+        self._launch()
+
+    def start_again(self) -> None:
+        """Start it where it was, since others look for it there. Precondition: it has ended."""
+        self.process.stop()
+        self._launch()
+
+    def _launch(self) -> None:
         self.process = ServerProcess(
             self.recipe.command(self.ports),
             self._log_path,
@@ -79,6 +89,13 @@ class Server:
         """Raise RunFailed, with the end of its log, if it has ended."""
         if self.has_ended:
             raise self.failed(f"ended with exit code {self.process.exit_code}")
+
+    def how_it_ended(self) -> str:
+        """In a line, with the last that it said. Precondition: it has ended."""
+        said = self.process.log_tail().splitlines()[-1:]
+        last = f" ({printable(said[0])[:200]})" if said else ""
+        code = self.process.exit_code
+        return f"{self.recipe.name} ended with exit code {code}{last}; its log is {self._log_path}"
 
     def failed(self, how: str) -> RunFailed:
         """The error that says how it failed; the end of its log is a note on it."""

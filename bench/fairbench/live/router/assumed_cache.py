@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.sim.engine.kv_cache import KVCache
+
+# Where events tell what has gone, a guess must not come first: it only bounds what is remembered.
+FOLLOWED_SLACK = 2
 
 
 class AssumedCache:
@@ -41,3 +45,33 @@ class AssumedCache:
     def clear(self) -> None:
         """Evict everything."""
         self._cache.evict(self._cache.capacity)
+
+
+class AssumedCaches:
+    """One for each worker; ``on_evict(worker, prefix, tokens)``.
+
+    ``followed`` are the workers whose events are followed.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        pool_tokens: int,
+        followed: Collection[int],
+        on_evict: Callable[[int, Prompt, int], None],
+    ) -> None:
+        self._pool_tokens = pool_tokens
+        self._followed = followed
+        self._on_evict = on_evict
+        self._caches = [self._new(worker) for worker in range(workers)]
+
+    def __getitem__(self, worker: int) -> AssumedCache:
+        return self._caches[worker]
+
+    def renew(self, worker: int) -> None:
+        """The worker is another one, whose cache is empty; nobody has to hear of it."""
+        self._caches[worker] = self._new(worker)
+
+    def _new(self, worker: int) -> AssumedCache:
+        slack = FOLLOWED_SLACK if worker in self._followed else 1
+        return AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))

@@ -4,138 +4,130 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 
-from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS, Message
-from fairbench.live.router.problem import Problem
+from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
+from fairbench.live.router import fields
+from fairbench.live.router.bodies import Generate, OpenAI, RoutedChat, RoutedCompletion, Sampling
+from fairbench.live.router.fields import (
+    Fields,
+    check_bias,
+    check_ids,
+    check_template_kwargs,
+    fields_of,
+)
+from fairbench.live.router.problem import bad_request
+from fairbench.live.router.prompt_limits import NO_LIMITS, PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
 B = TypeVar("B")
+COMPLETION_TOKENS = 16  # OpenAI's default, and SGLang's
 
 
 @dataclass(slots=True)
 class Call:
     """A request as a router sees it.
 
-    ``set_fields`` is what the body must say beside what it does, ``hide_usage`` that the client
-    did not ask for the stream's usage, which the router did.
+    ``fields`` are what the worker is sent. ``exact`` says that the worker will count just these
+    ``ids`` as the prompt, ``hide_usage`` that the client did not ask for the stream's usage, which
+    the router did. ``max_new_tokens`` is None where nothing but the model's context ends an answer.
     """
 
-    raw: bytes
+    fields: Fields
     ids: array[int]
-    max_new_tokens: int
+    max_new_tokens: int | None
     stream: bool
     user: str | None
+    exact: bool = False
     hide_usage: bool = False
-    set_fields: dict[str, Any] = field(default_factory=dict)
-    replaces: bool = False  # the body may have some of them already
+
+    def set(self, name: str, value: Any) -> None:
+        """Have the body say this."""
+        self.fields[name] = msgspec.Raw(msgspec.json.encode(value))
 
     def body(self) -> bytes:
-        """The body for the worker; what the router does not know of it stays as it is."""
-        if not self.set_fields:
-            return self.raw
-        if self.replaces:
-            return msgspec.json.encode(msgspec.json.decode(self.raw) | self.set_fields)
-        # A prompt of many tokens is long, so it is not encoded again.
-        return self.raw.rstrip()[:-1] + b"," + msgspec.json.encode(self.set_fields)[1:]
+        """The body for the worker: long prompts are copied, not encoded again."""
+        return msgspec.json.encode(self.fields)
 
 
 class Api(ABC):
-    """One of the paths that generate. ``read`` raises Problem if the body cannot be routed."""
+    """One of the paths that generate."""
 
     path: str
 
     @abstractmethod
-    def read(self, raw: bytes, text: TextTokens) -> Call:
-        """A body, with its prompt as token ids."""
+    def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
+        """A body, with its prompt as token ids. Raises Problem if it cannot be routed."""
 
     def sign(self, call: Call, client: str) -> None:
         """Put the client into the body, where the worker takes it from there."""
-
-
-class _Sampling(msgspec.Struct):
-    max_new_tokens: Count | None = None
-    n: Count = 1
-
-
-class _Generate(msgspec.Struct):
-    input_ids: list[int] | None = None
-    text: str | None = None
-    sampling_params: _Sampling | None = None
-    stream: bool = False
-    routing_key: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class GenerateApi(Api):
     """SGLang's ``/generate``, one prompt a request."""
 
     path = "/generate"
-    _decoder = msgspec.json.Decoder(_Generate)
+    _decoder = msgspec.json.Decoder(Generate)
+    _sampling = msgspec.json.Decoder(Sampling | None)
 
-    def read(self, raw: bytes, text: TextTokens) -> Call:
+    def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
+        limits.check_body(raw)
         body = _decoded(self._decoder, raw)
-        sampling = body.sampling_params or _Sampling()
+        given = _decoded_fields(raw, fields.GENERATE)
+        written = bytes(given.get("sampling_params", b"null"))
+        sampling = _decoded(self._sampling, written, "sampling_params: ") or Sampling()
+        if written != b"null":
+            inner = _decoded_fields(written, fields.SAMPLING, "sampling_params: ")
+            given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
         _check_single(sampling.n)
+        _check_tokens(sampling.stop_token_ids, sampling.logit_bias, limits)
         if body.input_ids is not None:
-            ids = _ids(body.input_ids)
+            ids = _ids(body.input_ids, limits)
         elif body.text is not None:
-            ids = text.ids(body.text)
+            ids = limits.ids_of(text, body.text)
         else:
-            raise _bad("neither input_ids nor text is given")
+            raise bad_request("neither input_ids nor text is given")
+        most = sampling.max_new_tokens
         return Call(
-            raw,
+            given,
             ids,
-            _or_default(sampling.max_new_tokens),
+            DEFAULT_NEW_TOKENS if most is None else most,
             body.stream,
             body.routing_key or None,
-            replaces=body.routing_key is not msgspec.UNSET,
+            exact=body.input_ids is not None,
         )
 
     def sign(self, call: Call, client: str) -> None:
         # SGLang reads the header on the OpenAI paths only.
-        call.set_fields["routing_key"] = client
-
-
-class _OpenAI(msgspec.Struct, kw_only=True):
-    stream: bool = False
-    stream_options: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
-    max_tokens: Count | None = None
-    n: Count | None = None
-    user: str | None = None
-
-
-class _RoutedCompletion(_OpenAI, kw_only=True):
-    prompt: str | list[int | str | list[int]]
-
-
-class _RoutedChat(_OpenAI, kw_only=True):
-    messages: list[Message]
-    max_completion_tokens: Count | None = None
+        call.set("routing_key", client)
 
 
 class CompletionsApi(Api):
     """``/v1/completions``; a list with one prompt in it is taken for that prompt."""
 
     path = "/v1/completions"
-    _decoder = msgspec.json.Decoder(_RoutedCompletion)
+    _decoder = msgspec.json.Decoder(RoutedCompletion)
 
-    def read(self, raw: bytes, text: TextTokens) -> Call:
+    def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
+        limits.check_body(raw)
         body = _decoded(self._decoder, raw)
+        given = _decoded_fields(raw, fields.COMPLETIONS)
+        _check_single(body.best_of)
         prompt: Any = body.prompt
         listed = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
         if listed:
             _check_single(len(prompt))
             prompt = prompt[0]
-        ids = text.ids(prompt) if isinstance(prompt, str) else _ids(prompt)
-        call = _openai_call(raw, body, ids, body.max_tokens)
+        exact = not isinstance(prompt, str)
+        ids = _ids(prompt, limits) if exact else limits.ids_of(text, prompt)
+        most = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+        call = _openai_call(given, body, ids, most, limits)
+        call.exact = exact
         if listed:
-            call.set_fields["prompt"] = prompt
-            call.replaces = True
+            call.set("prompt", prompt)
         return call
 
 
@@ -143,52 +135,70 @@ class ChatApi(Api):
     """``/v1/chat/completions``. Its template is the model's own, so the ids are approximate."""
 
     path = "/v1/chat/completions"
-    _decoder = msgspec.json.Decoder(_RoutedChat)
+    _decoder = msgspec.json.Decoder(RoutedChat)
 
-    def read(self, raw: bytes, text: TextTokens) -> Call:
+    def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
+        limits.check_body(raw)
         body = _decoded(self._decoder, raw)
+        given = _decoded_fields(raw, fields.CHAT)
+        check_template_kwargs(body.chat_template_kwargs)
         ids = array("I")
         for message in body.messages:  # each on its own, so that earlier turns stay a prefix
-            ids += text.ids(f"{message.role}\n{message.text}")
-        return _openai_call(raw, body, ids, body.max_completion_tokens or body.max_tokens)
+            ids += limits.ids_of(text, f"{message.role}\n{message.text}")
+        most = body.max_completion_tokens or body.max_tokens
+        return _openai_call(given, body, ids, most, limits)
 
 
-def _openai_call(raw: bytes, body: _OpenAI, ids: array[int], max_new_tokens: int | None) -> Call:
+def _openai_call(
+    given: Fields,
+    body: OpenAI,
+    ids: array[int],
+    max_new_tokens: int | None,
+    limits: PromptLimits,
+) -> Call:
     _check_single(body.n)
-    call = Call(raw, ids, _or_default(max_new_tokens), body.stream, body.user)
-    given = body.stream_options
-    options = given or {}
+    _check_tokens(body.stop_token_ids, body.logit_bias, limits)
+    call = Call(given, ids, max_new_tokens, body.stream, body.user)
+    options = body.stream_options or {}
     if body.stream and options.get("include_usage") is not True:
         call.hide_usage = True
-        call.set_fields["stream_options"] = {**options, "include_usage": True}
-        call.replaces = given is not msgspec.UNSET
+        call.set("stream_options", {**options, "include_usage": True})
     return call
 
 
-def _decoded(decoder: msgspec.json.Decoder[B], raw: bytes) -> B:
+def _decoded(decoder: msgspec.json.Decoder[B], raw: bytes, where: str = "") -> B:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad(f"the body cannot be read: {error}") from None
+        raise bad_request(f"the body cannot be read: {where}{error}") from None
 
 
-def _ids(given: list[Any]) -> array[int]:
+def _decoded_fields(raw: bytes, allowed: frozenset[str], where: str = "") -> Fields:
     try:
-        return array("I", given)
+        return fields_of(raw, allowed, where)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"the body cannot be read: {where}{error}") from None
+
+
+def _ids(given: list[Any], limits: PromptLimits) -> array[int]:
+    try:
+        ids = array("I", given)
     except (TypeError, OverflowError):
-        raise _bad("a prompt of token ids holds nothing but numbers from 0 to 2^32 - 1") from None
+        raise bad_request("a prompt of token ids holds only numbers from 0 to 2^32 - 1") from None
+    limits.check_tokens(len(ids))
+    check_ids(given, limits.vocab_size, "prompt")
+    return ids
+
+
+def _check_tokens(
+    stop: list[int] | None, bias: dict[str, float] | None, limits: PromptLimits
+) -> None:
+    check_ids(stop or [], limits.vocab_size, "stop_token_ids")
+    check_bias(bias, limits.vocab_size)
 
 
 def _check_single(prompts: int | None) -> None:
     if prompts is not None and prompts != 1:
-        raise _bad(
+        raise bad_request(
             "one prompt and one answer (n = 1) a request: workers lose the client of a batch"
         )
-
-
-def _or_default(max_new_tokens: int | None) -> int:
-    return DEFAULT_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-
-
-def _bad(message: str) -> Problem:
-    return Problem(HTTPStatus.BAD_REQUEST, message)

@@ -17,8 +17,10 @@ class RouterConfig:
     ``weights`` are what clients are entitled to, 1 where there is none.
     ``keys`` maps API keys to clients; without them a request says whose it is. ``tokenizer`` is a
     tokenizer.json, without which tokens are approximated. ``max_queue`` bounds the requests that
-    are under way, most of which wait at the workers. A worker that fails a health check, or does
-    not answer it within ``health_timeout_s``, is out of rotation until it passes one.
+    are under way, most of which wait at the workers, ``max_queue_per_client`` those of each client
+    (None: bounded only when others want in). ``vocab_size`` is the model's, None if the workers
+    say. A worker that fails a health check, or does not answer it within ``health_timeout_s``, is
+    out of rotation until it passes one.
     """
 
     router: str
@@ -28,6 +30,8 @@ class RouterConfig:
     keys: Mapping[str, str] | None = None
     tokenizer: str | None = None
     max_queue: int = 10_000
+    max_queue_per_client: int | None = None
+    vocab_size: int | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     health_interval_s: float = 5.0
     health_timeout_s: float = 20.0

@@ -9,45 +9,22 @@ import logging
 from array import array
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from itertools import count
-from typing import TypeAlias
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.errors import RunFailed
-from fairbench.live.router.assumed_cache import AssumedCache
+from fairbench.live.router.assumed_cache import AssumedCaches
+from fairbench.live.router.flight import ANYWHERE, Flight, OnSent, Wish, pages_of
 from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.room import AlwaysRoom
-from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import WorkerLoad
 
 RETRY_AFTER_S = 5
-# Where events tell what has gone, a guess must not come first: it only bounds what is remembered.
-FOLLOWED_SLACK = 2
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One request at one worker, until ``Dispatcher.finish``.
-
-    ``routed`` is where the router believes it to be, ``first_token_s`` when its answer began to
-    stream. ``on_lost`` is called once if the worker leaves meanwhile.
-    """
-
-    request: Request
-    worker: int
-    routed: int
-    on_lost: Callable[[], None] = lambda: None
-    first_token_s: float | None = None
-
-
-OnSent: TypeAlias = Callable[["Flight | Problem"], None]
 
 
 class Dispatcher:
@@ -71,16 +48,14 @@ class Dispatcher:
         self.router = router
         self.up = set(range(workers))
         self.flights: list[dict[Flight, None]] = [{} for _ in range(workers)]
-        self._pool_tokens = pool_tokens
         self._page_tokens = page_tokens
-        self._followed = followed
         self._now_s = now_s
         self._request_ids = count()
-        self._held: dict[Request, OnSent] = {}
+        self._held: dict[Request, tuple[OnSent, Wish]] = {}
         self._ingress = (
             GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()) if router.holds else None
         )
-        self._caches = [self._new_cache(worker) for worker in range(workers)]
+        self._caches = AssumedCaches(workers, pool_tokens, followed, self.evicted)
 
     @property
     def under_way(self) -> int:
@@ -99,25 +74,16 @@ class Dispatcher:
     def make_request(
         self, client: str, ids: array[int], max_new_tokens: int, program_id: int, depth: int
     ) -> Request:
-        """A request as routers see it. The last, incomplete page of its prompt is left out.
-
-        It could only match the very same ending, and no KV event would ever tell of it.
-        """
-        whole = ids[: len(ids) - len(ids) % self._page_tokens]
-        whole.append(0)
-        prompt = segments_of(whole)[:-1]  # so that the page left out is the last in any case
+        """A request as routers see it."""
+        number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         return Request(
-            next(self._request_ids),
-            client,
-            program_id,
-            depth,
-            prompt,
-            len(ids),
-            max_new_tokens,
-            self._now_s(),
+            *(number, client, program_id, depth, prompt),
+            *(len(ids), max_new_tokens, self._now_s()),
         )
 
-    def dispatch(self, request: Request, on_sent: OnSent = lambda flight: None) -> Flight | None:
+    def dispatch(
+        self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
+    ) -> Flight | None:
         """Route a request. None if the router holds it: ``on_sent`` is called once it goes.
 
         That gets a Problem instead if the router fails later. Raises Problem: 503 if no worker is
@@ -128,13 +94,13 @@ class Dispatcher:
                 HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up", retry_after_s=RETRY_AFTER_S
             )
         if self._ingress is None:
-            return self._send(request, self.router.route(request, self._now_s()))
+            return self._send(request, self.router.route(request, self._now_s()), wish)
         sent: list[Flight | Problem] = []
-        self._held[request] = sent.append
+        self._held[request] = sent.append, wish
         self._ingress.enter(request, self._now_s())
         self._release()
         if not sent:
-            self._held[request] = on_sent
+            self._held[request] = on_sent, wish
             return None
         if isinstance(sent[0], Problem):
             raise sent[0]
@@ -158,7 +124,7 @@ class Dispatcher:
 
         def send(request: Request, routed: int) -> None:
             try:
-                flight: Flight | Problem = self._send(request, routed)
+                flight: Flight | Problem = self._send(request, routed, self._held[request][1])
             except Problem as problem:
                 flight = problem
             gone.append((request, flight))
@@ -167,19 +133,16 @@ class Dispatcher:
         for request, flight in gone:
             if isinstance(flight, Problem):
                 self._ingress.finish(request, 0)
-            self._held.pop(request)(flight)
+            self._held.pop(request)[0](flight)
 
-    def _send(self, request: Request, routed: int | None) -> Flight:
+    def _send(self, request: Request, routed: int | None, wish: Wish) -> Flight:
         if routed is None or not 0 <= routed < len(self.flights):
             text = f"router {self.router.name}: there is no worker {routed}"
             raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-        worker = routed
-        if routed not in self.up:  # a router that cannot change its workers, see ``leave``
-            worker = min(self.up, key=lambda one: len(self.flights[one]))
-        flight = Flight(request, worker, routed)
-        self.flights[worker][flight] = None
+        flight = Flight(request, self._place(routed, wish), routed)
+        self.flights[flight.worker][flight] = None
         if self.router.wants_evictions:
-            self._caches[worker].touch(request.prompt)
+            self._caches[routed].touch(request.prompt)
         return flight
 
     def began(self, flight: Flight) -> None:
@@ -187,17 +150,32 @@ class Dispatcher:
         if flight.first_token_s is None:
             flight.first_token_s = self._now_s()
 
-    def finish(self, flight: Flight, output_tokens: int) -> None:
-        """The request is over, however it ended, and has produced so many tokens."""
+    def _place(self, routed: int, wish: Wish) -> int:
+        """Where the router's choice really goes: it may know less (see ``leave``) than we do."""
+        if wish.probe is not None:
+            return wish.probe
+        if routed in self.up and routed not in wish.avoid:
+            return routed
+        others = self.up.difference(wish.avoid) or self.up
+        return min(others, key=lambda one: len(self.flights[one]))
+
+    def finish(self, flight: Flight, output_tokens: int, *, failed: bool = False) -> None:
+        """The request is over, however it ended, and has produced so many tokens.
+
+        ``failed`` says that its worker did nothing for it.
+        """
         request = flight.request
         if flight in self.flights[flight.worker]:
             del self.flights[flight.worker][flight]
             if self.router.wants_evictions:
-                self._caches[flight.worker].add(request.prompt)
+                self._caches[flight.routed].add(request.prompt)
         output = Segment(f"output of {request.request_id}", output_tokens)
-        if flight.first_token_s is not None:
-            self.router.on_first_token(request, flight.routed, flight.first_token_s)
-        self.router.on_finish(request, flight.routed, output, self._now_s())
+        if failed:
+            self.router.on_failure(request, flight.routed, self._now_s())
+        else:
+            if flight.first_token_s is not None:
+                self.router.on_first_token(request, flight.routed, flight.first_token_s)
+            self.router.on_finish(request, flight.routed, output, self._now_s())
         if self.router.wants_evictions and output_tokens:
             # Nothing will ever match, or evict, a segment that is not made of token pages.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
@@ -205,19 +183,30 @@ class Dispatcher:
             self._ingress.finish(request, output_tokens)
             self._release()
 
-    def leave(self, worker: int) -> None:
-        """The worker is down: nothing goes there any more, and what was there is lost."""
+    def leave(self, worker: int, *, died: bool = False) -> None:
+        """The worker is down: nothing goes there any more, and what was there is lost.
+
+        Unless it ``died`` it may be alive, but answers nothing.
+        """
+        if worker in self.up:
+            log.warning("worker %d is down", worker)
+        self.eject(worker)
+        lost, self.flights[worker] = self.flights[worker], {}
+        for flight in lost:
+            flight.died = died
+            flight.on_lost()
+        if lost:
+            self._release()
+
+    def eject(self, worker: int) -> None:
+        """Nothing goes there any more; what is there goes on."""
         if worker not in self.up:
             return
         self.up.remove(worker)
         # A router that cannot change its workers keeps it; ``dispatch`` passes over it.
         with suppress(RunFailed):
             self.router.on_worker_leave(worker, self._now_s())
-        self._caches[worker] = self._new_cache(worker)
-        lost, self.flights[worker] = self.flights[worker], {}
-        log.warning("worker %d is down", worker)
-        for flight in lost:
-            flight.on_lost()
+        self._caches.renew(worker)
         self._release()
 
     def join(self, worker: int) -> None:
@@ -237,7 +226,3 @@ class Dispatcher:
     def forget_cache(self, worker: int) -> None:
         """Nothing is in the worker's cache, or nobody knows what."""
         self._caches[worker].clear()
-
-    def _new_cache(self, worker: int) -> AssumedCache:
-        slack = FOLLOWED_SLACK if worker in self._followed else 1
-        return AssumedCache(slack * self._pool_tokens, partial(self.evicted, worker))

@@ -4,27 +4,53 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
+from enum import Enum, auto
 from http import HTTPStatus
 
-from aiohttp import ClientError, ClientPayloadError, ClientResponse, ClientSession, web
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientPayloadError,
+    ClientResponse,
+    ClientSession,
+    ServerTimeoutError,
+    web,
+)
 
 from fairbench.live import headers
 from fairbench.live.router.calls import Call
-from fairbench.live.router.dispatcher import Flight
+from fairbench.live.router.flight import Flight
 from fairbench.live.router.problem import Problem
-from fairbench.live.router.usage import StreamReader, Usage, usage_of
+from fairbench.live.router.usage import StreamReader, Usage, abort_of, usage_of
 
-# How an exchange ended. LEFT: the client went. LOST, RETRIED: the worker did, the answer having
-# begun or not.
-OK, ERROR, LEFT, LOST, RETRIED = "ok", "error", "left", "lost", "retried"
+# How an exchange ended. LEFT: the client went. EVICTED: it had to, for another one. LOST, RETRIED:
+# the worker did, and nobody else or another one was asked.
+OK, ERROR, LEFT, EVICTED, LOST, RETRIED = "ok", "error", "left", "evicted", "lost", "retried"
 RETURNED = ("Content-Type", "Retry-After", "x-request-id")
+# A worker's own fault, more likely than not: another one may do better.
+WORKERS_FAULT = (500, 502, 503, 504)
 STALLED_S = 60.0  # without reading anything, after which a client is taken to have left
 NO_WAIT_BYTES = 2**14  # with no more unread a write returns at once, and needs no costly timer
 
 
-class WorkerLost(Exception):
-    """The connection to the worker failed before its answer began, so another may be asked."""
+class How(Enum):
+    """How a worker failed before its answer began."""
+
+    UNREACHED = auto()  # there was no connection, so it has seen nothing of the request
+    BROKE = auto()  # the connection ended
+    HUNG = auto()  # it is up, and answers nobody
+    DIED = auto()  # it is down
+    ANSWERED = auto()  # with an error
+
+
+class WorkerFailed(Exception):
+    """The worker failed before its answer began, and if ``answer`` is given, by that answer."""
+
+    def __init__(self, worker: int, how: How, answer: web.Response | None = None) -> None:
+        super().__init__(f"worker {worker}: {how.name}")
+        self.worker = worker
+        self.how = how
+        self.answer = answer
 
 
 class ClientLeft(ConnectionError):
@@ -34,18 +60,19 @@ class ClientLeft(ConnectionError):
 class Exchange:
     """Asks the worker and answers the client. ``usage`` and ``outcome`` say how it went.
 
-    ``began`` is called whenever a part of a stream comes.
+    ``on_begun`` is called when the client is given the first of the answer.
     """
 
     def __init__(
-        self, request: web.Request, call: Call, flight: Flight, began: Callable[[], None]
+        self, request: web.Request, call: Call, flight: Flight, on_begun: Callable[[], None]
     ) -> None:
-        self._began = began
         self._request = request
         self._call = call
         self._flight = flight
+        self._on_begun = on_begun
         self._stream: web.StreamResponse | None = None
         self._reader = StreamReader(hide_usage=call.hide_usage)
+        self._left: How | None = None  # how the worker went meanwhile
         self.usage = Usage()
         self.outcome = LEFT
 
@@ -55,20 +82,24 @@ class Exchange:
         """Send the call with the headers ``sent``; returns what the client was answered.
 
         Cancelled or with a client that reads no more, it closes the connection to the worker,
-        which is how workers learn that a request is not wanted any longer. Raises WorkerLost and
+        which is how workers learn that a request is not wanted any longer. Raises WorkerFailed and
         ClientLeft.
         """
         try:
             async with asyncio.timeout(None) as scope:
-                self._flight.on_lost = partial(scope.reschedule, 0.0)
+
+                def lost() -> None:
+                    self._left = How.DIED if self._flight.died else How.HUNG
+                    scope.reschedule(0.0)
+
+                self._flight.on_lost = lost
                 async with session.post(url, data=self._call.body(), headers=sent) as answer:
                     return await self._pass_on(answer)
         except ClientLeft:
             raise
         except (ClientError, OSError) as error:
             if self._stream is None:
-                self.outcome = RETRIED
-                raise WorkerLost from error
+                raise WorkerFailed(self._flight.worker, self._left or _how(error)) from error
             self.outcome = LOST
             return await self._break_off(self._stream)
         finally:
@@ -79,28 +110,42 @@ class Exchange:
         returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
         returned[headers.WORKER] = str(self._flight.worker)
         if not (self._call.stream and answer.ok):
-            body = await answer.read()
-            self.usage = usage_of(body)
-            self.outcome = OK if answer.ok else ERROR
-            return web.Response(body=body, status=answer.status, headers=returned)
+            return self._whole(await answer.read(), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
-            self._began()
             # Waits while the client is slow, and so stops reading from the worker.
             await self._write(stream, self._reader.feed(chunk))
-        if self._stream is None:
+        if self._stream is None and not self._reader.rest():
             raise ClientPayloadError("an empty stream")
         await self._write(stream, self._reader.rest())
         self.outcome = ERROR if self._reader.usage().failed else OK
         return stream
 
+    def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
+        """An answer in one piece. Raises WorkerFailed if it says that the worker is broken."""
+        response = web.Response(body=body, status=status, headers=returned)
+        if status in WORKERS_FAULT:
+            raise WorkerFailed(self._flight.worker, How.ANSWERED, response)
+        if status >= HTTPStatus.BAD_REQUEST:
+            self.outcome = ERROR
+            return response
+        self.usage = usage_of(body)
+        if (problem := abort_of(body)) is not None:
+            self.outcome = ERROR
+            return problem.response()
+        self.outcome = OK
+        return response
+
     async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
         """Pass on, the head first. Raises ClientLeft, also if nothing is read for long."""
+        if not data:
+            return
         transport = self._request.transport
         try:
             if self._stream is None:  # not before: until now another worker could be asked
                 await stream.prepare(self._request)
                 self._stream = stream
+                self._on_begun()
             if transport is None or transport.get_write_buffer_size() + len(data) <= NO_WAIT_BYTES:
                 await stream.write(data)
                 return
@@ -119,3 +164,8 @@ class Exchange:
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, problem.event())
         return stream
+
+
+def _how(error: Exception) -> How:
+    unreached = isinstance(error, ClientConnectorError | ServerTimeoutError)
+    return How.UNREACHED if unreached else How.BROKE

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
+from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
 
 PATH = "/health"
 
 
 class Health:
-    """Takes workers out of rotation and back in; ``on_return(worker)`` hears of the latter."""
+    """Takes workers out of rotation and back in; ``on_return(worker)`` comes before the latter."""
 
     def __init__(
         self,
         urls: Sequence[str],
         dispatcher: Dispatcher,
         timeout_s: float,
-        on_return: Callable[[int], None],
+        breakers: Breakers,
+        on_return: Callable[[int], Awaitable[None]],
     ) -> None:
         # Its own connections, each a new one: that an old one still works says little.
         self._session = ClientSession(
@@ -28,8 +30,9 @@ class Health:
         )
         self._urls = urls
         self._dispatcher = dispatcher
+        self._breakers = breakers
         self._on_return = on_return
-        self._asked: dict[int, asyncio.Task[None]] = {}
+        self._asked: dict[int, asyncio.Task[bool]] = {}
 
     async def begin(self, patience_s: float) -> None:
         """Ask every worker; who has not answered by then is down until it does."""
@@ -43,17 +46,17 @@ class Health:
             await asyncio.sleep(interval_s)
             self._ask_all()
 
-    async def check(self, worker: int) -> None:
-        """Ask one worker, and join or leave it as it answers."""
-        await asyncio.shield(self.suspect(worker))
+    async def check(self, worker: int) -> bool:
+        """Ask one worker, and join or leave it as it answers. Returns whether it is healthy."""
+        return await asyncio.shield(self.suspect(worker))
 
-    def suspect(self, worker: int) -> asyncio.Task[None]:
+    def suspect(self, worker: int) -> asyncio.Task[bool]:
         """``check`` in the background; one at a time for each worker."""
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check(worker))
         return self._asked[worker]
 
-    def _ask_all(self) -> list[asyncio.Task[None]]:
+    def _ask_all(self) -> list[asyncio.Task[bool]]:
         return [self.suspect(worker) for worker in range(len(self._urls))]
 
     async def aclose(self) -> None:
@@ -64,20 +67,25 @@ class Health:
         await asyncio.gather(*asked, return_exceptions=True)
         await self._session.close()
 
-    async def _check(self, worker: int) -> None:
+    async def _check(self, worker: int) -> bool:
         try:
             healthy = await self._answers(worker)
+            if not healthy:
+                self._breakers.reset(worker)
+                self._dispatcher.leave(worker, died=healthy is False)
+            elif worker not in self._dispatcher.up and not self._breakers.is_open(worker):
+                await self._on_return(worker)
+                self._dispatcher.join(worker)
         finally:
             del self._asked[worker]
-        if not healthy:
-            self._dispatcher.leave(worker)
-        elif worker not in self._dispatcher.up:
-            self._on_return(worker)
-            self._dispatcher.join(worker)
+        return bool(healthy)
 
-    async def _answers(self, worker: int) -> bool:
+    async def _answers(self, worker: int) -> bool | None:
+        """Whether it says that it is healthy, None if it says nothing."""
         try:
             async with self._session.get(self._urls[worker] + PATH) as response:
                 return response.ok
-        except (ClientError, OSError):  # a timeout is an OSError
+        except TimeoutError:
+            return None
+        except (ClientError, OSError):
             return False

@@ -7,14 +7,10 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
-from fairbench.core import ServiceWeights
 from fairbench.live.kv_events.subscriber import Subscriber
+from fairbench.live.router.books import Books
+from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.usage import Usage
-
-MAX_CLIENTS = 1000  # with a label of their own: a name may be anything, so there may be many
-OTHERS = "(others)"
-WEIGHTS = ServiceWeights()
 
 
 class RouterMetrics:
@@ -22,29 +18,13 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._labels: set[str] = set()
-        self._requests = self._counter(
-            "requests",
-            "Requests sent to a worker, by how that ended: ok, error (the worker's), left (the "
-            "client did), lost (the worker, during its answer), retried (the worker, before)",
-            "client",
-            "outcome",
-        )
+        self._books = Books()
+        self.registry.register(self._books)
         self._refused = self._counter("refused", "Requests answered by the router itself", "status")
-        self._input = self._counter("input_tokens", "Prompt tokens, cached included", "client")
-        self._cached = self._counter("cached_tokens", "Prompt tokens found in a cache", "client")
-        self._output = self._counter("output_tokens", "Tokens produced", "client")
-        self._service = self._counter("service", "Input + 2 x output tokens", "client")
 
-    def finished(self, client: str, outcome: str, usage: Usage) -> None:
-        """A request has ended, with so many tokens."""
-        client = self._label(client)
-        produced, read = usage.output_tokens or 0, usage.input_tokens or 0
-        self._requests.labels(client, outcome).inc()
-        self._input.labels(client).inc(read)
-        self._cached.labels(client).inc(usage.cached_tokens or 0)
-        self._output.labels(client).inc(produced)
-        self._service.labels(client).inc(WEIGHTS.extend * read + WEIGHTS.output * produced)
+    def finished(self, client: str, outcome: str, charge: Charge) -> None:
+        """A request has ended, and is booked with so much."""
+        self._books.finished(client, outcome, charge)
 
     def refused(self, status: int) -> None:
         """The router itself said no."""
@@ -67,13 +47,6 @@ class RouterMetrics:
             ("kv_event_losses", "Gaps not repaired", lambda w: subscribers[w].losses),
         ):
             self._gauge(name, text, subscribers, value)
-
-    def _label(self, client: str) -> str:
-        if client not in self._labels:
-            if len(self._labels) == MAX_CLIENTS:
-                return OTHERS
-            self._labels.add(client)
-        return client
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fairbench_{name}", text, labels, registry=self.registry)

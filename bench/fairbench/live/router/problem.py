@@ -32,9 +32,12 @@ class Problem(Exception):
             response.headers["Retry-After"] = str(self.retry_after_s)
         return response
 
-    def event(self) -> bytes:
-        """The end of a stream that has begun, which clients of OpenAI and SGLang understand."""
-        return b"data: %b\n\ndata: [DONE]\n\n" % self._json()
+    def event(self, *, done: bool = True) -> bytes:
+        """The end of a stream that has begun, which clients of OpenAI and SGLang understand.
+
+        Without ``done`` the worker itself says that this was all.
+        """
+        return b"data: %b\n\n%b" % (self._json(), b"data: [DONE]\n\n" if done else b"")
 
     def _json(self) -> bytes:
         fallback = "server_error" if self.status >= 500 else "invalid_request_error"
@@ -45,3 +48,8 @@ class Problem(Exception):
             "code": int(self.status),
         }
         return msgspec.json.encode({"error": error})
+
+
+def bad_request(message: str) -> Problem:
+    """The client's own fault: 400."""
+    return Problem(HTTPStatus.BAD_REQUEST, message)

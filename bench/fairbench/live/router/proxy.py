@@ -6,26 +6,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
+from uuid import uuid4
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
-from fairbench.core import Request
 from fairbench.live import headers
-from fairbench.live.http_server import parsed
+from fairbench.live.http_server import LONG_BODY_BYTES, parsed
+from fairbench.live.router.attempts import Asking, Attempts
 from fairbench.live.router.calls import Api, Call
+from fairbench.live.router.charges import Asked
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.router.dispatcher import RETRY_AFTER_S, Dispatcher, Flight
-from fairbench.live.router.exchange import LOST, RETRIED, Exchange, WorkerLost
+from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
-from fairbench.live.router.identity import client_of
-from fairbench.live.router.metrics import RouterMetrics
+from fairbench.live.router.identity import Keyring, client_of
+from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem
+from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
+from fairbench.live.router.worker_info import WorkerFacts
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # A client's own headers that a worker or the next hop may want.
-PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "x-request-id", "traceparent")
+PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
 
 class Proxy:
@@ -37,15 +40,22 @@ class Proxy:
         session: ClientSession,
         dispatcher: Dispatcher,
         health: Health,
-        metrics: RouterMetrics,
+        attempts: Attempts,
+        facts: WorkerFacts,
         text: TextTokens,
     ) -> None:
         self._config = config
         self._session = session
         self.dispatcher = dispatcher
         self._health = health
-        self._metrics = metrics
+        self._attempts = attempts
+        self._facts = facts
         self._text = text
+        self._keys = None if config.keys is None else Keyring(config.keys)
+        self._places = Places(
+            config.max_queue, config.max_queue_per_client or config.max_queue, config.weights
+        )
+        self._long_bodies = asyncio.Semaphore(1)
 
     @property
     def healthy(self) -> bool:
@@ -59,7 +69,7 @@ class Proxy:
 
     async def models(self, http: web.Request) -> web.StreamResponse:
         """``/v1/models``, as the first worker that answers has it."""
-        client_of(http.headers, None, self._config.keys)
+        client_of(http.headers, None, self._keys)
         timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
             url = self._config.workers[worker].url + http.path
@@ -78,29 +88,44 @@ class Proxy:
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         """One request of an API that generates."""
-        client_of(http.headers, None, self._config.keys)  # a stranger's body is not even read
-        call = await parsed(await self._read(http), api.read, self._text)
-        client = client_of(http.headers, call.user, self._config.keys)
+        client_of(http.headers, None, self._keys)  # a stranger's body is not even read
+        limits = self._facts.limits
+        call = await self._parsed(await self._read(http), api, limits)
+        client = client_of(http.headers, call.user, self._keys)
         api.sign(call, client)
-        if self.under_way >= self._config.max_queue:
-            raise Problem(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"{self._config.max_queue} requests are under way already",
-                retry_after_s=RETRY_AFTER_S,
+        most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
+        with self._places.take(client) as place:
+            request = self.dispatcher.make_request(
+                client,
+                call.ids,
+                most_output,
+                _number(http, headers.PROGRAM, -1),
+                _number(http, headers.DEPTH, 0),
             )
-        request = self.dispatcher.make_request(
-            client,
-            call.ids,
-            call.max_new_tokens,
-            _number(http, headers.PROGRAM, -1),
-            _number(http, headers.DEPTH, 0),
-        )
-        for _ in range(len(self._config.workers) + 1):
-            try:
-                return await self._attempt(http, api.path, call, request)
-            except WorkerLost:
-                pass
-        raise Problem(HTTPStatus.BAD_GATEWAY, "no worker that was asked has answered")
+            asked = Asked(
+                len(call.ids),
+                len(call.ids) if call.exact else limits.most_tokens,
+                min(most_output, limits.most_tokens),
+            )
+            sent = self._headers(http, client)
+            asking = Asking(http, api.path, call, request, place, asked, sent)
+            return await self._unless_evicted(asking)
+
+    async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
+        """The answer. Raises Problem if the request has to make room for another meanwhile."""
+        try:
+            async with asyncio.timeout(None) as scope:
+                asking.place.on_evicted = partial(scope.reschedule, 0.0)
+                return await self._attempts.serve(asking)
+        except TimeoutError:
+            raise evicted() from None
+
+    async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
+        """The call in a body; long ones one after the other, so that they do not add up."""
+        if len(raw) < LONG_BODY_BYTES:
+            return api.read(raw, self._text, limits)
+        async with self._long_bodies:
+            return await parsed(raw, api.read, self._text, limits)
 
     async def _read(self, http: web.Request) -> bytes:
         try:
@@ -115,56 +140,12 @@ class Proxy:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {most} bytes"
             ) from None
 
-    async def _attempt(
-        self, http: web.Request, path: str, call: Call, request: Request
-    ) -> web.StreamResponse:
-        """Ask one worker. Raises WorkerLost, once it is known whether the worker is down."""
-        flight = await self._sent(request)
-        exchange = Exchange(http, call, flight, partial(self.dispatcher.began, flight))
-        url = self._config.workers[flight.worker].url + path
-        try:
-            return await exchange.run(self._session, url, self._headers(http, request.client))
-        finally:
-            self.dispatcher.finish(flight, exchange.usage.output_tokens or 0)
-            self._metrics.finished(request.client, exchange.outcome, exchange.usage)
-            if exchange.outcome == RETRIED and flight.worker in self.dispatcher.up:
-                await self._health.check(flight.worker)
-            elif exchange.outcome == LOST:
-                self._health.suspect(flight.worker)
-
-    async def _sent(self, request: Request) -> Flight:
-        """The request on its way to a worker, once the router lets it go."""
-        sent: list[Flight | Problem] = []
-        told = asyncio.Event()
-
-        def on_sent(flight: Flight | Problem) -> None:
-            sent.append(flight)
-            told.set()
-
-        flight = self.dispatcher.dispatch(request, on_sent)
-        if flight is not None:
-            return flight
-        try:
-            await told.wait()
-        except asyncio.CancelledError:  # the client has left
-            self.dispatcher.withdraw(request)
-            for one in sent:
-                if isinstance(one, Flight):
-                    self.dispatcher.finish(one, 0)
-            raise
-        went = sent[0]
-        if isinstance(went, Problem):
-            raise went
-        if not self.dispatcher.is_under_way(went):  # its worker has left before we were told
-            self.dispatcher.finish(went, 0)
-            raise WorkerLost
-        return went
-
     def _headers(self, http: web.Request, client: str) -> dict[str, str]:
         return {
             **_kept(http, PASSED_ON),
             **self._authorization(http),
             headers.ROUTING_KEY: client,
+            "x-request-id": uuid4().hex,  # by which vLLM knows a request, so nobody may choose it
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",  # what comes is passed on as it is
         }

@@ -1,18 +1,18 @@
-"""Usage: how many tokens an answer took, read from the answer as it goes by."""
+"""Usage: how many tokens an answer took, and whether it failed, read from it as it goes by."""
 
 from __future__ import annotations
 
-import re
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairbench.live.openai_shapes import ReportedUsage
+from fairbench.live.router.problem import Problem
+from fairbench.live.router.sse import EventSplitter, data_of
+from fairbench.live.router.text_tokens import TOKEN_BYTES
 
-_DONE = b"data: [DONE]"
-_DATA = b"data:"
-# Of an event of its own with the usage: no token is in it. Inside a text it would be escaped.
-_NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
+_DONE = b"[DONE]"
 
 
 class Usage(NamedTuple):
@@ -28,62 +28,143 @@ class _MetaInfo(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    finish_reason: Any = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: Any = None
 
 
 class _Answer(msgspec.Struct):
     usage: ReportedUsage | None = None
     meta_info: _MetaInfo | None = None
+    choices: list[_Choice] | None = None
     error: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Answer)
+_NOTHING = _Answer()
+
+
+def _decoded(answer: bytes) -> _Answer:
+    try:
+        return _decoder.decode(answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _NOTHING
+
+
+def _usage_of(answer: _Answer, *, whole: bool) -> Usage:
+    told = answer.meta_info or answer.usage
+    if told is None and answer.choices and whole:
+        return Usage(output_tokens=_tokens(sum(map(_text_bytes, answer.choices))))
+    if told is None:
+        return Usage(failed=answer.error is not None)
+    return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
 
 
 def usage_of(answer: bytes) -> Usage:
-    """The usage in an answer, or in the last event of a stream, of any of the APIs."""
+    """The usage in an answer of any of the APIs; where it has none, its text tells about."""
+    return _usage_of(_decoded(answer), whole=True)
+
+
+def abort_of(answer: bytes) -> Problem | None:
+    """Why the worker broke an answer off, None if it did not: it says so with a status of 200."""
+    return _abort_of(_decoded(answer)) if b'"abort"' in answer else None
+
+
+def _abort_of(answer: _Answer) -> Problem | None:
+    reasons = [choice.finish_reason for choice in answer.choices or ()]
+    if answer.meta_info is not None:
+        reasons.append(answer.meta_info.finish_reason)
+    for reason in reasons:
+        if reason == "abort":
+            return Problem(HTTPStatus.BAD_GATEWAY, "the worker aborted this request")
+        if isinstance(reason, dict) and reason.get("type") == "abort":
+            said = str(reason.get("message") or "no reason given")[:200]
+            return Problem(
+                _status(reason.get("status_code")), f"the worker aborted this request: {said}"
+            )
+    return None
+
+
+def _status(code: Any) -> HTTPStatus:
     try:
-        decoded = _decoder.decode(answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Usage()
-    told = decoded.meta_info or decoded.usage
-    if told is None:
-        return Usage(failed=decoded.error is not None)
-    return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+        return HTTPStatus(code) if code >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
+    except (ValueError, TypeError):
+        return HTTPStatus.BAD_GATEWAY
 
 
 class StreamReader:
     """Reads along a stream of server-sent events that is passed on, and remembers only its end.
 
-    With ``hide_usage`` the event that holds nothing but the usage is left out.
+    With ``hide_usage`` the event that holds nothing but the usage is left out. One by which the
+    worker aborts the request becomes an error.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:
         self._hide_usage = hide_usage
+        self._splitter = EventSplitter()
         self._events = 0
-        self._begun = b""  # an event of which the rest is to come
+        self._text_bytes = 0
         self._last = b""
+        self._aborted = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """What to pass on, now that this has come."""
-        *events, self._begun = (self._begun + chunk).split(b"\n\n")
-        self._remember(events)
-        if not self._hide_usage:
-            return chunk
-        return b"".join(event + b"\n\n" for event in events if not _NO_CHOICES.search(event))
+        """What to pass on, now that this has come: whole events."""
+        return b"".join(
+            [self._passed(event) if whole else event for event, whole in self._splitter.feed(chunk)]
+        )
 
     def rest(self) -> bytes:
         """What is still to be passed on when the stream has ended."""
-        return self._begun if self._hide_usage else b""
+        return self._splitter.rest()
 
     def usage(self) -> Usage:
-        """The tokens so far; an event counts as one if the worker has not said more."""
-        told = usage_of(self._last.removeprefix(_DATA))
+        """The tokens so far.
+
+        Where the worker has not said, four bytes of text are a token, and an event at least one.
+        """
+        told = _usage_of(_decoded(self._last), whole=False)
+        if self._aborted:
+            told = told._replace(failed=True)
         if told.output_tokens is not None:
             return told
-        return told._replace(output_tokens=self._events - told.failed)
+        texts = self._events - (told.failed and not self._aborted)
+        return told._replace(output_tokens=max(texts, _tokens(self._text_bytes)))
 
-    def _remember(self, events: list[bytes]) -> None:
-        for event in events:
-            if event.startswith(_DATA) and event != _DONE:
-                self._events += 1
-                self._last = event
+    def _passed(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if not data or data == _DONE:
+            return event
+        self._events += 1
+        self._last = data
+        if b'"choices"' in data:
+            answer = _decoded(data)
+            if answer.choices == [] and self._hide_usage:
+                self._events -= 1
+                return b""
+            self._text_bytes += sum(map(_text_bytes, answer.choices or ()))
+        if (problem := abort_of(data)) is not None:
+            self._aborted = True
+            return problem.event(done=False)
+        return event
+
+
+def _tokens(text_bytes: int) -> int:
+    return -(-text_bytes // TOKEN_BYTES)
+
+
+def _text_bytes(choice: _Choice) -> int:
+    texts = [choice.text]
+    for part in (choice.delta, choice.message):
+        if part is not None:
+            texts += [part.content, part.reasoning_content]
+    return sum(len(text.encode()) for text in texts if text)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from fairbench.core import Request
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.routing.forgotten import MAX_CLIENTS
 
 
 class ClientRoundRobin(Router):
@@ -25,10 +26,15 @@ class ClientRoundRobin(Router):
 
     def __init__(self, params: Params, workers: int) -> None:
         self._fleet = Fleet(workers)
-        self._turns: dict[str, int] = {}
+        self._turns: dict[str, int] = {}  # the longest unused first, which is forgotten first
+        self._appeared = 0
 
     def route(self, request: Request, now_s: float) -> int:
-        turn = self._turns.setdefault(request.client, len(self._turns))
+        turn = self._turns.pop(request.client, None)
+        if turn is None:
+            turn, self._appeared = self._appeared, self._appeared + 1
+            if len(self._turns) >= MAX_CLIENTS:
+                del self._turns[next(iter(self._turns))]
         self._turns[request.client] = turn + 1
         workers = self._fleet.workers
         return workers[turn % len(workers)]

@@ -13,6 +13,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.routing.forgotten import MAX_CLIENTS, to_forget
 from fairbench.schedulers.sharing import SharedCharges
 
 
@@ -56,6 +57,8 @@ class D2LPM(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self.credit: dict[str, dict[int, float]] = {}  # q_{i,w}: client -> live worker -> credit
+        # Of requests under way, by their ids: who pays how much.
+        self._charges: dict[int, dict[str, float]] = {}
         self._fleet = Fleet(workers)
         self._tree = LocationTree(LocationNode)
         self._shared: dict[int, SharedCharges] = {}
@@ -70,17 +73,28 @@ class D2LPM(Router):
         return worker
 
     def _credit_of(self, client: str) -> dict[int, float]:
-        return self.credit.setdefault(client, dict.fromkeys(self._fleet.workers, 0))
+        """The client's credit; it is the last used now, and others may be forgotten for it."""
+        credit = self.credit.pop(client, None)
+        if credit is None:
+            if len(self.credit) >= MAX_CLIENTS:
+                busy = {payer for payers in self._charges.values() for payer in payers}
+                for forgotten in to_forget(self.credit, busy):
+                    del self.credit[forgotten]
+            credit = dict.fromkeys(self._fleet.workers, 0.0)
+        self.credit[client] = credit
+        return credit
 
     def _deduct(self, request: Request, tokens: int, worker: int) -> None:
         """Charge whoever has to pay for a prompt of which so many tokens count at the worker."""
         charge = self.params.charge
         if charge == "input" or charge == "uncached":
-            self.credit[request.client][worker] -= self.params.extend_weight * tokens
-            return
-        shared = self._shared.setdefault(worker, SharedCharges(charge))
-        for client, due in shared.charges(request, tokens).items():
-            self._credit_of(client)[worker] -= self.params.extend_weight * due
+            due: Mapping[str, float] = {request.client: tokens}
+        else:
+            due = self._shared.setdefault(worker, SharedCharges(charge)).charges(request, tokens)
+        weight = self.params.extend_weight
+        paid = self._charges[request.request_id] = {who: weight * n for who, n in due.items()}
+        for client, charged in paid.items():
+            self._credit_of(client)[worker] -= charged
 
     def _preferred(self, node: LocationNode) -> int:
         """G of line 13 as bits: the workers with the longest match."""
@@ -103,10 +117,21 @@ class D2LPM(Router):
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self._charges.pop(request.request_id, None)
         if self._fleet.finish(request, worker):
             self.credit[request.client][worker] -= self.params.output_weight * output.length
             if self.params.insert_on_finish and output.length:
                 self._tree.insert((*request.prompt, output), worker)
+
+    def on_failure(self, request: Request, worker: int, now_s: float) -> None:
+        paid = self._charges.pop(request.request_id, {})
+        if not self._fleet.finish(request, worker):
+            return
+        for client, charged in paid.items():
+            credit = self._credit_of(client)
+            most = self.params.worker_quantum * self.setup.weight(client)
+            # Quanta granted since must not lift it above what a credit can be.
+            credit[worker] = max(credit[worker], min(credit[worker] + charged, most))
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)

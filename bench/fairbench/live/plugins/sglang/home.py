@@ -12,7 +12,7 @@ from itertools import count
 
 from fairbench.core import Request
 from fairbench.live.fitted_costs import FittedCosts
-from fairbench.live.headers import DEFAULT_CLIENT
+from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
 from fairbench.live.plugins.sglang.config import PluginConfig
 from fairbench.live.plugins.sglang.ledger import Ledger
 from fairbench.live.plugins.sglang.live_batch import LiveBatch
@@ -20,6 +20,15 @@ from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.schedulers.drive import Preempt, Selection, resume
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
+
+HEALTH_RID = "HEALTH_CHECK"  # how the ids of SGLang's own requests begin
+
+
+def client_of(req: Req) -> str:
+    """Whose a request is; those by which SGLang looks after itself are nobody's."""
+    if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
+        return HEALTH
+    return req.routing_key or DEFAULT_CLIENT
 
 
 @dataclass(slots=True)
@@ -74,7 +83,7 @@ class Home:
         """What the scheduler gets to see. SGLang knows of no programs, hence the zeros."""
         return Request(
             request_id=next(self._numbers),
-            client=req.routing_key or DEFAULT_CLIENT,
+            client=client_of(req),
             program_id=0,
             depth=0,
             prompt=segments_of(req.origin_input_ids),

@@ -42,6 +42,7 @@ class Hooks:
         self._release = release
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
+        self._vocab_size: int | None = None
         self._passed_over = False  # in this pass a request did not fit, and others were tried
         self.order = MatchOrder(config.build().cache_aware)
         self._settle()
@@ -77,6 +78,7 @@ class Hooks:
         require_applied(self.by_target())
         check_server(server_args, self.home.scheduler)
         original(scheduler, server_args, *args)
+        self._vocab_size = getattr(getattr(scheduler, "model_config", None), "vocab_size", None)
         context = scheduler.metrics_reporter.metrics_collector_context
         if context.enable_metrics and context.is_stats_logging_rank:
             self._exporter = Exporter(COUNTED)
@@ -202,6 +204,7 @@ class Hooks:
             "local": self._config.local,
             "params": dict(self._config.params),
             "weights": dict(self._config.weights),
+            "vocab_size": self._vocab_size,
             "versions": {"fairbench": __version__, "sglang": self._release},
             "hooks": {target: self.calls[target] for target in self.by_target()},
             "counters": {what: ledger.total(what) for what in COUNTED},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from fairbench.live.headers import OTHERS
+from fairbench.live.plugins.sglang.ledger import MAX_CLIENTS
 from fairbench.schedulers.base import LocalScheduler
 
 BALANCE_EVERY_S = 1.0
@@ -28,10 +30,11 @@ class Exporter:
             multiprocess_mode="mostrecent",
         )
         self._balances_at_s = 0.0
+        self._labels: set[str] = set()
 
     def count(self, what: str, client: str, amount: int) -> None:
         """Add to one of the counters."""
-        self._counters[what].labels(client).inc(amount)
+        self._counters[what].labels(self._label(client)).inc(amount)
 
     def balances(self, scheduler: LocalScheduler, idle: bool) -> None:
         """Set the gauges, at most once a second while requests run."""
@@ -39,4 +42,12 @@ class Exporter:
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
             self._balances_at_s = now_s
             for client, balance in scheduler.balances().items():
-                self._balance.labels(client).set(balance)
+                if self._label(client) == client:
+                    self._balance.labels(client).set(balance)
+
+    def _label(self, client: str) -> str:
+        """Of several processes' series none can be taken back: the first names keep theirs."""
+        if client not in self._labels and len(self._labels) >= MAX_CLIENTS:
+            return OTHERS
+        self._labels.add(client)
+        return client

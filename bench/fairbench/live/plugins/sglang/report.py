@@ -18,6 +18,7 @@ class PluginReport:
     local: str
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM
     weights: Mapping[str, float] = field(default_factory=dict)
+    vocab_size: int | None = None
     hooks: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,76 @@
+"""The supervisor: a server that ends is started again, each time after a longer pause."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Thread
+
+from fairbench.live.processes.start import Server
+
+LOOK_S = 0.5
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+STEADY_S = 60.0  # once it has run so long, its next end counts as the first
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Case:
+    """``pause_s`` is the next one. ``due_s`` is when to start it, None while it runs."""
+
+    started_s: float
+    pause_s: float = field(default_factory=lambda: FIRST_PAUSE_S)
+    due_s: float | None = None
+
+
+class Supervisor:
+    """Looks after servers that are ready: pauses of 1, 2, 4 ... 60 s, on the ports they had."""
+
+    def __init__(self, servers: Sequence[Server], now_s: Callable[[], float]) -> None:
+        self._servers = servers
+        self._now_s = now_s
+        self._cases = [_Case(now_s()) for _ in servers]
+
+    def look(self) -> None:
+        """Notice who has ended, and start whose pause is over."""
+        for server, case in zip(self._servers, self._cases, strict=True):
+            if not server.has_ended:
+                continue
+            if case.due_s is None:
+                self._noticed(server, case)
+            elif case.due_s <= self._now_s():
+                case.due_s, case.started_s = None, self._now_s()
+                server.start_again()
+                log.warning("%s is started again", server.recipe.name)
+
+    def _noticed(self, server: Server, case: _Case) -> None:
+        now_s = self._now_s()
+        if now_s - case.started_s >= STEADY_S:
+            case.pause_s = FIRST_PAUSE_S
+        case.due_s = now_s + case.pause_s
+        log.warning("%s; it is started again in %g s", server.how_it_ended(), case.pause_s)
+        case.pause_s = min(2 * case.pause_s, LONGEST_PAUSE_S)
+        server.deaths += 1
+
+
+@contextmanager
+def supervised(servers: Sequence[Server]) -> Iterator[None]:
+    """Look after the servers, in a thread, until the block ends."""
+    supervisor, over = Supervisor(servers, time.monotonic), Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            supervisor.look()
+
+    thread = Thread(target=watch, name="supervisor", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

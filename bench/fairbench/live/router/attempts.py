@@ -1,0 +1,189 @@
+"""Attempts: a request at one worker, and at another one if that failed before it answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from aiohttp import ClientSession, web
+
+from fairbench.core import Request
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.breaker import Breakers
+from fairbench.live.router.calls import Call
+from fairbench.live.router.charges import NOTHING, Asked, Charge, Pace, broken_off, reported
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.exchange import (
+    ERROR,
+    EVICTED,
+    LEFT,
+    LOST,
+    OK,
+    RETRIED,
+    Exchange,
+    How,
+    WorkerFailed,
+)
+from fairbench.live.router.flight import Flight, Wish
+from fairbench.live.router.health import Health
+from fairbench.live.router.metrics import RouterMetrics
+from fairbench.live.router.places import Place
+from fairbench.live.router.problem import Problem
+from fairbench.live.router.sending import sent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A client's request, and what it takes to ask a worker for the answer.
+
+    ``sent`` are the headers, ``asked`` what the request may cost.
+    """
+
+    http: web.Request
+    path: str
+    call: Call
+    request: Request
+    place: Place
+    asked: Asked
+    sent: Mapping[str, str]
+
+
+class Attempts:
+    """Asks workers until one answers, at most two of them, and books what that cost."""
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerAddress],
+        session: ClientSession,
+        dispatcher: Dispatcher,
+        health: Health,
+        breakers: Breakers,
+        metrics: RouterMetrics,
+    ) -> None:
+        self._workers = workers
+        self._session = session
+        self._dispatcher = dispatcher
+        self._health = health
+        self._breakers = breakers
+        self._metrics = metrics
+        self._pace = Pace(len(workers))
+
+    async def serve(self, asking: Asking) -> web.StreamResponse:
+        """The answer of a worker. Raises Problem if none has answered.
+
+        A worker that could not be reached has cost nothing; of those that could, a second one is
+        asked only if the first neither died under the request nor was the only one.
+        """
+        probe = self._breakers.probe()
+        try:
+            return await self._tried(asking, probe)
+        finally:
+            if probe is not None:
+                self._breakers.undecided(probe)
+
+    async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
+        failures: list[WorkerFailed] = []
+        while True:
+            wish = Wish([failure.worker for failure in failures], None if failures else probe)
+            try:
+                flight = await sent(self._dispatcher, asking.request, wish)
+                return await self._attempt(asking, flight, failures)
+            except WorkerFailed as failure:
+                failures.append(failure)
+                again = self._may_retry(failures)
+                how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
+                self._metrics.finished(asking.request.client, how, NOTHING)
+                if not again:
+                    return _given_up(failure)
+
+    def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
+        last = failures[-1]
+        if last.how is How.UNREACHED:
+            return len(failures) <= len(self._workers)
+        if last.how is How.DIED or sum(one.how is not How.UNREACHED for one in failures) > 1:
+            return False
+        # A connection may break by itself; an error would be the same again.
+        return last.how is How.BROKE or bool(self._dispatcher.up - {last.worker})
+
+    def _judge(self, worker: int, failures: Sequence[WorkerFailed]) -> None:
+        """One worker has served what others have failed."""
+        if self._breakers.served(worker):
+            log.warning("worker %d serves again", worker)
+            self._dispatcher.join(worker)
+        for failure in failures:
+            if failure.how in (How.BROKE, How.ANSWERED) and failure.worker != worker:
+                self._blame(failure.worker)
+
+    def _blame(self, worker: int) -> None:
+        if not self._breakers.failed(worker):
+            return
+        if self._dispatcher.up <= {worker}:
+            self._breakers.reset(worker)  # a bad one is better than none
+            return
+        log.warning("worker %d fails what others serve: it gets nothing for a while", worker)
+        self._dispatcher.eject(worker)
+
+    async def _attempt(
+        self, asking: Asking, flight: Flight, failures: Sequence[WorkerFailed]
+    ) -> web.StreamResponse:
+        """Ask one worker. Raises WorkerFailed, once it is known whether the worker is down."""
+
+        def begun() -> None:
+            asking.place.begin()
+            self._dispatcher.began(flight)
+            self._judge(flight.worker, failures)
+
+        exchange = Exchange(asking.http, asking.call, flight, begun)
+        url = self._workers[flight.worker].url + asking.path
+        begun_s = asyncio.get_running_loop().time()
+        try:
+            answer = await exchange.run(self._session, url, asking.sent)
+        except WorkerFailed as failure:
+            self._dispatcher.finish(flight, 0, failed=True)
+            if failure.how in (How.BROKE, How.UNREACHED):
+                healthy = await self._health.check(flight.worker)
+                if failure.how is How.BROKE and not healthy:
+                    failure.how = How.DIED
+            raise
+        except BaseException:
+            elapsed_s = asyncio.get_running_loop().time() - begun_s
+            self._settle(asking, flight, exchange, elapsed_s)
+            raise
+        self._settle(asking, flight, exchange, asyncio.get_running_loop().time() - begun_s)
+        if exchange.outcome == OK and not asking.place.begun:
+            begun()
+        if exchange.outcome == LOST:
+            self._health.suspect(flight.worker)
+        return answer
+
+    def _settle(self, asking: Asking, flight: Flight, exchange: Exchange, elapsed_s: float) -> None:
+        """Book what the exchange has cost, and tell the router."""
+        outcome = EVICTED if asking.place.evicted else exchange.outcome
+        charge = self._charge(asking, flight.worker, exchange, elapsed_s)
+        if outcome == OK:
+            self._pace.observe(flight.worker, elapsed_s, charge.output_tokens)
+        self._dispatcher.finish(flight, charge.output_tokens)
+        self._metrics.finished(asking.request.client, outcome, charge)
+
+    def _charge(self, asking: Asking, worker: int, exchange: Exchange, elapsed_s: float) -> Charge:
+        usage = exchange.usage
+        if exchange.outcome in (LEFT, LOST):
+            token_s = None if asking.call.stream else self._pace.token_s(worker)
+            return broken_off(usage, asking.asked, elapsed_s, token_s)
+        if exchange.outcome == ERROR and usage.output_tokens is None:
+            return NOTHING
+        if usage.input_tokens is None:
+            usage = usage._replace(input_tokens=asking.asked.prompt_tokens)
+        return reported(usage, asking.asked)
+
+
+def _given_up(failure: WorkerFailed) -> web.Response:
+    """What the client gets if nobody else is asked. Raises Problem."""
+    if failure.answer is not None:
+        return failure.answer
+    raise Problem(HTTPStatus.BAD_GATEWAY, "the worker that was asked has failed")

@@ -1,0 +1,87 @@
+"""Books: what each client has had, for a bounded number of clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from fairbench.core import ServiceWeights
+from fairbench.live.headers import OTHERS
+from fairbench.live.router.charges import Charge
+
+MAX_CLIENTS = 1000  # with a label of their own: a name may be anything, so there may be many
+WEIGHTS = ServiceWeights()
+REQUESTS = (
+    "Requests sent to a worker, by how that ended: ok, error (the worker's), left (the client "
+    "did), evicted (it had to, for another client's), lost (the worker, and nobody else was "
+    "asked), retried (the worker, and another was)"
+)
+
+
+@dataclass(slots=True)
+class Book:
+    """One client's totals."""
+
+    requests: Counter[str] = field(default_factory=Counter)
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, other: Book) -> None:
+        """Take over what another one had."""
+        self.requests += other.requests
+        self.input_tokens += other.input_tokens
+        self.cached_tokens += other.cached_tokens
+        self.output_tokens += other.output_tokens
+
+    @property
+    def service(self) -> float:
+        """Input + 2 x output tokens."""
+        return WEIGHTS.extend * self.input_tokens + WEIGHTS.output * self.output_tokens
+
+
+class Books(Collector):
+    """The clients that were served last have a book each, all others share one."""
+
+    def __init__(self) -> None:
+        self._books: dict[str, Book] = {}  # the longest unused first
+        self._others = Book()
+
+    def finished(self, client: str, outcome: str, charge: Charge) -> None:
+        """A request has ended, and is booked with so much."""
+        book = self._book(client)
+        book.requests[outcome] += 1
+        book.input_tokens += charge.input_tokens
+        book.cached_tokens += charge.cached_tokens
+        book.output_tokens += charge.output_tokens
+
+    def _book(self, client: str) -> Book:
+        book = self._books.pop(client, None) or Book()
+        while len(self._books) >= MAX_CLIENTS:
+            self._others.add(self._books.pop(next(iter(self._books))))
+        self._books[client] = book
+        return book
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus reads it."""
+        books = {**self._books, OTHERS: self._others} if self._others.requests else self._books
+        requests = CounterMetricFamily("fairbench_requests", REQUESTS, labels=["client", "outcome"])
+        for client, book in books.items():
+            for outcome, count in book.requests.items():
+                requests.add_metric([client, outcome], count)
+        yield requests
+        for name, text in (
+            ("input_tokens", "Prompt tokens, cached included"),
+            ("cached_tokens", "Prompt tokens found in a cache"),
+            ("output_tokens", "Tokens produced"),
+            ("service", "Input + 2 x output tokens"),
+        ):
+            family = CounterMetricFamily(f"fairbench_{name}", text, labels=["client"])
+            for client, book in books.items():
+                family.add_metric([client], getattr(book, name))
+            yield family

@@ -1,0 +1,76 @@
+"""The circuit breaker: a worker that fails what others then serve is left alone for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+TRIPS_AFTER = 3  # failures in a row
+FIRST_REST_S = 5.0
+LONGEST_REST_S = 60.0
+
+
+@dataclass(slots=True)
+class _State:
+    failures: int = 0  # in a row
+    rest_s: float = field(default_factory=lambda: FIRST_REST_S)  # the next one
+    until_s: float = -inf  # while it is open
+    open: bool = False
+    probing: bool = False
+
+
+class Breakers:
+    """One breaker a worker, on a clock ``now_s`` in seconds from any start. Pure.
+
+    A failure counts only if another worker has served the same request, or a client could have
+    every worker ejected by requests that fail everywhere. After ``TRIPS_AFTER`` of them in a row
+    the worker is open: it gets nothing, for 5 s and each time twice as long, up to 60 s. Then
+    it is half open: it gets one request as a probe, which decides.
+    """
+
+    def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
+        self._states = [_State() for _ in range(workers)]
+        self._now_s = now_s
+
+    def is_open(self, worker: int) -> bool:
+        """Whether it is to get no ordinary requests."""
+        return self._states[worker].open
+
+    def failed(self, worker: int) -> bool:
+        """It failed what another worker has served. True if that opens its breaker."""
+        state = self._states[worker]
+        state.failures += 1
+        if state.open and not state.probing:  # was sent there before it opened
+            return False
+        if state.failures < TRIPS_AFTER and not state.open:
+            return False
+        opens, state.open, state.probing = not state.open, True, False
+        state.until_s = self._now_s() + state.rest_s
+        state.rest_s = min(2 * state.rest_s, LONGEST_REST_S)
+        return opens
+
+    def served(self, worker: int) -> bool:
+        """It has served a request. True if that closes its breaker."""
+        state = self._states[worker]
+        closes = state.open and state.probing
+        if closes or not state.open:
+            self._states[worker] = _State()
+        return closes
+
+    def undecided(self, worker: int) -> None:
+        """A probe said nothing of the worker, such as one whose client has left."""
+        self._states[worker].probing = False
+
+    def reset(self, worker: int) -> None:
+        """The worker is gone; whatever comes back is another one."""
+        self._states[worker] = _State()
+
+    def probe(self) -> int | None:
+        """A worker that has rested and is to get this one request; no other until it is told."""
+        now_s = self._now_s()
+        for worker, state in enumerate(self._states):
+            if state.open and not state.probing and state.until_s <= now_s:
+                state.probing = True
+                return worker
+        return None

@@ -1,0 +1,91 @@
+"""Fields: what of a body goes on to a worker. What is not listed here does not reach one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from fairbench.live.router.problem import bad_request
+
+Raw: TypeAlias = msgspec.Raw
+Fields: TypeAlias = dict[str, Raw]
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+# Engines put these into tensors of fixed width: a larger one ends the process, not the request.
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]  # OpenAI's own limit
+
+# Taken in and not passed on: names that the router gives itself, and what means nothing to engines.
+DROPPED = frozenset(
+    {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
+    | {"safety_identifier", "prompt_cache_key"}
+    # What has been produced of a stream is known by its events.
+    | {"stream_interval"}
+)
+SAMPLING = frozenset(
+    {"max_new_tokens", "min_new_tokens", "n", "temperature", "top_p", "top_k", "min_p", "stop"}
+    | {"stop_token_ids", "stop_regex", "frequency_penalty", "presence_penalty", "logit_bias"}
+    | {"repetition_penalty", "ignore_eos", "skip_special_tokens", "no_stop_trim", "regex", "ebnf"}
+    | {"spaces_between_special_tokens", "json_schema", "structural_tag", "sampling_seed"}
+)
+GENERATE = frozenset(
+    {"input_ids", "text", "sampling_params", "stream", "return_logprob", "logprob_start_len"}
+    | {"top_logprobs_num", "return_text_in_logprobs", "image_data", "audio_data", "video_data"}
+)
+_OPENAI = frozenset(
+    {"model", "stream", "stream_options", "max_tokens", "min_tokens", "n", "user", "seed"}
+    | {"temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "stop_regex"}
+    | {"frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs"}
+    | {"ignore_eos", "skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens"}
+    | {"response_format", "json_schema", "regex", "ebnf", "structural_tag"}
+)
+COMPLETIONS = _OPENAI | {"prompt", "best_of", "echo", "suffix"}
+CHAT = _OPENAI | {
+    *("messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"),
+    *("parallel_tool_calls", "reasoning_effort", "separate_reasoning", "stream_reasoning"),
+    *("chat_template_kwargs", "continue_final_message", "add_generation_prompt"),
+}
+_IDLE = (b"null", b"false")  # a field that says no more than if it were not there
+
+_fields = msgspec.json.Decoder(Fields)
+
+
+def fields_of(raw: bytes, allowed: frozenset[str], where: str = "") -> Fields:
+    """The fields of a JSON object, each once, as they are written there.
+
+    One that is not ``allowed`` is left out if it is null, false or one of ``DROPPED``. Raises
+    Problem for any other, and msgspec's errors if it is no object.
+    """
+    kept: Fields = {}
+    for name, value in _fields.decode(raw).items():
+        if name in allowed:
+            kept[name] = value
+        elif name not in DROPPED and bytes(value) not in _IDLE:
+            raise bad_request(f"{where}{name[:64]!r} is not a field that this router passes on")
+    return kept
+
+
+def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
+    """Raise Problem for token ids that the model does not have."""
+    if not ids or vocab_size is None:
+        return
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        raise bad_request(f"{where}: the model's token ids are 0 to {vocab_size - 1}")
+
+
+def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None:
+    """Raise Problem for a ``logit_bias`` of what is no token."""
+    try:
+        check_ids([int(name) for name in bias or ()], vocab_size, "logit_bias")
+    except ValueError:
+        raise bad_request("logit_bias: its keys are token ids") from None
+
+
+def check_template_kwargs(values: Mapping[str, object] | None) -> None:
+    """Raise Problem for more than switches: a template of a client's runs in the worker."""
+    for name, value in (values or {}).items():
+        if name == "chat_template" or isinstance(value, list | dict):
+            raise bad_request(f"chat_template_kwargs: {name[:64]!r} is not a switch")

@@ -1,0 +1,50 @@
+"""A flight: one request at one worker, and what it was when it was made."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from fairbench.core import Prompt, Request
+from fairbench.live.router.problem import Problem
+from fairbench.schedulers.token_pages import segments_of
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One request at one worker, until ``Dispatcher.finish``.
+
+    ``routed`` is where the router believes it to be, ``first_token_s`` when its answer began to
+    stream. ``on_lost`` is called once if the worker leaves meanwhile; ``died`` then says that its
+    process did, or that it says so itself.
+    """
+
+    request: Request
+    worker: int
+    routed: int
+    on_lost: Callable[[], None] = lambda: None
+    died: bool = False
+    first_token_s: float | None = None
+
+
+class Wish(NamedTuple):
+    """Where a request may not go, or (a probe) has to go even if that worker is out of rotation."""
+
+    avoid: Collection[int] = ()
+    probe: int | None = None
+
+
+ANYWHERE = Wish()
+OnSent: TypeAlias = Callable[[Flight | Problem], None]
+
+
+def pages_of(ids: array[int], page_tokens: int) -> Prompt:
+    """A prompt as routers see it: without its last, incomplete page.
+
+    That could only match the very same ending, and no KV event would ever tell of it.
+    """
+    whole = ids[: len(ids) - len(ids) % page_tokens]
+    whole.append(0)
+    return segments_of(whole)[:-1]  # so that the page left out is the last in any case

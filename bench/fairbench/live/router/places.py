@@ -1,0 +1,98 @@
+"""Places: who is under way, and who has to go when there is no room for a client with fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from fairbench.live.router.problem import Problem
+
+RETRY_AFTER_S = 5
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One request's. ``begun`` once its client has something of the answer: then it may stay.
+
+    ``on_evicted`` is called once if it has to go.
+    """
+
+    client: str
+    on_evicted: Callable[[], None] = lambda: None
+    begun: bool = False
+    evicted: bool = False
+
+    def begin(self) -> None:
+        """Its client gets the first of the answer now."""
+        self.begun = True
+
+
+class Places:
+    """At most ``most`` requests under way, at most ``most_each`` of any client.
+
+    When all are taken, a client with fewer (by weight) than another gets one of the latter's: of
+    the client with the most, the youngest that waits, that is, of whose answer nothing has come.
+    """
+
+    def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
+        self._most = most
+        self._most_each = most_each
+        self._weights = weights
+        self._taken: dict[str, dict[Place, None]] = {}
+        self._count = 0
+
+    @contextmanager
+    def take(self, client: str) -> Iterator[Place]:
+        """A place until the block ends. Raises Problem (429) if there is none."""
+        own = len(self._taken.get(client, ()))
+        if own >= self._most_each:
+            raise _full(f"{self._most_each} requests of this client are under way already")
+        if self._count >= self._most and not self._evict_for(client, own):
+            raise _full(f"{self._most} requests are under way already")
+        place = Place(client)
+        self._taken.setdefault(client, {})[place] = None
+        self._count += 1
+        try:
+            yield place
+        finally:
+            if not place.evicted:
+                self._leave(place)
+
+    def _evict_for(self, client: str, own: int) -> bool:
+        """Whether a place of another client has become free for this one."""
+        wanted = (own + 1) / self._weight(client)
+        by_share = sorted(
+            ((len(taken) / self._weight(name), name) for name, taken in self._taken.items()),
+            reverse=True,
+        )
+        for share, name in by_share:
+            if share <= wanted:
+                return False
+            for place in reversed(self._taken[name]):
+                if not place.begun:
+                    self._leave(place)
+                    place.evicted = True
+                    place.on_evicted()
+                    return True
+        return False
+
+    def _leave(self, place: Place) -> None:
+        taken = self._taken[place.client]
+        del taken[place]
+        if not taken:
+            del self._taken[place.client]
+        self._count -= 1
+
+    def _weight(self, client: str) -> float:
+        return self._weights.get(client, 1.0)
+
+
+def evicted() -> Problem:
+    """The answer to a request that had to make room."""
+    return _full("the router is full, and this client has more requests under way than others")
+
+
+def _full(why: str) -> Problem:
+    return Problem(HTTPStatus.TOO_MANY_REQUESTS, why, retry_after_s=RETRY_AFTER_S)

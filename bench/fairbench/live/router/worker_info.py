@@ -1,0 +1,97 @@
+"""Worker info: what the workers say of themselves, together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from fairbench.live.model_files import vocab_size_of
+from fairbench.live.router.prompt_limits import UNKNOWN_POOL_TOKENS, PromptLimits
+
+# Of workers that do not say: about what an 8B model leaves of 80 GB.
+ASSUMED_POOL_TOKENS = 400_000
+ASK_TIMEOUT = ClientTimeout(total=5.0)
+
+log = logging.getLogger(__name__)
+
+
+class WorkerInfo(NamedTuple):
+    """The smallest and the largest pool and the smallest vocabulary, None if no worker says.
+
+    ``page_tokens`` is the largest page (SGLang's page_size).
+    """
+
+    pool_tokens: int | None
+    most_pool_tokens: int | None
+    page_tokens: int
+    vocab_size: int | None
+
+    def limits(self, vocab_size: int | None) -> PromptLimits:
+        """What a prompt may be; an operator's ``vocab_size`` counts more than the workers'."""
+        size = vocab_size or self.vocab_size
+        if size is None:
+            log.warning("no worker says its vocab_size: token ids are not checked (--vocab-size)")
+        return PromptLimits(self.most_pool_tokens or UNKNOWN_POOL_TOKENS, size)
+
+
+class WorkerFacts:
+    """What is known of the workers by now; those that were not up at the start tell later."""
+
+    def __init__(
+        self, session: ClientSession, urls: Sequence[str], info: WorkerInfo, vocab_size: int | None
+    ) -> None:
+        self._session = session
+        self._urls = urls
+        self.limits = info.limits(vocab_size)
+
+    async def learn(self, worker: int) -> None:
+        """Ask a worker that is about to take part what nobody has said before."""
+        if self.limits.vocab_size is None:
+            info = await ask_workers(self._session, [self._urls[worker]])
+            most = info.most_pool_tokens or self.limits.most_tokens
+            self.limits = PromptLimits(most, info.vocab_size)
+
+
+async def ask_workers(session: ClientSession, urls: Iterable[str]) -> WorkerInfo:
+    """Ask every worker, for at most 5 s."""
+    told = await asyncio.gather(*(_ask(session, url) for url in urls))
+    pools = [size for info in told if (size := _size(info, "max_total_num_tokens"))]
+    if not pools:
+        log.warning("no worker says how large its KV pool is; assumed: %d", ASSUMED_POOL_TOKENS)
+    return WorkerInfo(
+        min(pools, default=None),
+        max(pools, default=None),
+        max((size for info in told if (size := _size(info, "page_size"))), default=1),
+        min((size for info in told if (size := _vocab_size(info))), default=None),
+    )
+
+
+def _vocab_size(info: dict[str, Any]) -> int | None:
+    """The emulator says it at the top, our plugin in SGLang in its report; else its files do."""
+    states = info.get("internal_states")
+    for place in (info, *(states if isinstance(states, list) else ())):
+        report = place.get("fairbench") if isinstance(place, dict) else None
+        for told in (place, report):
+            if isinstance(told, dict) and (size := _size(told, "vocab_size")):
+                return size
+    model = info.get("model_path")
+    return vocab_size_of(model) if isinstance(model, str) else None
+
+
+def _size(info: dict[str, Any], key: str) -> int | None:
+    size = info.get(key)
+    return size if type(size) is int and size > 0 else None
+
+
+async def _ask(session: ClientSession, url: str) -> dict[str, Any]:
+    """What a worker says of itself, {} if it says nothing of the kind."""
+    try:
+        async with session.get(f"{url}/server_info", timeout=ASK_TIMEOUT) as answer:
+            info: Any = await answer.json(content_type=None)
+    except (ClientError, OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}

@@ -1,0 +1,66 @@
+"""Secrets among the flags of servers."""
+
+import pytest
+
+from fairbench.config.resolve import resolve
+from fairbench.config.secret_args import check_given, is_secret, without_secrets
+from fairbench.config.spec import identity, to_toml
+from fairbench.config.sweep import make_sweep
+from fairbench.config.sweep import to_toml as sweep_toml
+from fairbench.errors import UsageError
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import check_live
+
+SECRET = "sk-do-not-store"
+
+
+@pytest.mark.parametrize(
+    "flag", ["--api-key", "--admin-api-key", "--hf-token", "--ssl-keyfile-password", "--API_KEY"]
+)
+def test_what_is_secret(flag):
+    assert is_secret(flag)
+    assert without_secrets([flag, SECRET, "--x", "1"]) == [flag, "***", "--x", "1"]
+    assert without_secrets([f"{flag}={SECRET}", "y"]) == [f"{flag}=***", "y"]
+
+
+@pytest.mark.parametrize(
+    "flag", ["--max-total-tokens", "--tokenizer-path", "--chunked-prefill-size", "--ssl-keyfile"]
+)
+def test_what_is_not(flag):
+    assert without_secrets([flag, "1"]) == [flag, "1"]
+
+
+def test_a_flag_without_its_value_hides_nothing_else():
+    assert without_secrets(["--api-key", "--x", "1"]) == ["--api-key", "--x", "1"]
+
+
+def spec(*args):
+    return resolve({"backend": {"kind": "emulator", "server_args": [*args]}, "dp": 2}, {})
+
+
+def test_an_experiment_is_stored_without_and_its_servers_get_them():
+    one = spec("--api-key", SECRET, "--slowdown", "2")
+    stored = to_toml(one)
+    assert SECRET not in stored
+    assert "--slowdown" in stored
+    assert identity(one) == identity(spec("--api-key", "another", "--slowdown", "2"))
+    assert SECRET in one.backend.server_args
+
+
+def test_so_is_a_sweep():
+    args = ["--api-key", SECRET]
+    base = {"workload": "chat", "backend": {"kind": "emulator", "server_args": args}}
+    grid = [{"backend.server_args": [args, [f"--api-key={SECRET}"]]}]
+    try:
+        sweep = make_sweep({"name": "s", "base": base, "grid": grid})
+    except UsageError:
+        sweep = make_sweep({"name": "s", "base": base, "grid": [{"seed": [0, 1]}]})
+    assert SECRET not in sweep_toml(sweep)
+
+
+@pytest.mark.parametrize("args", [["--api-key", "***"], ["--api-key=***"]])
+def test_without_them_no_server_is_started(args):
+    with pytest.raises(UsageError, match="--api-key: is secret and was not stored"):
+        check_live(spec(*args), LiveOptions())
+    for fine in ([], ["--api-key", SECRET, "***"], ["--x"]):
+        check_given(fine)

@@ -1,0 +1,187 @@
+"""A worker that fails what others serve: it costs nobody an answer, and soon gets nothing."""
+
+import asyncio
+
+import pytest
+from live_null_server import Fault, null_server
+from live_router import GENERATE, PATHS, cluster, router_before, until
+
+from fairbench.live import headers
+from fairbench.live.router import breaker
+from fairbench.live.router.breaker import Breakers
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_breaker_opens_rests_longer_each_time_and_closes_by_a_probe():
+    clock = Clock()
+    breakers = Breakers(2, clock)
+    assert [breakers.failed(1) for _ in range(3)] == [False, False, True]
+    assert (breakers.is_open(0), breakers.is_open(1)) == (False, True)
+    rests = []
+    for _ in range(6):
+        start = clock.now
+        while breakers.probe() is None:
+            clock.now += 0.5
+        rests.append(clock.now - start)
+        assert breakers.probe() is None, "one probe at a time"
+        assert not breakers.failed(1), "it was open already"
+    assert rests == [5, 10, 20, 40, 60, 60]
+    clock.now += 60
+    assert breakers.probe() == 1
+    assert breakers.served(1)
+    assert not breakers.is_open(1)
+    assert not breakers.served(1)
+
+
+def test_only_failures_in_a_row_count_and_only_a_probe_closes():
+    breakers = Breakers(1, Clock())
+    for _ in range(5):
+        assert not breakers.failed(0)
+        assert not breakers.failed(0)
+        assert not breakers.served(0)
+    for _ in range(3):
+        breakers.failed(0)
+    assert not breakers.served(0)  # what was there before it opened
+    assert breakers.is_open(0)
+
+
+def test_a_probe_that_says_nothing_is_made_again():
+    clock = Clock()
+    breakers = Breakers(1, clock)
+    for _ in range(3):
+        breakers.failed(0)
+    clock.now = 5
+    assert breakers.probe() == 0
+    breakers.undecided(0)
+    assert breakers.probe() == 0
+
+
+async def statuses(under_test, requests, at_once=8):
+    """So many requests, some at once, each a prompt of its own: (status, worker) of each."""
+    room = asyncio.Semaphore(at_once)
+
+    async def one(number):
+        body = {**PATHS[GENERATE], "input_ids": [number] * 64}
+        sent = {headers.CLIENT: f"client-{number % 5}"}
+        async with room, under_test.post(GENERATE, body, **sent) as answer:
+            await answer.read()
+            return answer.status, answer.headers.get(headers.WORKER)
+
+    return await asyncio.gather(*(one(number) for number in range(requests)))
+
+
+@pytest.mark.parametrize("router", ["least-loaded", "d2lpm", "round-robin"])
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
+    """It answers errors at once while it is healthy, so it was always the least loaded."""
+
+    async def run():
+        async with cluster(4, router={"router": router}) as (under_test, workers):
+            workers[2].status = status
+            served = await statuses(under_test, 200)
+            assert await under_test.metric('fairbench_worker_up{worker="2"}') == 0
+            return [one for one, _ in served], len(workers[2].seen)
+
+    found, reached = asyncio.run(run())
+    assert found == [200] * 200  # the bound is 5%
+    assert reached <= 3 + 8  # until the third is told, others are under way
+
+
+def test_a_worker_that_serves_again_is_found_out_by_one_request(monkeypatch):
+    monkeypatch.setattr(breaker, "FIRST_REST_S", 0.05)
+
+    async def run():
+        async with cluster(2) as (under_test, workers):
+            workers[0].status = 500
+            await statuses(under_test, 20)
+            assert under_test.up == {1}
+            workers[0].status = 200
+            await asyncio.sleep(0.1)
+            served = await statuses(under_test, 10)
+            return under_test.up, served, len(workers[0].seen) > 4
+
+    up, served, used = asyncio.run(run())
+    assert (up, used) == ({0, 1}, True)
+    assert {status for status, _ in served} == {200}
+
+
+def test_healthy_answers_do_not_bring_back_a_worker_that_fails():
+    async def run():
+        async with cluster(2) as (under_test, workers):  # health is asked every 50 ms
+            workers[0].status = 500
+            await statuses(under_test, 20)
+            reached = len(workers[0].seen)
+            await asyncio.sleep(0.3)
+            await statuses(under_test, 20)
+            return under_test.up, len(workers[0].seen) - reached
+
+    assert asyncio.run(run()) == ({1}, 0)
+
+
+def test_requests_that_fail_everywhere_eject_nobody():
+    """Or one client's odd requests would take every worker from the others."""
+
+    async def run():
+        async with cluster(3, status=500) as (under_test, workers):
+            served = await statuses(under_test, 30)
+            up = under_test.up
+            for worker in workers:
+                worker.status = 200
+            return {status for status, _ in served}, up, sum(len(w.seen) for w in workers)
+
+    assert asyncio.run(run()) == ({500}, {0, 1, 2}, 60)  # two tries each
+
+
+def test_the_only_worker_left_stays():
+    async def run():
+        async with cluster(2) as (under_test, workers):
+            workers[0].status = 500
+            await statuses(under_test, 20)
+            assert under_test.up == {1}
+            workers[1].status = 500
+            await statuses(under_test, 20)
+            return under_test.up
+
+    assert asyncio.run(run()) == {1}
+
+
+def test_what_runs_at_a_worker_goes_on_when_it_is_ejected():
+    async def run():
+        async with cluster(2, held_at=2) as (under_test, workers):
+            body = {**PATHS[GENERATE], "stream": True}
+            async with under_test.post(GENERATE, body) as answer:
+                await answer.content.readany()
+                bad = int(answer.headers[headers.WORKER])
+                workers[bad].status = 500
+                workers[1 - bad].held_at = None
+                await statuses(under_test, 20)
+                assert under_test.up == {1 - bad}
+                workers[bad].released.set()
+                return b"error" in await answer.read()
+
+    assert asyncio.run(run()) is False
+
+
+def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
+    async def run():
+        faults = {0: Fault("disconnect"), 2: Fault("disconnect"), 3: Fault("disconnect")}
+        async with (
+            null_server(faults=lambda number, _: faults.get(number)) as server,
+            router_before([server], health_interval_s=1000.0) as under_test,
+        ):
+            found = []
+            for _ in range(2):
+                body = {**PATHS[GENERATE], "stream": True}
+                async with under_test.post(GENERATE, body) as answer:
+                    await answer.read()
+                    found.append(answer.status)
+            await until(lambda: not under_test.proxy.under_way)
+            return found, server.seen
+
+    assert asyncio.run(run()) == ([200, 502], 4)

@@ -1,0 +1,171 @@
+"""What a client is booked with, whatever its worker says and however the request ended."""
+
+import asyncio
+import json
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
+
+from fairbench.live import headers
+from fairbench.live.router.charges import Asked, Charge, Pace, broken_off, reported
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.usage import Usage
+from fairbench.schedulers.registry import build_router
+
+ASKED = Asked(prompt_tokens=100, most_input_tokens=100, most_output_tokens=50)
+COUNTS = st.none() | st.integers(-(2**70), 2**70)
+
+
+@given(COUNTS, COUNTS, COUNTS, st.floats(0, 1e9), st.none() | st.floats(1e-6, 1e6))
+def test_no_charge_is_below_nothing_or_above_what_was_asked(read, produced, cached, elapsed, pace):
+    usage = Usage(read, produced, cached)
+    for charge in (reported(usage, ASKED), broken_off(usage, ASKED, elapsed, pace)):
+        assert 0 <= charge.cached_tokens <= charge.input_tokens <= 100
+        assert 0 <= charge.output_tokens <= 50
+
+
+def test_what_a_worker_says_counts_if_it_can_be():
+    assert reported(Usage(100, 7, 32), ASKED) == Charge(100, 7, 32)
+    assert reported(Usage(10**30, 10**30, 10**30), ASKED) == Charge(100, 50, 100)
+    assert reported(Usage(-1, -1, -1), ASKED) == Charge(0, 0, 0)
+
+
+def test_what_nobody_read_to_its_end_is_known_or_estimated():
+    assert broken_off(Usage(None, 7), ASKED, 1.0, None) == Charge(100, 7, 0)  # a stream's events
+    assert broken_off(Usage(), ASKED, 1.0, 0.1) == Charge(100, 10, 0)
+    assert broken_off(Usage(), ASKED, 1e9, 0.1) == Charge(100, 50, 0)
+
+
+def test_the_pace_is_that_of_whole_answers_lately():
+    pace = Pace(2)
+    for _ in range(200):
+        pace.observe(1, 10.0, 100)
+    assert (pace.token_s(0), round(pace.token_s(1), 3)) == (0.02, 0.1)
+    pace.observe(1, 10.0, 0)  # says nothing
+    assert round(pace.token_s(1), 3) == 0.1
+
+
+def usage(read, produced):
+    return {"prompt_tokens": read, "completion_tokens": produced}
+
+
+@pytest.mark.parametrize(("said", "booked"), [(-(10**9), 0), (10**9, 3)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_workers_usage_is_clamped_to_what_was_asked(said, booked, stream):
+    """A negative one ended the stream and left a traceback; a large one poisoned credits."""
+
+    async def run():
+        router = {"router": "d2lpm"}
+        answers = {"says": {"meta_info": usage(said, said)}}
+        answers["ending"] = answers["says"]
+        async with cluster(1, router=router, **answers) as (under_test, _):
+            body = {**PATHS[GENERATE], "stream": stream}
+            async with under_test.post(GENERATE, body) as answer:
+                assert answer.status == 200
+                assert b"error" not in await answer.read()
+            [credit] = under_test.proxy.dispatcher.router.credit["default"].values()
+            output = 'fairbench_output_tokens_total{client="default"}'
+            return credit, await under_test.metric(output)
+
+    assert asyncio.run(run()) == (40_000 - 100 - 2 * booked, booked)
+
+
+async def leave(under_test, worker, path, body, until_said=b""):
+    """Ask, and leave once the worker has the request and so much of the answer is here."""
+    async with under_test.post(path, body) as answer:
+        data = b""
+        while until_said not in data:
+            data += await answer.content.readany()
+
+
+@pytest.mark.parametrize("path", [GENERATE, COMPLETIONS])
+def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_what_has_come(path):
+    async def run():
+        async with cluster(1, held_at=2) as (under_test, (worker,)):
+            await leave(under_test, worker, path, streamed(path), b"two")
+            await until(lambda: not under_test.proxy.under_way)
+            read = await under_test.metric('fairbench_input_tokens_total{client="default"}')
+            produced = await under_test.metric('fairbench_output_tokens_total{client="default"}')
+            return read, produced
+
+    prompt = 100 if path == GENERATE else len(PATHS[COMPLETIONS]["prompt"]) / 4
+    assert asyncio.run(run()) == (prompt, 2)
+
+
+def test_a_chunk_of_many_tokens_counts_by_its_text():
+    async def run():
+        text = {"choices": [{"text": "a" * 64}]}  # what an engine sends that streams every 16
+        async with cluster(1, held_at=1) as (under_test, (worker,)):
+            body = {**streamed(COMPLETIONS), "max_tokens": 100}
+            worker.padding = [b"data: " + json.dumps(text).encode() + b"\n\n"]
+            await leave(under_test, worker, COMPLETIONS, body, b"one")
+            await until(lambda: not under_test.proxy.under_way)
+            return await under_test.metric('fairbench_output_tokens_total{client="default"}')
+
+    assert asyncio.run(run()) == 17  # 67 bytes
+
+
+def test_a_client_that_leaves_an_answer_in_one_piece_pays_by_the_time_it_took():
+    """Nothing has come of it: at most what was asked, and here just that."""
+
+    async def run():
+        async with cluster(1, held_at=0) as (under_test, (worker,)):
+            asked = asyncio.create_task(leave(under_test, worker, GENERATE, PATHS[GENERATE]))
+            await until(lambda: worker.seen)
+            await asyncio.sleep(0.1)  # five tokens at the pace assumed, of which three were asked
+            asked.cancel()
+            await until(lambda: not under_test.proxy.under_way)
+            read = await under_test.metric('fairbench_input_tokens_total{client="default"}')
+            produced = await under_test.metric('fairbench_output_tokens_total{client="default"}')
+            return read, produced
+
+    assert asyncio.run(run()) == (100, 3)
+
+
+@pytest.mark.parametrize("said", [{"choices": [{"text": "a" * 8}]}, {"text": "no usage"}])
+def test_a_worker_that_says_nothing_does_not_make_a_prompt_free(said):
+    async def run():
+        async with cluster(1, says=said) as (under_test, _):
+            async with under_test.post(GENERATE) as answer:
+                assert answer.status == 200
+            return await under_test.metric('fairbench_input_tokens_total{client="default"}')
+
+    assert asyncio.run(run()) == 100
+
+
+def test_a_dispatch_charge_is_given_back_if_the_worker_fails_before_it_answers():
+    """30,000 tokens were charged at every worker that was tried."""
+
+    async def run():
+        body = {"input_ids": [1] * 30_000, "sampling_params": {"max_new_tokens": 3}}
+        router = {"router": "d2lpm", "health_interval_s": 1000.0}
+        async with cluster(3, router=router, status=500) as (under_test, workers):
+            for client, served in (("ann", 500), ("bob", 200)):
+                for worker in workers[1:]:
+                    worker.status = served
+                async with under_test.post(GENERATE, body, **{headers.CLIENT: client}) as answer:
+                    assert answer.status == served
+            credit = under_test.proxy.dispatcher.router.credit
+            return {client: sorted(credit[client].values()) for client in credit}
+
+    credit = asyncio.run(run())
+    assert credit["ann"] == [40_000] * 3
+    assert credit["bob"] == [40_000 - 30_000 - 6, 40_000, 40_000]
+
+
+def test_a_refund_does_not_lift_a_credit_above_the_quantum():
+    router = build_router("d2lpm", {"d2lpm.worker_quantum": 1000}, 1)
+    dispatcher = Dispatcher(router, 1, 10**6, lambda: 0.0)
+
+    def send(tokens):
+        ids = array("I", range(tokens))
+        return dispatcher.dispatch(dispatcher.make_request("ann", ids, 8, -1, 0))
+
+    failing = send(1500)  # into debt, so that the next one is granted a quantum
+    send(100)
+    assert router.credit["ann"][0] == 1000 - 1500 + 1000 - 100
+    dispatcher.finish(failing, 0, failed=True)
+    assert router.credit["ann"][0] == 1000

@@ -1,0 +1,80 @@
+"""Server-sent events of any worker: every end of line, any length, in linear time and memory."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.live.router import sse
+from fairbench.live.router.sse import EventSplitter, data_of
+from fairbench.live.router.usage import StreamReader, Usage
+
+ENDS = [b"\n", b"\r\n", b"\r"]
+WORDS = ["one", "two", "three"]
+
+
+def stream(end):
+    events = [json.dumps({"choices": [{"text": word}]}).encode() for word in WORDS]
+    events.append(json.dumps({"choices": [], "usage": {"completion_tokens": 3}}).encode())
+    return b"".join(b"data: " + event + 2 * end for event in [*events, b"[DONE]"])
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("hide", [False, True])
+def test_every_end_of_line_is_one(end, hide):
+    """Streams with CRLF were held back to their end, and counted 0 tokens."""
+    reader = StreamReader(hide_usage=hide)
+    passed = [reader.feed(bytes([byte])) for byte in stream(end)]
+    assert reader.usage() == Usage(None, 3, None)
+    assert (b"completion_tokens" in b"".join(passed)) is not hide
+    begun = stream(end).index(b"two")
+    assert b"one" in b"".join(passed[:begun]), "the first word waited for the second"
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\r", b"data: x", b": y", b"z"]), max_size=30), st.data())
+def test_nothing_is_lost_or_moved_however_it_is_cut(parts, data):
+    whole = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    splitter = EventSplitter()
+    passed = b""
+    for start, end in pairwise([0, *cuts, len(whole)]):
+        passed += b"".join(piece for piece, _ in splitter.feed(whole[start:end]))
+    assert passed + splitter.rest() == whole
+
+
+def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(monkeypatch):
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
+    splitter, passed, most = EventSplitter(), 0, 0
+    for _ in range(500):
+        passed += sum(len(piece) for piece, whole in splitter.feed(b"x" * 100) if not whole)
+        most = max(most, len(splitter.rest()))
+    assert most <= 1000
+    assert passed + len(splitter.rest()) == 50_000
+    [(tail, whole)] = splitter.feed(b"\n\n")
+    assert (tail.endswith(b"x\n\n"), whole) == (True, False)
+    assert splitter.feed(b"data: 1\n\n") == [(b"data: 1\n\n", True)]
+
+
+def test_what_has_been_searched_is_not_searched_again():
+    """32 MiB without a blank line took 50 s: each chunk was searched from the start."""
+
+    class Counting(bytearray):
+        searched = 0
+
+        def rfind(self, sub, start=0):
+            Counting.searched += len(self) - start
+            return super().rfind(sub, start)
+
+    splitter = EventSplitter()
+    splitter._begun = Counting()
+    for _ in range(256):
+        splitter.feed(b"x" * 1024)
+    # Each byte once for each of the three blank lines, but for the few before a chunk.
+    assert Counting.searched <= 3 * 256 * (1024 + 4)
+
+
+def test_the_data_of_an_event_are_all_its_data_lines():
+    assert data_of(b"event: e\r\ndata: 1\r\nid: 7\r\ndata:2\r\n\r\n") == b"1\n2"
+    assert data_of(b": comment\n\n") == b""
