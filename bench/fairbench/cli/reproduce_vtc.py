@@ -31,9 +31,9 @@ def reproduce_vtc(
     for path in plot(results, output, formats):
         typer.echo(path)
     judged = judge_vtc(results)
-    for path in write_vtc(judged, results.basis, claims_dir):
+    for path in write_vtc(judged, results.basis(), claims_dir):
         typer.echo(path)
-    typer.echo(vtc_markdown(judged, results.basis), nl=False)
+    typer.echo(vtc_markdown(judged, results.basis()), nl=False)
     if left := missing(judged):
         numbers = ", ".join(map(str, left))
         typer.echo(

@@ -38,14 +38,12 @@ class Differences(NamedTuple):
 def table_points() -> Floats:
     """The middles of the windows that a table is made of, in seconds."""
     step_s = (TABLE_S - WARMUP_S) / PARTS
-    points: Floats = WARMUP_S + step_s * np.arange(1, PARTS)
-    return points
+    return np.array([WARMUP_S + step_s * part for part in range(1, PARTS)])
 
 
 def even_points(end_s: float, parts: int = PARTS) -> Floats:
     """Points that cut [0, end_s] into equal parts, the ends left out: those of the figures."""
-    points: Floats = end_s / parts * np.arange(1, parts)
-    return points
+    return np.array([end_s / parts * part for part in range(1, parts)])
 
 
 def service_rates(
@@ -112,7 +110,7 @@ def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -
     latency_s = trace.first_token_latency_s[served]
     first_s = trace.req_time_s[served] + latency_s
     near = np.abs(first_s[:, np.newaxis] - points_s) <= window_s / 2
-    count = _by_client(trace, near * 1.0)
+    count = _by_client(trace, near.astype(np.float64))
     total_s = _by_client(trace, near * latency_s[:, np.newaxis])
     means: Floats = np.divide(total_s, count, out=np.full_like(total_s, np.nan), where=count > 0)
     return means

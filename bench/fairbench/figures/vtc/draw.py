@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -12,12 +12,14 @@ from fairbench.figures.catalogue import write_rows
 from fairbench.figures.style import client_style, panels, paper_style, save
 from fairbench.figures.vtc.curves import FIGURES, Panel, panels_of, rows
 from fairbench.figures.vtc.store import Results
+from fairbench.metrics.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
 LETTERS = 90  # a line below
+HEADROOM = 1.25  # above curves, for the legend
 MARKS = 12  # of a curve
 
 
@@ -25,10 +27,23 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
     """Draw each figure whose runs are all there; the files. UsageError if one cannot be written."""
     files: list[Path] = []
     for number in FIGURES:
-        shown = panels_of(number, results.traces)
+        used = _Used(results.traces)
+        shown = panels_of(number, used)
         if shown is not None:
-            files += _plot_one(number, shown, results.basis, output, formats)
+            files += _plot_one(number, shown, results.basis(used.names), output, formats)
     return files
+
+
+class _Used(dict[str, Trace]):
+    """Traces that remember which of them were asked for."""
+
+    def __init__(self, traces: Mapping[str, Trace]) -> None:
+        super().__init__(traces)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Trace:
+        self.names.add(name)
+        return super().__getitem__(name)
 
 
 def _plot_one(
@@ -42,7 +57,7 @@ def _plot_one(
         for panel, one in zip(shown, axes[0], strict=True):
             _draw(one, panel)
         figure.suptitle(f"VTC Fig. {number}: {FIGURES[number][0]}", fontsize=10)
-        figure.supxlabel(fill(basis, LETTERS), fontsize=6)
+        figure.supxlabel(fill(f"{basis}; seed 0", LETTERS), fontsize=6)
         try:
             output.mkdir(parents=True, exist_ok=True)
             save(figure, pictures)
@@ -65,5 +80,5 @@ def _draw(axes: Axes, panel: Panel) -> None:
             label=curve.name,
         )
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=6, loc="best")
+    axes.set_ylim(0, HEADROOM * axes.get_ylim()[1])
+    axes.legend(fontsize=6, loc="upper left", ncols=2)

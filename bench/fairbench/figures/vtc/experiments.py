@@ -40,7 +40,7 @@ class Experiment:
 
 def _predicted(workload: str, duration_s: float | None = None) -> dict[str, Experiment]:
     """VTC with lengths known, off by up to a half, and averaged."""
-    kinds = {
+    kinds: dict[str, dict[str, Any]] = {
         "oracle": {"vtc-predict.predictor": "oracle"},
         "off by 50%": {"vtc-predict.predictor": "oracle", "vtc-predict.error": 0.5},
         "average": {"vtc-predict.predictor": "average"},

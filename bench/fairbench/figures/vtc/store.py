@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import nan
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +28,12 @@ class Results(NamedTuple):
 
     traces: Mapping[str, Trace]
     gaps: Mapping[str, float]
-    basis: str
+    bases: Mapping[str, str]
+
+    def basis(self, names: Iterable[str] | None = None) -> str:
+        """What runs of these names, or all of them, were simulated on."""
+        chosen = self.bases if names is None else names
+        return "; ".join(sorted({self.bases[name] for name in chosen}))
 
 
 def fill(folder: Path, context: RunContext) -> None:
@@ -48,11 +53,10 @@ def read(folder: Path) -> Results:
         for name, one in possible().items()
         if (run := stored.get(identity(one.spec()))) is not None
     }
-    bases = sorted({basis(run.summary) for run in found.values()})
     return Results(
         {name: trace_of(run) for name, run in found.items()},
         {name: gap_of(run) for name, run in found.items()},
-        "; ".join(bases),
+        {name: basis(run.summary) for name, run in found.items()},
     )
 
 

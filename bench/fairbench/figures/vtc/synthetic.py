@@ -79,7 +79,7 @@ def judge_poisson(results: Results) -> Finding:
         verdict(
             shape=max(gaps) <= 40_000
             and all(one < other / 3 for one, other in zip(*totals.values(), strict=True)),
-            quantity=max(totals["vtc"]) <= 3 * 41_600,
+            quantity=totals["vtc"][0] <= 3 * 5_235,
         ),
     )
 

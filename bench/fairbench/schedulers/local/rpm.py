@@ -37,11 +37,12 @@ class RPM(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
+        self._limit = params.limit
         self._let_through: dict[str, deque[float]] = {}  # when; the last ``limit`` are enough
         self._from_s: dict[Request, float] = {}  # when a request that is delayed may go
 
     def accepts(self, request: Request, now_s: float) -> bool:
-        past = self._let_through.setdefault(request.client, deque(maxlen=self.params.limit))
+        past = self._let_through.setdefault(request.client, deque(maxlen=self._limit))
         if self.params.over == "delay":
             past.append(self._first_room_s(past, now_s))
             if past[-1] > now_s:
@@ -50,14 +51,14 @@ class RPM(LocalScheduler):
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
         # One exactly 60 s old still counts.
-        if len(past) == self.params.limit and past[0] >= start_s:
+        if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
         """When the next request may go, behind all that wait already."""
-        if len(past) < self.params.limit:
+        if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])
         return max(now_s, past[-1], oldest_s + WINDOW_S)
