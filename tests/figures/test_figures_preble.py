@@ -179,7 +179,7 @@ def test_experiments_can_be_run_and_are_told_apart():
     }  # fmt: skip
     spec = made[Key("scale", "loogle", "preble", 8)].spec(3)
     assert (spec.scheduler, spec.dp, spec.scenario, spec.seed) == ("preble", 8, "none", 3)
-    assert spec.request_rate == pytest.approx(8 * RATES["loogle"][0])
+    assert spec.request_rate == pytest.approx(8 * RATES["loogle"][-1])
     steps = [made[Key("fig5", "tool-use", step, RATES["tool-use"][-1])] for step in ABLATION]
     assert all(one != other for one, other in pairwise(steps))
     assert all(claim.figure == "preble" for claim in CLAIMS)

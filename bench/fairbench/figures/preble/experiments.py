@@ -22,13 +22,14 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs/s of each of the four clients for each GPU, from little load to more than there is room.
+# Programs/s of each of the four clients for each GPU: from little load to where round-robin does
+# not keep up.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (2.5, 5.0, 8.0),
     "agent": (0.1, 0.2, 0.4),
     "programming": (0.05, 0.1, 0.2),
-    "video-qa": (0.1, 0.2, 0.3),
-    "loogle": (0.06, 0.09, 0.12),
+    "video-qa": (0.02, 0.05, 0.1),
+    "loogle": (0.02, 0.04, 0.06),
 }
 OFF = {
     "preble-e2.rebalance_threshold": inf,
@@ -145,6 +146,6 @@ def _scales() -> Iterator[tuple[Key, Experiment]]:
     """More GPUs and as many more documents ([Preble] §F)."""
     for system in (ROUND_ROBIN, PREBLE):
         for gpus in SCALES:
-            rate = RATES["loogle"][0]
+            rate = RATES["loogle"][-1]
             one = Experiment("loogle", *SYSTEMS[system], rate, gpus=gpus)
             yield Key("scale", "loogle", system, gpus), one
