@@ -125,6 +125,11 @@ class LightLLMWorker:
     # What others ask.
 
     @property
+    def queued_count(self) -> int:
+        """Requests that have come and do not run."""
+        return len(self.frontend) + len(self._unread) + len(self.waiting)
+
+    @property
     def running_count(self) -> int:
         """Requests that are prefilling or running."""
         return len(self.batch) + len(self._prefilling)
