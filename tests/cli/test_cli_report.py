@@ -63,7 +63,7 @@ def test_the_page_of_a_run_says_who_got_what_and_how_to_run_it_again(run, tmp_pa
     text = reported(run, tmp_path / "r.html")
     shown = Reader(text)
     summary = json.loads((run / "summary.json").read_text())
-    assert "simulated on a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10, seed 0" in shown.text
+    assert "simulated on a100-80gb/llama-3.1-8b/tp1/measured-sglang, seed 0" in shown.text
     for client in summary["clients"]:
         assert client["client"] in shown.text
         assert f"{client['service_rate_tok_s']:,.0f}" in shown.text

@@ -99,7 +99,7 @@ def test_reproduce_does_not_touch_the_store_of_another_sweep(swept, tmp_path):
 
 def timings(points, **changes):
     basis = {
-        "timing_profile": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
+        "timing_profile": "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
         "host": f"{platform.machine()}, Python {platform.python_version()}",
         "seed": 0,
         "rounds": QUICK_ROUNDS,

@@ -42,7 +42,7 @@ def swept(tmp_path_factory):
 def test_a_sweep_compares_its_points(swept):
     result, path = swept
     lines = result.stdout.split("\n")
-    assert lines[0] == "simulated on a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10, seed 0"
+    assert lines[0] == "simulated on a100-80gb/llama-3.1-8b/tp1/measured-sglang, seed 0"
     assert [line.split()[0] for line in lines if line.startswith("  ") and line[2].isalpha()] == [
         "vtc",
         "lpm",

@@ -69,7 +69,7 @@ def test_servers_are_started_once_for_each_local_scheduler(tmp_path):
     code, stdout, stderr = finish(sweep, "--result-dir", tmp_path)
     assert code == 0
     assert all("were sent" in line for line in stderr.splitlines()), "late, as CI machines are"
-    assert stdout.startswith("emulated on a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10, seed 0\n")
+    assert stdout.startswith("emulated on a100-80gb/llama-3.1-8b/tp1/measured-sglang, seed 0\n")
     assert "sharing" not in stdout.lower()
     store = SweepStore(tmp_path / "mine")
     assert starts(store) == 2, "dlpm and d2lpm have the same local scheduler"

