@@ -19,6 +19,7 @@ PAGES = {
     "RUN.md": "run.md",
     "CHANGELOG.md": "changelog.md",
     "results/claims.md": "results/claims.md",
+    "results/vtc-claims.md": "results/vtc-claims.md",
     **{
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix()
         for path in sorted((ROOT / "docs").rglob("*.md"))

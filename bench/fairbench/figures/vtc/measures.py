@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairbench.metrics.artifact import WEIGHTS, accumulated_difference, even_points
+from fairbench.metrics.artifact import accumulated, accumulated_difference, even_points
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace
-from fairbench.validate.windows import service_between
 
 
 def difference_of(trace: Trace) -> float:
@@ -20,8 +19,8 @@ def difference_of(trace: Trace) -> float:
 
 def rates(trace: Trace, start_s: float, end_s: float) -> Floats:
     """Service a second of each client within a time."""
-    service = service_between(trace, WEIGHTS, start_s, end_s)
-    return np.array([*service.values()]) / (end_s - start_s)
+    service = accumulated(trace, np.array([end_s]), start_s)[:, 0]
+    return service / (end_s - start_s)
 
 
 def mean_ttft_s(trace: Trace, client: int) -> float:
