@@ -18,7 +18,10 @@ PAGES = {
     "README.md": "index.md",
     "RUN.md": "run.md",
     "CHANGELOG.md": "changelog.md",
-    "results/claims.md": "results/claims.md",
+    **{
+        path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "results").glob("*.md"))
+    },
     "results/vtc-claims.md": "results/vtc-claims.md",
     **{
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]
 # Few places in the batch, so that clients queue, leave the queue and come back.
 BUSY = ["--workload", "chat", "--duration", "20", "--scheduler", "vtc"]
-BUSY += ["--max-running-requests", "16"]
+BUSY += ["--max-running-requests", "16", "--request-rate", "1.25"]
 
 
 def invoke(*arguments, **options):

@@ -183,7 +183,9 @@ def test_over_the_rate_limit_is_429():
                 statuses.append((answer.status, "Retry-After" in answer.headers))
         return statuses
 
-    statuses = run(test, local="rpm", settings={"rpm.limit": 2})
+    statuses = run(
+        test, local="rpm", settings={"rpm.limit": 2}, time_scale=1.0
+    )  # well within a minute
     assert statuses == [(200, False), (200, False), (429, True), (200, False)]
 
 

@@ -47,7 +47,9 @@ class Choosy(Router):
 
 
 def simulation(**kwargs):
-    spec = small_spec("fcfs", "chat", dp=2, flags={"num_programs": 6, "request_rate": 50.0})
+    # On a profile without HTTP and tokenizer, so that what is let go is there at once.
+    flags = {"num_programs": 6, "request_rate": 50.0, "gpu": "a100-80gb/llama-3.1-8b/tp1/sglang"}
+    spec = small_spec("fcfs", "chat", dp=2, flags=flags)
     return Simulation(spec, spec.client_plans(), source_of(spec), **kwargs)
 
 

@@ -21,11 +21,13 @@ OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lp
 
 
 POOL_TOKENS = 3_000
+GPU = "a100-80gb/llama-3.1-8b/tp1/sglang"
 
 
 def spec(scheduler, dp=1, **settings):
     """Far more than a small pool can serve at once."""
-    flags = {"num_programs": 3, "request_rate": 100.0 * dp}
+    flags = {"num_programs": 3, "request_rate": 100.0 * dp, "gpu": GPU}
+    settings = {"engine.max_running_requests": 2_048} | settings
     return small_spec(scheduler, "chat", dp=dp, pool=POOL_TOKENS, seed=3, flags=flags, **settings)
 
 
@@ -39,8 +41,8 @@ def test_local_schedulers_break_no_rule_of_the_engine(name):
 @pytest.mark.parametrize("name", LOCALS)
 def test_they_serve_all_on_vllm_too(name):
     flags = {"scheduler": f"round-robin+{name}", "workload": "chat", "engine": "vllm", "seed": 3}
-    flags |= {"num_programs": 3, "request_rate": 100.0}
-    pool = {"vllm.num_gpu_blocks_override": POOL_TOKENS // 16}
+    flags |= {"num_programs": 3, "request_rate": 100.0, "gpu": GPU}
+    pool = {"vllm.num_gpu_blocks_override": POOL_TOKENS // 16, "vllm.max_num_seqs": 256}
     summary = simulate(resolve(flags, pool | LOCALS[name])).summary
     assert summary["unfinished"] == 0
     assert (summary["refused"] > 0) == (name == "fairserve")

@@ -12,7 +12,7 @@ from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs, program_stream
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
-from fairbench.workloads.traffic.gamma import Rate
+from fairbench.workloads.traffic.gamma import Gamma, Rate
 
 
 def plans(workload="tot", scenario="s1", **arguments):

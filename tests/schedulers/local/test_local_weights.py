@@ -12,6 +12,7 @@ from local_trace import weighted_gaps
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.gateway.queue import GatewayQueue
+from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
@@ -139,13 +140,13 @@ def test_a_queue_before_the_cluster_heeds_weights():
     assert sent.count("b") / sent.count("a") == pytest.approx(3, rel=0.1)
 
 
-class _OneAtATime:
+class _OneAtATime(Detector):
     """Room for another whenever it is asked at the beginning, never for a second."""
 
     def __init__(self):
         self.asked = 0
 
-    def has_room(self):
+    def has_room(self, now_s):
         self.asked += 1
         return self.asked % 2 == 1
 
