@@ -243,7 +243,7 @@ def test_show_of_a_deeply_nested_summary(refused, tmp_path):
         (["show"], "Missing argument 'RUN_DIR'"),
         (["--verbose"], "No such option: --verbose"),
         (["run", "a.toml", "b.toml"], "unexpected extra argument"),
-        (["list", "schedulerz"], "'schedulers', 'routers', 'workloads', 'profiles'"),
+        (["list", "schedulerz"], "'schedulers', 'routers', 'gateways', 'workloads', 'profiles'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):

@@ -77,9 +77,11 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
             generation = emulator.engine.submit(call)
         except BadRequest as error:
             return _json(api.error(str(error), HTTPStatus.BAD_REQUEST), HTTPStatus.BAD_REQUEST)
-        if generation.refused:
-            return _refusal(api)
         try:
+            if emulator.engine.may_refuse:  # known once HTTP and tokenizer are through
+                await generation.begun()
+            if generation.refused:
+                return _refusal(api)
             if call.stream:
                 return await _stream(request, api, generation)
             while not generation.done:

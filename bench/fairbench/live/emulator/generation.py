@@ -32,6 +32,10 @@ class Generation:
         self.produced, self.done = produced, done
         self._news.set()
 
+    async def begun(self) -> None:
+        """Wait for the first of the output, or that there will be none; leaves it as news."""
+        await self._news.wait()
+
     async def news(self) -> None:
         """Wait until there is more than last time, or nothing more to come."""
         await self._news.wait()

@@ -61,6 +61,11 @@ class LiveEngine:
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
 
+    @property
+    def may_refuse(self) -> bool:
+        """Whether the scheduler has a limit beyond which it takes nothing in."""
+        return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
+
     def submit(self, call: EmulatedCall) -> Generation:
         """Take a call in now. Raises BadRequest if it can never fit the KV pool."""
         self._forget_streams()

@@ -49,7 +49,7 @@ class Single(Program):
             prompt = rng.randint(params.input_min, params.input_max)
             output = rng.randint(params.output_min, params.output_max)
         else:
-            prompt, output = item.text_tokens, item.exchanges[0][1]
+            prompt, output = max(1, item.text_tokens), item.exchanges[0][1]
         segment = Segment(f"{content_key(program_id, item)}/prompt", prompt)
         return cls(program_id, client, segment, output)
 
