@@ -22,7 +22,6 @@ PAGES = {
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "results").glob("*.md"))
     },
-    "results/vtc-claims.md": "results/vtc-claims.md",
     **{
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix()
         for path in sorted((ROOT / "docs").rglob("*.md"))

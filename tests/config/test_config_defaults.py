@@ -17,7 +17,7 @@ FLAGS = st.fixed_dictionaries(
     {},
     optional={
         "scheduler": st.sampled_from([*PAIRS, "least-loaded+vtc"]),
-        "workload": st.sampled_from(workload_names()),
+        "workload": st.sampled_from([n for n in workload_names() if not n.startswith("vtc-")]),
         "scenario": st.sampled_from(["none", "s1"]),
         "model": st.sampled_from(["llama-3.1-8b", "llama-3.2-3b"]),
         "duration_s": st.sampled_from([60.5, 1_000.5]),
@@ -33,6 +33,12 @@ FLAGS = st.fixed_dictionaries(
 def test_flags_over_a_stored_file_are_flags_in_addition(first, second):
     stored = tomllib.loads(to_toml(resolve(first)))
     assert resolve(second, {}, stored) == resolve({**first, **second})
+
+
+@pytest.mark.parametrize(("first", "second"), [("tot", "vtc-overload"), ("vtc-overload", "tot")])
+def test_another_workload_brings_its_own_machine(first, second):
+    stored = tomllib.loads(to_toml(resolve({"workload": first})))
+    assert resolve({"workload": second}, {}, stored) == resolve({"workload": second})
 
 
 def stored(*arguments):

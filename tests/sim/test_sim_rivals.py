@@ -41,7 +41,7 @@ def test_local_schedulers_break_no_rule_of_the_engine(name):
 @pytest.mark.parametrize("name", LOCALS)
 def test_they_serve_all_on_vllm_too(name):
     flags = {"scheduler": f"round-robin+{name}", "workload": "chat", "engine": "vllm", "seed": 3}
-    flags |= {"num_programs": 3, "request_rate": 100.0, "gpu": GPU}
+    flags |= {"num_programs": 6, "request_rate": 10.0, "gpu": GPU}  # over several steps
     pool = {"vllm.num_gpu_blocks_override": POOL_TOKENS // 16, "vllm.max_num_seqs": 256}
     summary = simulate(resolve(flags, pool | LOCALS[name])).summary
     assert summary["unfinished"] == 0
@@ -63,6 +63,6 @@ def test_routers_break_no_rule_of_a_cluster(name):
     ],
 )
 def test_whoever_pays_for_instructions_that_all_share(scheduler, setting, rule):
-    flags = {"num_programs": 2, "request_rate": 20.0}
+    flags = {"num_programs": 2, "request_rate": 20.0, "gpu": GPU}
     chosen = {"pool": 20_000, "flags": flags, setting: rule}
     assert run_checked(small_spec(scheduler, "judge", dp=2, **chosen)).summary["unfinished"] == 0

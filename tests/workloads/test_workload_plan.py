@@ -89,7 +89,7 @@ def test_no_hash_seed_changes_anything():
         "from fairbench.workloads.spec import load_workload, workload_names\n"
         "for name in workload_names():\n"
         "    spec = load_workload(name)\n"
-        "    for plan in plan_clients(spec, 's1', num_programs=3):\n"
+        "    for plan in plan_clients(spec, 's1', duration_s=20.0):\n"
         "        for t, p in program_stream(plan, seed=3):\n"
         "            print(t, p.program_id, p.demand)\n"
     )

@@ -57,6 +57,8 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
         if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
             kept["gpu"] = gpu
     kept = {k: v for k, v in kept.items() if machine_of_workload(workload).get(k) != v}
+    if _is_usual_machine(draft, workload):
+        kept = {key: value for key, value in kept.items() if key not in ("gpu", "model")}
     if kept.get("weights") == resolve_weights(workload, file.get("clients"), {}):
         kept.pop("weights", None)
     scenario = text_of(draft, "scenario")
@@ -64,6 +66,15 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     given = flat_settings(file.get("settings", {}))
     kept["settings"] = {k: v for k, v in given.items() if k not in usual or usual[k] != v}
     return kept
+
+
+def _is_usual_machine(draft: Mapping[str, Any], workload: WorkloadSpec) -> bool:
+    """Whether GPU and model are those that the workload has unless somebody chooses."""
+    usual = {**DEFAULTS, **machine_of_workload(workload)}
+    with suppress(UsageError):
+        profile = resolve_profile(usual["gpu"], usual["model"]).profile_id
+        return bool((draft["gpu"], draft["model"]) == (profile, usual["model"]))
+    return False
 
 
 def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
