@@ -267,33 +267,33 @@ def headline() -> str:
 
 
 def quantum() -> str:
-    """D2LPM's quantum in long-qa s2, beside the cells of the default and of Preble."""
+    """D2LPM's quantum in long-qa, also with few questions, beside the cells of the default."""
     cells = {
-        row["scheduler"]: row
+        row["scenario"]: row
         for row in read("cells")
-        if (row["workload"], row["scenario"]) == ("long-qa", "s2")
+        if (row["workload"], row["scheduler"]) == ("long-qa", "d2lpm")
     }
-    labelled = [(f"`--set {row['of']}`", row) for row in read("quantum")]
-    labelled.append(("default (4,000,000)", cells["d2lpm"]))
-    labelled.sort(key=lambda pair: float(pair[1]["service_rate_tok_s"]))
-    labelled.append(("(`--scheduler preble`)", cells["preble"]))
+    body = []
+    for row in [*read("quantum"), *cells.values()]:
+        few, _, setting = row["of"].rpartition("_d2lpm.")
+        setting = setting.removeprefix("d2lpm.") or "worker_quantum=4000000"
+        name, value = setting.split("=")
+        shown = f"{int(value):,}" if value.isdigit() else f"`{name}={value}`"
+        questions = few.removeprefix("long-qa.questions=") or "16"
+        body.append((row["scenario"], questions, value, shown, row))
+    body.sort(key=lambda one: (one[0], -int(one[1]), not one[2].isdigit(), one[2].zfill(9)))
+    header = ("long-qa", "questions", "Q^w", "service tok/s", "Jain", "worst share", "P99 s")
     return as_markdown(
-        (
-            "long-qa s2, `--scheduler d2lpm --dp 4` and",
-            "service tok/s",
-            "Jain",
-            "worst share",
-            "P99 s",
-        ),
+        header,
         (
             (
-                label,
+                *(scenario, questions, shown),
                 whole(row, "service_rate_tok_s"),
                 index(row, "jain_index"),
                 worst_share(row),
                 bounded(row, "victim_p99_s"),
             )
-            for label, row in labelled
+            for scenario, questions, _, shown, row in body
         ),
     )
 

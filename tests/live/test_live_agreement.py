@@ -34,7 +34,11 @@ def test_simulator_and_emulator_agree(tmp_path, scheduler, dp):
     """A queue most of the time, and a load where the simulator itself is not chaotic: 2% more or
     less speed moves a client's service by 4% at most, and its P50 by 6%."""
     spec = resolve(
-        {"workload": "chat", "scheduler": scheduler, "dp": dp, "duration_s": 30.0},
+        {
+            **{"workload": "chat", "scheduler": scheduler, "dp": dp, "duration_s": 30.0},
+            # HTTP is real here: no profile that has it too.
+            **{"request_rate": 1.25 * dp, "gpu": "a100-80gb/llama-3.1-8b/tp1/sglang"},
+        },
         {"engine.max_running_requests": 64},
     ).model_copy(update={"max_drain_s": 30.0})
     simulated = simulate(spec).summary

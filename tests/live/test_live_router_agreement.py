@@ -75,6 +75,7 @@ def hit_rates(monkeypatch, seeds, settings, **flags):
     build = sim_run.build_router
     for seed in seeds:
         flags |= {"workload": "chat", "scheduler": "d2lpm", "dp": 4, "seed": seed}
+        flags |= {"request_rate": 5.0}
         spec = resolve(flags, settings)
         plain.append(sim_run.simulate(spec).summary["cache_hit_rate"])
         with monkeypatch.context() as patch:
@@ -94,5 +95,6 @@ def test_pages_cost_few_hits(monkeypatch):
 @pytest.mark.slow
 def test_a_long_queue_costs_no_hits(monkeypatch):
     """Were waiting prompts taken for cached, they would push out what is: a quarter of the hits."""
-    plain, live = hit_rates(monkeypatch, [0], {"engine.max_total_tokens": 60_000}, duration_s=60.0)
+    settings = {"engine.max_total_tokens": 60_000, "engine.max_running_requests": 2_048}
+    plain, live = hit_rates(monkeypatch, [0], settings, duration_s=60.0)
     assert live / plain - 1 > -0.03

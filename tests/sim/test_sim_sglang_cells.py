@@ -32,6 +32,7 @@ CELLS = [
 
 def short_cell(workload, scheduler, rate, dp, seconds, drain, pool, **settings):
     settings |= {"dp": dp, "seconds": seconds, "drain": drain, "request_rate": rate}
+    settings["engine__max_running_requests"] = 2_048  # memory is the limit
     if pool is not None:
         settings["engine__max_total_tokens"] = pool
     return cell(workload, "s1", scheduler, **settings)

@@ -33,6 +33,7 @@ CELLS = [
 def short_cell(workload, scheduler, rate, dp, seconds, drain, blocks, **settings):
     settings |= {"dp": dp, "seconds": seconds, "drain": drain, "request_rate": rate}
     settings |= {"engine": "vllm", "vllm__num_gpu_blocks_override": blocks}
+    settings["vllm__max_num_seqs"] = 256  # memory is the limit
     return cell(workload, "s1", scheduler, **settings)
 
 
