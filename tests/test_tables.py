@@ -100,7 +100,7 @@ def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
     def cell(scheduler, dp, incentive, **bound):
         return {
             **{"workload": "tot", "scenario": "s1", "scheduler": scheduler, "dp": dp},
-            "sharing_incentive_p99": {"mean": incentive, **bound},
+            "sharing_incentive_p95": {"mean": incentive, **bound},
             "service_rate_tok_s": {"mean": 28_249.0},
             "jain_index_actual": {"mean": 0.127},
         }
@@ -126,8 +126,8 @@ def test_a_stored_sweep_has_what_its_table_needs(tmp_path):
 
 
 def test_a_lower_bound_in_a_table_is_rounded_down():
-    row = {"p": "1656.7", "q": "12.38", "at_least": "p q", "sharing_incentive_p99": "2.349"}
+    row = {"p": "1656.7", "q": "12.38", "at_least": "p q", "sharing_incentive_p95": "2.349"}
     assert tables.bounded(row, "p") == "> 1,656"
     assert tables.bounded(row, "q") == "> 12.3"
     assert tables.bounded(row | {"at_least": ""}, "p") == "1,657"
-    assert tables.incentive(row | {"at_least": "sharing_incentive_p99"}) == "> 2.34"
+    assert tables.incentive(row | {"at_least": "sharing_incentive_p95"}) == "> 2.34"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fairbench.core import Prompt
 from fairbench.sim.engine.batch import RunningBatch
 
 
@@ -17,3 +18,7 @@ class Memory:
     @property
     def free(self) -> int:
         return self.capacity - self._batch.context_tokens
+
+    def common_tokens(self, prompt: Prompt, limit: int) -> int:
+        """Nothing is cached."""
+        return 0
