@@ -7,12 +7,12 @@ import run_mutation as run
 from mutation_faults import Fault
 
 
-def fault(name, new="len(accepted) > self.params.limit"):
+def fault(name, new="past[0] > start_s"):
     return Fault(
         name,
         "schedulers",
         "schedulers/local/rpm.py",
-        "len(accepted) >= self.params.limit",
+        "past[0] >= start_s",
         new,
         "the limit",
         ("tests/schedulers/local/test_local_rpm.py",),
@@ -61,7 +61,7 @@ def chosen_names(faults):
 @pytest.mark.slow
 def test_a_fault_is_caught_and_a_change_without_effect_survives(tmp_path):
     copy = run.Copy(tmp_path)
-    real, harmless = fault("real"), fault("none", new="self.params.limit <= len(accepted)")
+    real, harmless = fault("real"), fault("none", new="start_s <= past[0]")
     before = (copy.root / run.PACKAGE / real.file).read_text(encoding="utf-8")
     stage, test = copy.noticed(real, {"own": real.tests})
     assert (stage, test.partition("::")[0]) == ("own", real.tests[0])
