@@ -32,7 +32,7 @@ CELLS = [
 
 def short_cell(workload, scheduler, rate, dp, seconds, drain, pool, **settings):
     settings |= {"dp": dp, "seconds": seconds, "drain": drain, "request_rate": rate}
-    settings["engine__max_running_requests"] = 2_048  # memory is the limit
+    settings.setdefault("engine__max_running_requests", 2_048)  # memory is the limit
     if pool is not None:
         settings["engine__max_total_tokens"] = pool
     return cell(workload, "s1", scheduler, **settings)
@@ -60,9 +60,9 @@ class TestCells:
 
     def test_another_scheduler_is_seen_in_the_records(self):
         """That charges the whole input, only in the simulator: the comparison can fail."""
-        which = CELLS[2]
-        ours = serve(short_cell(*which, vtc__charge="input"))
-        spec = short_cell(*which)
+        which, queue = CELLS[2], {"engine__max_running_requests": 8}
+        ours = serve(short_cell(*which, vtc__charge="input", **queue))
+        spec = short_cell(*which, **queue)
         with sglang_workers(spec, longest_of(ours)) as worker_of:
             theirs = serve(spec, worker_of)
         assert ours.unlike(theirs) > 10
