@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fairbench.errors import UsageError
-from fairbench.figures.catalogue import write_rows
 from fairbench.figures.claims import (
     conversations,
     fairness,
@@ -17,7 +15,8 @@ from fairbench.figures.claims import (
     throughput,
     trees,
 )
-from fairbench.figures.claims.claim import Claim, Finding, Verdict
+from fairbench.figures.claims.claim import Claim, Finding
+from fairbench.figures.claims.judged import Judged, table_lines, write_claims
 from fairbench.figures.fig4 import Timings
 from fairbench.figures.provenance import provenance
 
@@ -34,7 +33,6 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
-UNCONTENDED = "under some scheduler queues were empty, or no client was short of service"
 MAP = "claims-map.md"  # what ``map_table`` writes
 RULE = (
     "A place (workload, scenario and replicas) counts if clients competed there under every "
@@ -45,21 +43,6 @@ RULE = (
     "holds in four fifths of the places. Verdicts in brackets are by other measures than the "
     "paper's. Where claims do not hold, or nothing was contended:"
 )
-
-
-class Judged(NamedTuple):
-    """A claim, what was found, and what the numbers are of."""
-
-    claim: Claim
-    finding: Finding
-    basis: str
-
-    @property
-    def cause(self) -> str:
-        """Why it is not reproduced; empty if it is."""
-        if self.finding.verdict is Verdict.NOT_TESTABLE and self.claim.testable:
-            return UNCONTENDED
-        return "" if self.finding.verdict is Verdict.REPRODUCED else self.claim.cause
 
 
 def judge_all(sources: Mapping[str, Any]) -> list[Judged]:
@@ -79,15 +62,7 @@ def _basis(source: Any) -> str:
 def claims_markdown(judged: Sequence[Judged]) -> str:
     """The table; under it how a place is judged, where claims do not hold, and provenance."""
     lines = [
-        "| # | claim | paper | here | verdict |",
-        "|--:|---|---|---|---|",
-        *(
-            f"| {claim.number} | {claim.text} ({claim.source}) | {claim.paper} | "
-            f"{one.finding.ours} | **{one.finding.verdict}**{_beside(one.finding)}"
-            f"{': ' if one.cause else ''}{one.cause} |"
-            for one in judged
-            for claim in [one.claim]
-        ),
+        *table_lines(judged),
         "",
         RULE,
         "",
@@ -101,12 +76,6 @@ def claims_markdown(judged: Sequence[Judged]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _beside(finding: Finding) -> str:
-    if not finding.beside:
-        return ""
-    return f" ({'; '.join(f'{name}: {made}' for name, made in finding.beside.items())})"
-
-
 def _elsewhere(finding: Finding) -> list[str]:
     """By which measures a claim does not hold where; those that agree in one line."""
     found: dict[str, list[str]] = {}
@@ -117,30 +86,7 @@ def _elsewhere(finding: Finding) -> list[str]:
 
 def write(judged: Sequence[Judged], folder: Path) -> list[Path]:
     """Write ``claims.md`` and ``claims.csv``. Raises UsageError if they cannot be written."""
-    markdown, table = folder / "claims.md", folder / "claims.csv"
-    rows = [
-        {
-            "number": one.claim.number,
-            "claim": one.claim.text,
-            "source": one.claim.source,
-            "paper": one.claim.paper,
-            "ours": one.finding.ours,
-            "verdict": str(one.finding.verdict),
-            "beside": "; ".join(f"{name}: {made}" for name, made in one.finding.beside.items()),
-            "elsewhere": "; ".join(f"{a}: {b}" for a, b in one.finding.elsewhere.items()),
-            "cause": one.cause,
-            "figure": one.claim.figure,
-            "basis": one.basis,
-        }
-        for one in judged
-    ]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = claims_markdown(judged)
-        if (folder / MAP).exists():
-            text += f"\nWhere each claim holds when settings change: [{MAP}]({MAP})\n"
-        markdown.write_text(text, encoding="utf-8")
-        write_rows(table, rows)
-    except OSError as error:
-        raise UsageError(f"claims_dir {folder}: cannot be written: {error.strerror}") from None
-    return [markdown, table]
+    text = claims_markdown(judged)
+    if (folder / MAP).exists():
+        text += f"\nWhere each claim holds when settings change: [{MAP}]({MAP})\n"
+    return write_claims(judged, text, folder, "claims")
