@@ -1,5 +1,7 @@
 """Token ids to segments: what two prompts share is exactly what their tokens share."""
 
+from functools import partial
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ def test_an_output_is_one_segment_of_the_prompts_that_go_on_from_it(calls, turn)
     for tokens, answer in calls:
         prompt, end = streams.prompt_of(ids(tokens))
         first = next(numbers)  # outputs of one prompt differ
-        output, _ = streams.output_at(end, lambda: ids([first, *answer]))  # noqa: B023 (called at once)
+        output, _ = streams.output_at(end, partial(ids, [first, *answer]))
         longer, _ = streams.prompt_of(ids([*tokens, first, *answer, *turn]))
         assert longer[: len(prompt) + 1] == (*prompt, output)
         assert output.length == 1 + len(answer)

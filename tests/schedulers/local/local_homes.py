@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum, auto
 from types import SimpleNamespace
 
@@ -91,7 +92,7 @@ class Gate:
         return Result.CONTINUE if self._requests else Result.OTHER
 
 
-class Home:
+class Home(ABC):
     """A scheduler at home somewhere: how requests come, and how a pass of admissions goes."""
 
     view: WaitingView
@@ -100,11 +101,13 @@ class Home:
         self.world = world
         self.scheduler = scheduler
 
+    @abstractmethod
     def enter(self, request: Request) -> None:
-        raise NotImplementedError
+        """It waits."""
 
+    @abstractmethod
     def run_pass(self, gate: Gate) -> None:
-        raise NotImplementedError
+        """One pass of admissions."""
 
     def arrive(self, request: Request) -> None:
         self.scheduler.on_arrival(request, self.view, 0.0)
@@ -122,8 +125,9 @@ class Home:
 class _Driven(Home):
     """A home that drives ``select`` itself."""
 
+    @abstractmethod
     def leave(self, request: Request) -> None:
-        raise NotImplementedError
+        """It waits no more."""
 
     def run_pass(self, gate: Gate) -> None:
         def try_admit(request: Request) -> Tried:

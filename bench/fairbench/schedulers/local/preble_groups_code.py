@@ -46,7 +46,7 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            for request in tried:  # noqa: UP028 - a list cannot be sent the answers
+            for request in tried:  # noqa: UP028 - `yield from` would send answers to a list, which takes none
                 yield request
         finally:
             waiting = [request for request in group if request in self._queued]
