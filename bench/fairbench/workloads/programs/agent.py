@@ -8,8 +8,8 @@ from typing import Annotated, NamedTuple, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
+from fairbench.core import LLM, Prompt, Segment, prompt_tokens
+from fairbench.workloads.programs.base import Item, Program, content_key, growing_demand, prompt_of
 from fairbench.workloads.programs.limits import (
     MeanGap,
     MeanTokens,
@@ -75,7 +75,8 @@ class Agent(Program):
         self._root = root
         self._steps = steps
         self._max_new_tokens = max_new_tokens
-        super().__init__(program_id, client, _demand(prompt_tokens(root), steps))
+        exchanges = ((step.observation_tokens, step.output_tokens) for step in steps)
+        super().__init__(program_id, client, growing_demand(prompt_tokens(root), exchanges))
 
     @classmethod
     def build(
@@ -120,16 +121,6 @@ class Agent(Program):
                 depth=number,
             )
             prompt += prompt_of(acted)
-
-
-def _demand(root_tokens: int, steps: tuple[Step, ...]) -> Demand:
-    prompt, inputs, outputs = root_tokens, 0, 0
-    for step in steps:
-        prompt += step.observation_tokens
-        inputs += prompt
-        outputs += step.output_tokens
-        prompt += step.output_tokens
-    return Demand(requests=len(steps), input_tokens=inputs, output_tokens=outputs)
 
 
 def _sample_lengths(rng: random.Random, params: Agent.Params) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -75,3 +76,16 @@ def content_key(program_id: int, item: Item | None) -> str:
 def prompt_of(*segments: Segment) -> Prompt:
     """A prompt of these segments, without the empty ones."""
     return tuple(filter(LENGTH, segments))
+
+
+def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> Demand:
+    """What calls ask for whose prompts go on from one another, the first from so many tokens.
+
+    Each adds (tokens, output tokens): the prompt grows by the first, and then by what was said.
+    """
+    requests = inputs = outputs = 0
+    for added, said in exchanges:
+        prompt_tokens += added
+        requests, inputs, outputs = requests + 1, inputs + prompt_tokens, outputs + said
+        prompt_tokens += said
+    return Demand(requests=requests, input_tokens=inputs, output_tokens=outputs)

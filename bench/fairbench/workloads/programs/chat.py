@@ -8,8 +8,8 @@ from typing import Annotated, NamedTuple, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Demand, Prompt, Segment
-from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
+from fairbench.core import LLM, Prompt, Segment
+from fairbench.workloads.programs.base import Item, Program, content_key, growing_demand, prompt_of
 from fairbench.workloads.programs.limits import MeanGap, MeanTokens, OutputTokens, Sigma
 from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
@@ -61,7 +61,8 @@ class Chat(Program):
         self._content = content
         self._turns = turns
         self._max_new_tokens = max_new_tokens
-        super().__init__(program_id, client, _demand(turns))
+        exchanges = ((turn.user_tokens, turn.output_tokens) for turn in turns)
+        super().__init__(program_id, client, growing_demand(0, exchanges))
 
     @classmethod
     def build(
@@ -97,16 +98,6 @@ class Chat(Program):
                 depth=number,
             )
             history = prompt + prompt_of(reply)
-
-
-def _demand(turns: tuple[Turn, ...]) -> Demand:
-    history = inputs = outputs = 0
-    for turn in turns:
-        history += turn.user_tokens
-        inputs += history
-        outputs += turn.output_tokens
-        history += turn.output_tokens
-    return Demand(requests=len(turns), input_tokens=inputs, output_tokens=outputs)
 
 
 def _sample_lengths(rng: random.Random, params: Chat.Params) -> tuple[int, int]:
