@@ -11,7 +11,7 @@ from sortedcontainers import SortedList
 from fairbench.core import Request
 
 if TYPE_CHECKING:
-    from fairbench.sim.engine.waiting import Entry, Order
+    from fairbench.sim.engine.waiting_entry import Entry, Order
 
 
 class QueueScan:
