@@ -229,6 +229,13 @@ def test_what_is_not_http_is_an_error():
     assert {record.status for record in records.requests} == {"refused"}
 
 
+@pytest.mark.parametrize(("header", "worker"), [(b"x-fairbench-worker: 3\r\n", 3), (b"", -1)])
+def test_a_refusal_is_of_the_worker_that_the_router_names_or_of_none(header, worker):
+    reply = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n%b\r\noops" % header
+    records = driven_against(reply)
+    assert {(record.status, record.worker) for record in records.requests} == {("refused", worker)}
+
+
 def test_an_answer_may_be_empty_and_end_with_the_connection():
     meta = {"prompt_tokens": 9, "completion_tokens": 0, "finish_reason": {"type": "stop"}}
     event = json.dumps({"output_ids": [], "meta_info": meta}).encode()

@@ -75,8 +75,9 @@ class Stream:
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self.untouched = False
         self._status = status
-        worker = headers.get(_WORKER, b"0")  # without a router there is only one
-        self.worker = int(worker) if worker.isdigit() else 0
+        # Without a router there is only one; a router that refuses may have asked none.
+        worker = headers.get(_WORKER, b"0" if status == OK else b"")
+        self.worker = int(worker) if worker.isdigit() else -1
 
     def on_body(self, data: bytes) -> None:
         if self._status != OK:

@@ -186,4 +186,6 @@ def _given_up(failure: WorkerFailed) -> web.Response:
     """What the client gets if nobody else is asked. Raises Problem."""
     if failure.answer is not None:
         return failure.answer
-    raise Problem(HTTPStatus.BAD_GATEWAY, "the worker that was asked has failed")
+    raise Problem(
+        HTTPStatus.BAD_GATEWAY, "the worker that was asked has failed", worker=failure.worker
+    )

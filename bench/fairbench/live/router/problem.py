@@ -7,6 +7,8 @@ from http import HTTPStatus
 import msgspec
 from aiohttp import web
 
+from fairbench.live import headers
+
 _TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
@@ -14,14 +16,20 @@ _TYPES = {
 
 
 class Problem(Exception):
-    """Why a request gets no answer from a worker. The message is for its client."""
+    """Why a request gets no answer. The message is for its client; ``worker`` is who failed."""
 
     def __init__(
-        self, status: HTTPStatus, message: str, *, retry_after_s: int | None = None
+        self,
+        status: HTTPStatus,
+        message: str,
+        *,
+        retry_after_s: int | None = None,
+        worker: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
+        self.worker = worker
 
     def response(self) -> web.Response:
         """The answer, if none has begun."""
@@ -30,6 +38,8 @@ class Problem(Exception):
         )
         if self.retry_after_s is not None:
             response.headers["Retry-After"] = str(self.retry_after_s)
+        if self.worker is not None:
+            response.headers[headers.WORKER] = str(self.worker)
         return response
 
     def event(self, *, done: bool = True) -> bytes:
