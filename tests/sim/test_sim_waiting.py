@@ -45,9 +45,10 @@ class Both:
         self.slow.enter(request)
 
     def matched(self, request):
-        """Token by token against all that is cached."""
+        """Token by token against all that is cached, which is what ends at leaves."""
         tokens = self.tokens[request]
-        ends = (tokens_of(path(node)) for node in self.cache.nodes())
+        leaves = (node for node in self.cache.nodes() if not node.children)
+        ends = (tokens_of(path(leaf)) for leaf in leaves)
         return max((common(tokens, end) for end in ends), default=0)
 
     def store(self, text):
