@@ -29,6 +29,9 @@ COMMANDS: Mapping[str, Entry] = {
     "compare": Entry(
         "compare:compare", "Compare experiments over common seeds: better, worse or cannot tell."
     ),
+    "leaderboard": Entry(
+        "leaderboard:leaderboard", "Rank the schedulers of stored sweeps, and say what is noise."
+    ),
     "emulate": Entry(
         "emulate:emulate", "Serve SGLang's HTTP with the simulated engine, in real time."
     ),

@@ -1,0 +1,80 @@
+"""``fairbench leaderboard``: every scheduler of stored sweeps in one table, and what is noise."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.flags import DEFAULT_RESULT_DIR
+from fairbench.cli.output import look, print_json
+from fairbench.report.board_table import board_markdown, board_text
+from fairbench.results.board.board import Board, board_json, chosen, make_board
+from fairbench.results.board.lines import lines_csv
+from fairbench.results.board.stored import read_stored
+
+DEFAULT_STORE = DEFAULT_RESULT_DIR / "leaderboard"
+
+
+class Format(StrEnum):
+    """How the table is written."""
+
+    TABLE = "table"
+    MARKDOWN = "md"
+    CSV = "csv"
+    JSON = "json"
+
+
+def leaderboard(
+    stores: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DIR ...|FILE.csv]",
+            help="Directories of sweeps, taken as one, or lines that --format csv has written. "
+            f"[default: {DEFAULT_STORE}]",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        Option(metavar="METRIC", help="What to sort by: any metric. [default: the worst share]"),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        Option(metavar="ROW", help="What the others are compared with. [default: the first row]"),
+    ] = None,
+    place: Annotated[
+        list[str] | None,
+        Option(metavar="PLACE", help="Only there, such as `chat s1`; may be repeated."),
+    ] = None,
+    row: Annotated[
+        list[str] | None,
+        Option(metavar="ROW", help="Only this scheduler; may be repeated."),
+    ] = None,
+    output: Annotated[
+        Format,
+        Option("--format", help="`csv` is a line per run, from which the table comes again."),
+    ] = Format.TABLE,
+) -> None:
+    """Rank every scheduler of stored sweeps in one table, and say which differences are noise.
+
+    Nothing is run. Rows that lack a run anywhere are named and not ranked.
+    """
+    stored = read_stored(stores or [DEFAULT_STORE])
+    lines = chosen(stored.lines, place or (), row or ())
+    if output is Format.CSV:
+        typer.echo(lines_csv(lines), nl=False)
+        return
+    _print(make_board(lines, stored.missing, sort=sort, baseline=baseline), output)
+
+
+def _print(board: Board, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(board_json(board))
+    elif output is Format.MARKDOWN:
+        typer.echo(board_markdown(board), nl=False)
+    else:
+        colour, width = look()
+        typer.echo(board_text(board, colour=colour, width=width), nl=False)

@@ -1,0 +1,199 @@
+"""The leaderboard for people: a row per scheduler, and which differences are noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.metric import Better, Form
+from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
+from fairbench.report.pages.markdown import escaped, table
+from fairbench.report.table import MAX_WIDTH, basis, printed
+from fairbench.results.board.board import Board, BoardMetric, BoardRow
+from fairbench.results.board.fold import Fold, Score
+from fairbench.results.contrast import seed_text
+from fairbench.results.intervals import METHOD
+from fairbench.results.paired import Decision
+
+LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20))
+MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
+NOISE = "="
+STYLES = {"+": "green", "!": "red", NOISE: "dim"}
+MOST_NAMED = 12  # of what has no number, and of points without a run
+SHARING = (
+    "Sharing: latency of the worst-off well-behaved client over its latency alone on 1/n of the "
+    "cluster; at most 1: no reason to leave."
+)
+SHARE = (
+    "Worst share: the least that a client got of its fair share of the best total delivered there."
+)
+
+
+def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+    """The board in lines of at most ``width`` columns; numbers are never cut."""
+    ruler = Console(width=10 * width)
+    for label, ends in LAYOUTS:
+        body = _table(board, label, ends=ends)
+        if ruler.measure(body).maximum <= width:
+            break
+    legend = [Text(line) for line in _legend(board)]
+    heading = Text(_heading(board), style="bold")
+    return printed(Group(heading, Text(), body, Text(), *legend), colour=colour, width=width)
+
+
+def board_markdown(board: Board) -> str:
+    """The same as a table of GitHub's Markdown, with the legend below."""
+    headings = [
+        "rank",
+        "scheduler",
+        *(_head(board, one).replace("\n", " ") for one in board.metrics),
+    ]
+    rows = [
+        [ranks_text(row, board), f"`{row.name}`", *(_cell(row, one) for one in board.metrics)]
+        for row in board.rows
+    ]
+    lines = [escaped(_heading(board)), "", *table(headings, rows, str), ""]
+    return "\n".join([*lines, *(f"- {escaped(line)}" for line in _legend(board))]) + "\n"
+
+
+def ranks_text(row: BoardRow, board: Board) -> str:
+    """``3``, or ``3-6`` where noise leaves that open; of a single seed the place alone."""
+    if row.ranks is None:
+        return UNDEFINED
+    if len(board.seeds) == 1:
+        return str(row.ranks.rank)
+    first, last = row.ranks.first, row.ranks.last
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _heading(board: Board) -> str:
+    where = board.places[0] if len(board.places) == 1 else f"{len(board.places)} places"
+    seeds = seed_text(board.seeds)
+    method = f": {METHOD}" if len(board.seeds) > 1 else ""
+    return f"{basis(board.summary)}; {where}, {seeds}{method}"
+
+
+def _table(board: Board, label: int, *, ends: bool) -> Table:
+    """With names of at most ``label`` columns, and ``ends`` of more than the first metric."""
+    found = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    found.add_column("rank", no_wrap=True)
+    found.add_column("", max_width=label, overflow="fold")
+    for metric in board.metrics:
+        found.add_column(_head(board, metric), justify="right", no_wrap=True)
+        if ends or metric is board.metrics[0]:
+            found.add_column("", no_wrap=True)
+    for row in board.rows:
+        cells: list[Text] = []
+        for metric in board.metrics:
+            one = row.scores[metric.key]
+            mark = mark_of(one) if row.name != board.baseline else " "
+            cells.append(Text.assemble(value_text(one, metric), (mark, STYLES.get(mark, ""))))
+            if ends or metric is board.metrics[0]:
+                cells.append(Text(ends_text(one, metric), style="dim"))
+        found.add_row(ranks_text(row, board), row.name, *cells)
+    return found
+
+
+def _head(board: Board, metric: BoardMetric) -> str:
+    entry = CATALOGUE[metric.key]
+    words = (entry.column or entry.heading).removesuffix(f"\n{entry.unit}").replace("\n", " ")
+    unit = f"/ {board.baseline}" if metric.fold is Fold.RATIO else entry.unit
+    return f"{words}\n{unit}"
+
+
+def _cell(row: BoardRow, metric: BoardMetric) -> str:
+    one = row.scores[metric.key]
+    ends = ends_text(one, metric)
+    return " ".join(
+        filter(None, (value_text(one, metric), f"({ends})" if ends else "", mark_of(one)))
+    )
+
+
+def mark_of(one: Score) -> str:
+    """Whether it is certainly better or worse than the baseline, or noise."""
+    return MARKS.get(one.against, NOISE)
+
+
+def value_text(one: Score, metric: BoardMetric) -> str:
+    """The number as its metric is written, a ratio with two decimals; ``> x`` of a bound."""
+    if one.value is None:
+        return UNDEFINED
+    digits = 2 if metric.fold is Fold.RATIO else None
+    if one.bound:
+        return (more_than if one.bound == ">" else less_than)(one.value, digits)
+    return _number(one.value, metric)
+
+
+def ends_text(one: Score, metric: BoardMetric) -> str:
+    """``low-high``, ``> low`` or ``< high``, as far as they are known."""
+    if one.low is None and one.high is None:
+        return ""
+    if one.low is not None and one.high is not None:
+        return f"{_number(one.low, metric).removesuffix('%')}-{_number(one.high, metric)}"
+    sign, end = (">", one.low) if one.low is not None else ("<", one.high)
+    return f"{sign} {_number(end, metric)}"
+
+
+def _number(value: float | None, metric: BoardMetric) -> str:
+    if metric.fold is Fold.RATIO and value is not None:
+        return f"{value:,.2f}"
+    form = CATALOGUE[metric.key].form
+    return WRITERS[Form.WHOLE_PERCENT if form is Form.PERCENT else form](value)
+
+
+def _legend(board: Board) -> Iterator[str]:
+    first = board.metrics[0]
+    entry = CATALOGUE[first.key]
+    best = "most" if entry.better is Better.MORE else "least"
+    yield (
+        f"Sorted by {entry.heading}, best is {best}. + better, ! worse than {board.baseline}, "
+        f"{NOISE} noise: paired by seed, each 95% by itself."
+    )
+    if len(board.seeds) > 1:
+        yield (
+            "Ranks: a row's own would be in this range but for noise; of 20 pairs of rows that do "
+            "not differ about one is told apart all the same."
+        )
+    else:
+        yield "One seed tells no difference: every order may be noise."
+    if len(board.places) > 1:
+        yield f"Over {len(board.places)} places: {', '.join(board.places)}."
+        yield from _folds(board)
+    yield SHARE
+    yield SHARING
+    for metric in board.metrics:
+        for place, reason in metric.left_out.items():
+            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no row has it'}."
+    yield from _holes(board)
+
+
+def _folds(board: Board) -> Iterator[str]:
+    for fold in dict.fromkeys(one.fold for one in board.metrics):
+        names = [CATALOGUE[one.key].heading for one in board.metrics if one.fold is fold]
+        yield f"{', '.join(names)}: {fold.value}."
+
+
+def _holes(board: Board) -> Iterator[str]:
+    """What has no number, and why; runs that are missing."""
+    undefined = [
+        f"Undefined: {row.name}, {CATALOGUE[key].heading}: {one.reason}."
+        for row in board.rows
+        for key, one in row.scores.items()
+        if one.value is None and one.reason
+    ]
+    yield from _some(undefined)
+    if board.demand_limited:
+        yield f"Demand-limited under some scheduler: {', '.join(board.demand_limited)}."
+    yield from _some([f"Not ranked: {a} has no run at {b}." for a, b in board.incomplete.items()])
+    yield from _some([f"Missing: {point}: {reason}." for point, reason in board.missing])
+
+
+def _some(lines: list[str]) -> Iterator[str]:
+    """The first lines, and how many more there are."""
+    yield from lines[:MOST_NAMED]
+    if len(lines) > MOST_NAMED:
+        yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."

@@ -1,0 +1,110 @@
+"""Values of several places as one, seed by seed, and what that says with its interval.
+
+Amounts of different places, such as tokens per second, share no unit that could be added: of them
+it is the geometric mean of the ratios to a baseline. The geometric mean of a ratio is its own; of
+shares and indices it is the plain mean, since one of them may be 0. Logarithms stand for the first
+two, so that differences of folded values are paired as any others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from math import exp, fsum, log
+from typing import NamedTuple
+
+from fairbench.metrics.metric import Better, Form, Metric
+from fairbench.results.intervals import MeanInterval, t_interval
+from fairbench.results.paired import Decision, difference
+from fairbench.results.values import Value
+
+BOTH_BOUNDS = "at least so much at some places, at most so much at others"
+NO_RATIO = "0 at some place, so that there is no ratio"
+
+
+class Fold(Enum):
+    """How places are folded, for people."""
+
+    MEAN = "mean"
+    GEOMETRIC = "geometric mean"
+    RATIO = "geometric mean of the ratios to the baseline"
+
+
+class Score(NamedTuple):
+    """A row's number with its interval, and what the paired differences to the baseline say.
+
+    ``bound`` is that of a ``Value``. Where ``value`` is None, ``reason`` says why.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    bound: str = ""
+    against: Decision | None = None
+    reason: str = ""
+
+
+def fold_of(metric: Metric, places: int) -> Fold:
+    """How a metric is folded over so many places; of one nothing is."""
+    if places == 1 or metric.form in (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX):
+        return Fold.MEAN
+    return Fold.RATIO if metric.unit else Fold.GEOMETRIC
+
+
+def folded(values: Sequence[Value], fold: Fold) -> Value:
+    """One seed's values of all places as one: their mean, or that of their logarithms.
+
+    Undefined if one is, and where what is known of them does not add up.
+    """
+    for value in values:
+        if value.raw is None:
+            return Value(None, reason=value.reason)
+    bounds = {value.bound for value in values} - {""}
+    if len(bounds) > 1:
+        return Value(None, reason=BOTH_BOUNDS)
+    numbers = [float(value.exact) for value in values]
+    if fold is not Fold.MEAN:
+        if min(numbers) <= 0:
+            return Value(None, reason=NO_RATIO)
+        numbers = [log(number) for number in numbers]
+    return Value(fsum(numbers) / len(numbers), "".join(bounds))
+
+
+def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metric) -> Score:
+    """What a row's values over the seeds say, beside those of the baseline."""
+    undefined = next((one for one in own if one.raw is None), None)
+    if undefined is not None:
+        return Score(None, reason=undefined.reason)
+    found = difference(base, own)
+    against = found.decision(metric.better) if metric.better is not Better.NEITHER else None
+    if fold is Fold.RATIO:
+        if found.mean is None or found.undefined:
+            return Score(None, against=against, reason="the baseline has no value")
+        bound = _bound_of_difference(own, base)
+        if bound is None:
+            return Score(None, against=against, reason="only bounds are known of both")
+        return _score(MeanInterval(found.mean, found.low, found.high), exp, bound, against)
+    bounds = {value.bound for value in own} - {""}
+    if len(bounds) > 1:
+        return Score(None, against=against, reason=BOTH_BOUNDS)
+    numbers = [float(value.raw) for value in own]
+    if fold is Fold.GEOMETRIC:
+        return _score(t_interval(numbers), exp, "".join(bounds), against)
+    interval = t_interval(numbers, least=0.0, most=metric.most)
+    return _score(interval, float, "".join(bounds), against)
+
+
+def _score(
+    interval: MeanInterval, back: Callable[[float], float], bound: str, against: Decision | None
+) -> Score:
+    """The interval in its own unit; beyond a bound no end is known."""
+    low = None if interval.low is None or bound == "<" else back(interval.low)
+    high = None if interval.high is None or bound == ">" else back(interval.high)
+    return Score(back(interval.mean), low, high, bound, against)
+
+
+def _bound_of_difference(own: Sequence[Value], base: Sequence[Value]) -> str | None:
+    """``>`` if of some seed it is known to be at least that, ``<`` if at most; None for both."""
+    above = any(one.bound == ">" for one in own) or any(one.bound == "<" for one in base)
+    below = any(one.bound == "<" for one in own) or any(one.bound == ">" for one in base)
+    return None if above and below else ">" if above else "<" if below else ""

@@ -1,0 +1,105 @@
+"""What a leaderboard is made of: one line per run, as a CSV file has them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError
+from fairbench.metrics.catalogue import metric_of
+
+LABELS = ("place", "cell", "seed")  # as in a sweep's metrics.csv, where the cell is the scheduler
+BOUNDS = ("censored", "upper_bounds")
+KEPT = (
+    *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
+    *("demand_limited", "queue_empty_share", "refused"),
+    *("service_rate_tok_s", "min_entitlement_best_ratio", "min_entitlement_ratio"),
+    *("victim_n", "victim_p50_s", "victim_p95_s", "victim_p99_s"),
+    *("sharing_incentive_p50", "sharing_incentive_p95", "sharing_incentive_p99"),
+    *("jain_index_actual", "cache_hit_rate", "max_service_gap", *BOUNDS),
+)
+TEXTS = ("timing_profile", "engine", "served")
+UNSAID = "the file does not say why"
+FLAGS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A run: where, under which scheduler, and its summary as a comparison has it."""
+
+    place: str
+    scheduler: str
+    seed: int
+    summary: Mapping[str, Any]
+
+
+def lines_csv(lines: Iterable[Line]) -> str:
+    """The lines as CSV, all digits, from which the same table comes."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow((*LABELS, *KEPT))
+    for line in lines:
+        values = [_written(line.summary.get(key)) for key in KEPT]
+        writer.writerow([line.place, line.scheduler, line.seed, *values])
+    return file.getvalue()
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(key for key in value if key in KEPT)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The lines of such a file, or of a sweep's ``metrics.csv``.
+
+    Raises DataError naming file, line and column for what cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            for label in LABELS:
+                if label not in (reader.fieldnames or ()):
+                    raise DataError(f"{path}: line 1: column {label!r}: missing")
+            return [_line(row, f"{path}: line {reader.line_num}") for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _line(row: Mapping[str | None, Any], where: str) -> Line:
+    if None in row or None in row.values():
+        raise DataError(f"{where}: must have as many columns as line 1")
+    seed = row["seed"]
+    if not (seed.isascii() and seed.isdigit()):
+        raise DataError(f"{where}: seed = {seed!r}: must be a whole number")
+    read = {
+        key: _value(key, text, where)
+        for key, text in row.items()
+        if key is not None and (key in KEPT or metric_of(key)) and key not in BOUNDS
+    }
+    summary = {key: value for key, value in read.items() if value is not None or metric_of(key)}
+    bounds = {key: row.get(key, "").split() for key in BOUNDS}
+    notes = {key: UNSAID for key, value in summary.items() if value is None}
+    return Line(row["place"], row["cell"], int(seed), {**summary, **bounds, "notes": notes})
+
+
+def _value(key: str, text: str, where: str) -> Any:
+    """A value of a summary, undefined if empty."""
+    if not text or key in TEXTS:
+        return text or None
+    if text in FLAGS:
+        return FLAGS[text]
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise DataError(f"{where}: {key} = {text!r}: must be a number, or empty")
+    return value

@@ -1,0 +1,72 @@
+"""Stored sweeps as one: the lines of a leaderboard, and which points have no run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairbench.errors import DataError
+from fairbench.results.board.lines import Line, read_lines
+from fairbench.results.comparison import compare
+from fairbench.results.store import SUMMARY, StoredRun, read_json
+from fairbench.results.summary_schema import check_summary
+from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
+
+UNFINISHED = "not finished"
+
+
+class Missing(NamedTuple):
+    """A point of a sweep that has no run, and why."""
+
+    point: str
+    reason: str
+
+
+class Stored(NamedTuple):
+    """The lines of some sweeps, and what they lack."""
+
+    lines: list[Line]
+    missing: list[Missing]
+
+
+def read_stored(paths: Sequence[Path]) -> Stored:
+    """What is in some directories of sweeps, compared as if they were one, or in one CSV file.
+
+    Raises DataError if one of them is no such thing or cannot be read, or if two hold different
+    runs of the same experiment and seed.
+    """
+    files = [path for path in paths if path.suffix == ".csv"]
+    if files and len(paths) > 1:
+        raise DataError(f"{files[0]}: a file of lines is read alone, {len(paths)} paths given")
+    if files:
+        return Stored(read_lines(files[0]), [])
+    for path in paths:
+        if not (path / SWEEP_FILE).exists():
+            kind = "is not the directory of a sweep" if path.is_dir() else "no such directory"
+            raise DataError(f"{path}: {kind}")
+    stores = [SweepStore(path) for path in paths]
+    alone = {key: rows for store in stores for key, rows in store.alone().items()}
+    runs: dict[str, StoredRun] = {}
+    for store in stores:
+        for identity, run in store.finished().items():
+            check_summary(run.summary, run.path / SUMMARY)
+            if identity in runs and runs[identity].summary != run.summary:
+                raise DataError(f"{runs[identity].path} and {run.path}: the same run, not alike")
+            runs.setdefault(identity, run)
+    missing = [one for store in stores for one in _missing(store)]
+    lines = [
+        Line(cell.place, cell.scheduler, run.summary["seed"], run.summary)
+        for cell in compare(runs.values(), alone)
+        for run in cell.runs
+    ]
+    return Stored(lines, missing)
+
+
+def _missing(store: SweepStore) -> Iterator[Missing]:
+    finished = store.finished()
+    for point in read_json(store.path / "index.json")["points"]:
+        if point["identity"] not in finished:
+            failure = store.path / "failed" / f"{point['identity']}.json"
+            reason = f"failed: {read_json(failure)['error']}" if failure.exists() else UNFINISHED
+            yield Missing(point["name"], reason)

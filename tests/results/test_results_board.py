@@ -1,0 +1,250 @@
+"""The leaderboard: ranks, ranges and ratios by hand, on lines and on a stored sweep."""
+
+import json
+from math import log, sqrt
+
+import pytest
+from gate_helpers import store
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.config import identity
+from fairbench.config.sweep import make_sweep
+from fairbench.config.sweep_points import points
+from fairbench.errors import DataError, UsageError
+from fairbench.metrics.metric import Better
+from fairbench.report.board_table import board_markdown, board_text
+from fairbench.results.board.board import board_json, chosen, make_board
+from fairbench.results.board.fold import NO_RATIO, Fold, folded
+from fairbench.results.board.lines import Line, lines_csv, read_lines
+from fairbench.results.board.ranks import rank_ranges
+from fairbench.results.board.stored import read_stored
+from fairbench.results.paired import Decision, difference
+from fairbench.results.sweep_store import SweepStore
+from fairbench.results.values import Value
+
+RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p95_s"
+T_2 = 4.302652729749464  # 97.5% of Student's t with two degrees of freedom
+
+
+def line(row, seed=0, place="tot s1 dp 2", *, bounds=(), **values):
+    usual = {RATE: 100.0, SHARE: 0.5, P95: 9.0, "sharing_incentive_p95": 1.0}
+    rest = {"victim_n": 60, "timing_profile": "gpu/m", "simulated": True}
+    lists = {"censored": list(bounds), "upper_bounds": [], "notes": {}}
+    return Line(place, row, seed, usual | rest | lists | values)
+
+
+def lines_of(key, **rows):
+    """A line per value: of rows by name, each a value a seed."""
+    return [line(row, seed, **{key: v}) for row, vs in rows.items() for seed, v in enumerate(vs)]
+
+
+def ranges(board):
+    return {row.name: tuple(row.ranks) if row.ranks else None for row in board.rows}
+
+
+# Three seeds whose loads differ by more than the rows do: b is 2 above a in each, c is not certain.
+THREE = {"a": (10.0, 20.0, 33.0), "b": (12.0, 22.0, 35.0), "c": (15.0, 19.0, 36.0)}
+
+
+def test_ranks_are_as_certain_as_the_paired_differences():
+    board = make_board(lines_of(RATE, **THREE), sort=RATE)
+    assert ranges(board) == {"c": (1, 1, 3), "b": (2, 1, 2), "a": (3, 2, 3)}
+    against = {row.name: row.scores[RATE].against for row in board.rows}
+    assert against == {
+        "a": Decision.SAME,
+        "b": Decision.BETTER,
+        "c": Decision.CANNOT_TELL,
+    }
+
+
+def test_less_is_better_where_it_is():
+    board = make_board(lines_of(P95, **THREE), sort=P95)
+    assert ranges(board) == {"a": (1, 1, 2), "b": (2, 2, 3), "c": (3, 1, 3)}
+
+
+def test_one_place_has_plain_means_with_their_intervals():
+    (first, *_) = make_board(lines_of(RATE, **THREE), sort=RATE, baseline="b").rows
+    score = first.scores[RATE]
+    assert score.value == pytest.approx(70 / 3)
+    spread = sqrt(sum((x - 70 / 3) ** 2 for x in THREE["c"]) / 2)
+    assert score.high - score.value == pytest.approx(T_2 * spread / sqrt(3))
+
+
+def test_several_places_have_the_geometric_mean_of_the_ratios():
+    def at(place, row, *values):
+        return [line(row, seed, place, **{RATE: v}) for seed, v in enumerate(values)]
+
+    lines = [*at("x", "a", 10.0, 20.0, 40.0), *at("y", "a", 100.0, 100.0, 100.0)]
+    lines += [*at("x", "b", 40.0, 80.0, 160.0), *at("y", "b", 100.0, 121.0, 100.0)]
+    board = make_board(lines, sort=RATE)
+    # Ratios of 4 and 1, 4 and 1.21, 4 and 1: 2, 2.2 and 2 by seed.
+    score = board.rows[0].scores[RATE]
+    assert board.rows[0].name == "b"
+    assert score.value == pytest.approx((2 * 2.2 * 2) ** (1 / 3))
+    logs = [log(2), log(2.2), log(2)]
+    mean = sum(logs) / 3
+    half = T_2 * sqrt(sum((x - mean) ** 2 for x in logs) / 2) / sqrt(3)
+    assert (log(score.low), log(score.high)) == pytest.approx((mean - half, mean + half))
+    assert score.against is Decision.BETTER
+    # A share is averaged plainly, and the incentive, a ratio already, is not one to the baseline.
+    folds = {metric.key: metric.fold for metric in board.metrics}
+    assert folds[SHARE] is Fold.MEAN
+    assert folds["sharing_incentive_p95"] is Fold.GEOMETRIC
+
+
+def test_order_does_not_depend_on_the_baseline():
+    lines = [
+        line(row, seed, place, **{RATE: value + seed})
+        for place, values in {"x": (5, 9, 7), "y": (50, 20, 30)}.items()
+        for row, value in zip("abc", values, strict=True)
+        for seed in range(3)
+    ]
+    boards = [make_board(lines, sort=RATE, baseline=row) for row in "abc"]
+    assert ranges(boards[0]) == ranges(boards[1]) == ranges(boards[2])
+
+
+def test_one_seed_tells_nothing():
+    board = make_board(lines_of(RATE, a=(1.0,), b=(2.0,)), sort=RATE)
+    assert ranges(board) == {"b": (1, 1, 2), "a": (2, 1, 2)}
+    assert board.rows[0].scores[RATE].against is Decision.CANNOT_TELL
+    assert "One seed tells no difference" in board_text(board)
+
+
+@given(st.lists(st.lists(st.integers(-5, 5), min_size=3, max_size=3), min_size=1, max_size=6))
+def test_a_range_has_the_rank_and_agrees_with_every_pair(drawn):
+    samples = [[Value(float(x)) for x in one] for one in sorted(drawn, key=sum, reverse=True)]
+    found = rank_ranges(samples, Better.MORE)
+    for row, ranks in enumerate(found):
+        assert ranks.first <= ranks.rank == row + 1 <= ranks.last
+        certain = [difference(other, samples[row]).decisive for other in samples]
+        assert ranks.first == 1 + certain.count(-1)
+        assert ranks.last == len(samples) - certain.count(1)
+    turned = rank_ranges(samples[::-1], Better.LESS)[::-1]
+    count = len(samples)
+    for row, other in zip(found, turned, strict=True):
+        assert (row.first, row.last) == (count + 1 - other.last, count + 1 - other.first)
+
+
+def test_a_row_that_lacks_a_run_is_named_and_not_averaged():
+    lines = [*lines_of(RATE, a=(1.0, 2.0), b=(3.0, 4.0)), line("late", 0)]
+    lines += [line(row, seed, "judge s1 dp 2") for row in ("a", "b") for seed in (0, 1)]
+    board = make_board(lines)
+    assert [row.name for row in board.rows] == ["a", "b"]
+    assert board.incomplete == {"late": "tot s1 dp 2 seed 1; judge s1 dp 2 seeds 0 to 1"}
+    assert "Not ranked: late has no run at tot s1 dp 2 seed 1" in board_text(board)
+    with pytest.raises(UsageError, match="baseline 'late': has no run at tot s1 dp 2 seed 1"):
+        make_board(lines, baseline="late")
+
+
+def test_no_whole_row_is_refused():
+    with pytest.raises(DataError, match="no scheduler has a run at every place and seed: a lacks"):
+        make_board([line("a", 0), line("b", 1)])
+
+
+def test_a_place_where_nobody_has_a_value_is_left_out_and_said():
+    calm = {SHARE: None, "notes": {SHARE: "not contended"}}
+    lines = [line(row, place="calm", **calm) for row in ("a", "b")]
+    lines += [line("a", place="x"), line("b", place="x", **{SHARE: 0.75})]
+    board = make_board(lines)
+    assert board.metrics[0].left_out == {"calm": "not contended"}
+    assert board.rows[0].scores[SHARE].value == 0.75
+    assert "without calm: not contended." in board_text(board)
+
+
+def test_a_row_without_a_value_comes_last_and_says_why():
+    refused = {P95: None, "notes": {P95: "refused"}}
+    lines = [line("a"), line("a", 1), line("b"), line("b", 1, **refused)]
+    board = make_board(lines, sort=P95)
+    assert ranges(board) == {"a": (1, 1, 1), "b": None}
+    assert board.rows[1].scores[P95].reason == "refused"
+    assert "Undefined: b, well-behaved P95: refused." in board_text(board)
+
+
+def test_bounds_stay_bounds():
+    lines = [line("a", seed, **{P95: 5.0 + seed}) for seed in range(3)]
+    lines += [line("b", seed, bounds=[P95], **{P95: 50.0 + seed}) for seed in range(3)]
+    score = make_board(lines, sort=P95).rows[1].scores[P95]
+    assert (score.bound, score.high) == (">", None)
+    assert score.against is Decision.WORSE
+    assert "> 51" in board_text(make_board(lines))
+    other = [line(one.scheduler, one.seed, "y", bounds=one.summary["censored"]) for one in lines]
+    score = make_board([*lines, *other], baseline="b").rows[0].scores[P95]
+    assert (score.bound, score.low) == ("<", None)  # of at least so much, at most a ratio
+
+
+def test_folding_what_has_no_ratio():
+    assert folded([Value(0.0), Value(4.0)], Fold.GEOMETRIC) == Value(None, reason=NO_RATIO)
+    assert folded([Value(0.0), Value(4.0)], Fold.MEAN) == Value(2.0)
+    assert folded([Value(1.0, ">"), Value(4.0, "<")], Fold.MEAN).raw is None
+
+
+def test_lines_survive_their_file(tmp_path):
+    lines = [
+        line(row, seed, bounds=[P95], **{RATE: 1 / 3 + seed}) for row in "ab" for seed in (0, 1)
+    ]
+    path = tmp_path / "lines.csv"
+    path.write_text(lines_csv(lines))
+    again = read_lines(path)
+    assert board_json(make_board(again)) == board_json(make_board(lines))
+    assert board_text(make_board(again)) == board_text(make_board(lines))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("place,cell\nx,a\n", "line 1: column 'seed': missing"),
+        ("", "line 1: column 'place': missing"),
+        (f"place,cell,seed,{RATE}\nx,a,0,fast\n", f"line 2: {RATE} = 'fast': must be a number"),
+        (f"place,cell,seed,{RATE}\nx,a,0,nan\n", f"line 2: {RATE} = 'nan': must be a number"),
+        ("place,cell,seed\nx,a,-1\n", "line 2: seed = '-1': must be a whole number"),
+        ("place,cell,seed\nx,a\n", "line 2: must have as many columns as line 1"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, text, complaint):
+    path = tmp_path / "lines.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=complaint):
+        read_lines(path)
+
+
+def test_places_and_rows_are_chosen_by_name():
+    lines = [line(row, place=place) for row in "ab" for place in ("tot s1 dp 2", "tot s10 dp 2")]
+    assert [one.place for one in chosen(lines, ["tot s1"], [])] == ["tot s1 dp 2"] * 2
+    assert {one.scheduler for one in chosen(lines, [], ["b"])} == {"b"}
+    with pytest.raises(UsageError, match="unknown place 'tot s2': choose from tot s1 dp 2"):
+        chosen(lines, ["tot s2"], [])
+    with pytest.raises(UsageError, match="unknown row 'c': choose from a, b"):
+        chosen(lines, [], ["c"])
+
+
+def test_tables_are_narrow_and_markdown_has_the_same_ranks():
+    long = {"round-robin+preble-groups-code behind program-aware": (1e6,) * 3}
+    board = make_board(lines_of(RATE, **long, **THREE), sort=RATE)
+    assert max(map(len, board_text(board).splitlines())) <= 100
+    assert "| 2-4 | `c` |" in board_markdown(board)
+    json.dumps(board_json(board), allow_nan=False)
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """A stored sweep of two schedulers at one place, of which the last point is not finished."""
+    grid = {"workload": "chat", "scenario": "none", "scheduler": ["vtc", "fcfs"], "num_programs": 1}
+    sweep = make_sweep({"name": "s", "num_runs": 2, "grid": grid})
+    specs = points(sweep)
+    stored = SweepStore.create(tmp_path, sweep, specs)
+    for number, spec in enumerate(specs[:-1]):
+        flags = {"scheduler": spec.scheduler, "seed": spec.seed}
+        store(stored.runs / str(number), spec=flags, **{RATE: 10.0 + number})
+    return stored, specs
+
+
+def test_points_without_a_run_are_named(swept):
+    stored, specs = swept
+    (missing,) = read_stored([stored.path]).missing
+    assert missing == ("chat none dp 1, fcfs, seed 1", "not finished")
+    stored.save_failure(identity(specs[-1]), "a point", "KeyError: 3", "")
+    found = read_stored([stored.path])
+    assert found.missing[0].reason == "failed: KeyError: 3"
+    board = make_board(found.lines, found.missing)
+    assert (board.baseline, board.incomplete) == ("vtc", {"fcfs": "chat none dp 1 seed 1"})
