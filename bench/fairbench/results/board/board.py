@@ -140,7 +140,7 @@ def _lacks(runs: Collection[tuple[str, int]], places: Iterable[str], seeds: Sequ
 def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -> str:
     if wanted is not None and wanted not in table:
         raise unknown_name("baseline", wanted, table)
-    if wanted in incomplete:
+    if wanted is not None and wanted in incomplete:
         raise UsageError(f"baseline {wanted!r}: has no run at {incomplete[wanted]}")
     found = wanted or next((name for name in table if name not in incomplete), None)
     if found is None:
