@@ -58,7 +58,7 @@ def leaderboard(
         Option("--format", help="`csv` is a line per run, from which the table comes again."),
     ] = Format.TABLE,
 ) -> None:
-    """Rank every scheduler of stored sweeps in one table, and say which differences are noise.
+    """Rank the schedulers of stored sweeps, and say what is noise.
 
     Nothing is run. Rows that lack a run anywhere are named and not ranked.
     """
