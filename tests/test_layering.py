@@ -21,7 +21,7 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # own, but for ``BESIDE``.
 FLOORS = (
     ("errors",),
-    ("core", "streams"),
+    ("core", "streams", "targets"),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),

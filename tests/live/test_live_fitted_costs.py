@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.fitted_costs import FEW, FittedCosts
-from fairbench.sim.costs import ProfileCosts
 
 PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 

@@ -4,10 +4,10 @@ import pytest
 from sim_helpers import PLAIN, US, Home
 
 from fairbench.core import PS_PER_S, Segment
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.news import eviction_news
 from fairbench.sim.sequence import FINISHED
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.workloads.json_schema import schema_text
-from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec
+from fairbench.workloads.model import Misbehaving, Other, Scenario, ServiceClass, WorkloadSpec
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import KINDS
 from fairbench.workloads.spec import workload_names
@@ -22,6 +22,7 @@ SECTIONS = {
 }
 MODELS = {
     "The workload": WorkloadSpec,
+    "Classes": ServiceClass,
     "Scenarios": Scenario,
     "Misbehaving clients": Misbehaving,
     "Clients that run another program": Other,
@@ -69,6 +70,9 @@ def test_the_file_and_the_examples_of_its_keys_are_allowed():
     scenario = examples("Scenarios")
     scenario["others"][0]["params"] = examples("judge")
     other = examples("Clients that run another program") | {"params": examples("judge")}
+    whole["classes"] = {"mine": examples("Classes")}
+    whole |= {"clients": 2, "client_names": ["alice", "bob"]}
+    WorkloadSpec.model_validate(whole)
     for one in (
         scenario,
         {"rate": 1.0, "misbehaving": [examples("Misbehaving clients")]},

@@ -25,6 +25,7 @@ class RunFlags(TypedDict, total=False):
     burstiness: float | None
     clients: int | None
     weights: Mapping[str, float] | None
+    goodput: Mapping[str, str] | None
     duration: float | None
     seed: int | None
     mem_fraction_static: float | None
@@ -64,6 +65,7 @@ class CompareFlags(TypedDict, total=False):
     num_programs: int | None
     request_rate: float | None
     weights: Mapping[str, float] | None
+    goodput: Mapping[str, str] | None
     duration: float | None
     seed: int | None
 
@@ -78,6 +80,7 @@ class SweepFlags(TypedDict, total=False):
     scenarios: Sequence[str] | None
     dp: int | Sequence[int] | None
     weights: Mapping[str, float] | None
+    goodput: Mapping[str, str] | None
     gpu: str | None
     model: str | None
     backend: str | None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, assigned, given
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config.backend import SIM, STARTED
@@ -24,6 +24,7 @@ from fairbench.results.contrast import (
     contrast_json,
     known_metrics,
 )
+from fairbench.targets import goodput_flag
 
 
 def compare(
@@ -66,6 +67,7 @@ def compare(
         str | None,
         Option(metavar="NAME=W,...", help="Weights of clients: how much each is entitled to."),
     ] = None,
+    goodput: Goodput = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -123,6 +125,7 @@ def compare(
             "request_rate": request_rate,
             "duration": duration,
             "weights": parse_weights(weights),
+            "goodput": goodput_flag(goodput),
             "seed": seed,
         }
     )

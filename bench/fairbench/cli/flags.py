@@ -5,12 +5,26 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from fairbench.config.toml import parse_assignment
 from fairbench.errors import UsageError
 
 DEFAULT_RESULT_DIR = Path("results/runs")
+
+
+Goodput = Annotated[
+    list[str] | None,
+    Option(
+        "--goodput",
+        metavar="[NAME.]LATENCY:TIME",
+        help="Target of every request, or of those of a client or class NAME: ttft, tpot or e2el, "
+        "in ms, s, or x as a multiple of the latency alone; may be repeated. "
+        "[default: the workload's]",
+    ),
+]
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.cli.exits import FAILED
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, parse_headers, split_args
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, assigned, parse_headers, split_args
 from fairbench.cli.output import print_json, print_summary
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec
@@ -27,6 +27,7 @@ from fairbench.live.backends.registry import check_live
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.interval_lines import repeat_lines
 from fairbench.results.store import read_run
+from fairbench.targets import goodput_flag
 
 
 def run(
@@ -97,6 +98,7 @@ def run(
             help="What clients are entitled to, relative to 1. [default: the workload's, else 1]",
         ),
     ] = None,
+    goodput: Goodput = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. [default: 0]")] = None,
     settings: Annotated[
@@ -216,6 +218,7 @@ def run(
     named = locals()  # flags by name, as fairbench.run takes them too
     flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
     flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}
+    flags["goodput"] = goodput_flag(goodput)
     spec = experiment(flags, assigned(settings), experiment_file)
     options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header))
     check_live(spec, options)

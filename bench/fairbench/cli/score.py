@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
-from fairbench.cli.flags import split_commas
+from fairbench.cli.flags import Goodput, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
@@ -20,6 +20,7 @@ from fairbench.score.layout import LAYOUTS, parse_map
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.stored_run import score_run
 from fairbench.score.summary import scored_summary, scored_window
+from fairbench.targets import goodput_flag
 
 
 class Unit(StrEnum):
@@ -80,6 +81,7 @@ def score(
         str | None,
         Option(metavar="NAME=WEIGHT,...", help="What clients are entitled to, relative to 1."),
     ] = None,
+    goodput: Goodput = None,
     latency: Annotated[
         Latency | None,
         Option(
@@ -109,7 +111,7 @@ def score(
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
     window = (window_start, window_end)
     if any(path.is_dir() for path in files):
-        others = (layout, names, time_unit, line, clients, misbehaving, weights, latency)
+        others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
         if len(files) > 1 or any(others):
             raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
         summary, requests = score_run(files[0], *window)
@@ -124,7 +126,9 @@ def score(
         )
         unruly = split_commas("--misbehaving", misbehaving) if misbehaving else []
         entitled = parse_weights(weights)
-        summary, requests = _summary(scored, window, unruly, entitled, latency), scored.requests
+        promised = goodput_flag(goodput) or {}
+        summary = _summary(scored, window, unruly, entitled, promised, latency)
+        requests = scored.requests
         summary = {"records": [str(path) for path in files], **summary}
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
     if as_json:
@@ -138,6 +142,7 @@ def _summary(
     window: tuple[float | None, float | None],
     misbehaving: list[str],
     weights: dict[str, float] | None,
+    goodput: dict[str, str],
     latency: Latency | None,
 ) -> dict[str, Any]:
     return scored_summary(
@@ -146,6 +151,7 @@ def _summary(
         scored_window(scored, *window),
         misbehaving=misbehaving,
         weights=weights,
+        goodput=goodput,
         latency="ttft" if latency is Latency.TTFT else "program",
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec, identity
@@ -27,6 +27,7 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.report.comparison_table import comparison_text
 from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
+from fairbench.targets import goodput_flag
 
 
 def sweep(
@@ -65,6 +66,7 @@ def sweep(
             help="What clients are entitled to, relative to 1. [default: the workload's, else 1]",
         ),
     ] = None,
+    goodput: Goodput = None,
     gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
     model: Annotated[str | None, Option(help="Model served.")] = None,
     backend: Annotated[
@@ -133,6 +135,7 @@ def sweep(
         "gateways": _axis("--gateways", gateways, str),
         "saturations": _axis("--saturations", saturations, str),
         "weights": parse_weights(weights),
+        "goodput": goodput_flag(goodput),
         "gpu": gpu,
         "model": model,
         "backend": backend,

@@ -24,7 +24,7 @@ from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitt
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec
-from fairbench.config.weights import moved_weights, resolve_weights, weights_of
+from fairbench.config.weights import moved_weights, resolve_weights, table_of
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
@@ -107,12 +107,15 @@ def _resolve(
     check_machine(backend, settings | resolved, usual)
     check_engine(backend, engine := engine_of(draft), settings)
     check_scheduling(backend, assignments)
-    resolved, weights = moved_weights(resolved, weights_of(file), assignments)
+    resolved, weights = moved_weights(resolved, table_of(file, "weights"), assignments)
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
         engine = DEFAULT_ENGINE  # said, or what is stored would be read as the workload's
     draft |= {"settings": resolved, "backend": backend, "workload": workload, "engine": engine}
     draft = workload_defaults(draft, workload) | draft
-    draft["weights"] = resolve_weights(workload, draft["clients"], weights | weights_of(flags))
+    draft["goodput"] = table_of(file, "goodput") | table_of(flags, "goodput") or None
+    draft["weights"] = resolve_weights(
+        workload, draft["clients"], weights | table_of(flags, "weights")
+    )
     try:
         spec = ExperimentSpec.model_validate(draft)
     except ValidationError as error:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairbench.config.backend import Backend
+from fairbench.config.backend import NO_PROFILE, Backend
 from fairbench.config.secret_args import storable
 from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
-from fairbench.errors import unknown_name
+from fairbench.errors import UsageError, unknown_name
+from fairbench.workloads.client_targets import client_targets
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import MAX_NAME, Weight, WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
@@ -34,6 +35,7 @@ class ExperimentSpec(BaseModel):
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
     parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
     ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are.
+    ``goodput`` are latency targets laid over the workload's, by LATENCY or NAME.LATENCY.
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. ``engine`` is what simulated workers are, None for the default.
     ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
@@ -66,6 +68,7 @@ class ExperimentSpec(BaseModel):
     tokenizer: str | None = None
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     weights: dict[str, Weight] | None = None
+    goodput: dict[str, str] | None = None
     settings: dict[str, Any]
     gateway: str | None = None
     saturation: str | None = None
@@ -90,7 +93,17 @@ class ExperimentSpec(BaseModel):
         for name in self.weights or ():
             if name not in names:
                 raise ValueError(str(unknown_name("client in weights", name, names)))
+        self._check_targets(names)
         return self
+
+    def _check_targets(self, names: Sequence[str]) -> None:
+        """Raise ValueError for targets that cannot be, or that nothing here can tell."""
+        try:
+            targets = client_targets(self.workload, self.goodput or {}, names)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
+            raise ValueError("goodput: multiples of the latency alone need a timing profile")
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
         """Who the clients are and what each sends. Raises UsageError if that is impossible."""
@@ -105,6 +118,7 @@ class ExperimentSpec(BaseModel):
             burstiness=self.burstiness,
             duration_s=self.duration_s,
             weights=self.weights,
+            goodput=self.goodput,
         )
 
 

@@ -35,11 +35,12 @@ def moved_weights(
     return MovedWeights(kept, found)
 
 
-def weights_of(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """What is under the key ``weights``, if it is there. Raises UsageError unless it is a table."""
-    value = keys.get("weights") or {}
+def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
+    """What is under a key, if it is there. Raises UsageError unless it is a table."""
+    value = keys.get(key) or {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"weights = {value!r}: must be a table of NAME = WEIGHT")
+        shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
+        raise UsageError(f"{key} = {value!r}: must be a table of {shape}")
     return dict(value)
 
 

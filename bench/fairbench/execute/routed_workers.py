@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fairbench.config.backend import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
-from fairbench.config.weights import SPELLINGS, weights_of
+from fairbench.config.weights import SPELLINGS, table_of
 from fairbench.errors import UsageError, unknown_name
 from fairbench.execute.interruption import interruptible
 from fairbench.live.backends.base import LiveOptions
@@ -77,7 +77,7 @@ def started_workers(
         raise unknown_name("backend", kind, STARTED)
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in SPELLINGS})
     _check_settings(settings, spec.router, spec.local, ENGINE)
-    moved = weights_of({"weights": settings.get(f"{spec.local}.weights")})
+    moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))
     # Not resolved: they are not of a workload's clients.
     spec = spec.model_copy(update={"weights": entitled or None})

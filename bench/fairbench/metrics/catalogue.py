@@ -6,17 +6,18 @@ computes it from the tables and facts of a run, and put an entry with it into ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 
-from fairbench.metrics.entries import comparison, fairness, latency, service, totals
+from fairbench.metrics.entries import comparison, fairness, goodput, latency, service, totals
 from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
+SOMETIMES = ("weight", "goodput")  # how keys begin that many runs have no reason for
 CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``notes``
 
 CATALOGUE: dict[str, Metric] = {
     metric.key: metric
-    for part in (totals, latency, service, fairness, comparison)
+    for part in (totals, latency, service, fairness, goodput, comparison)
     for metric in part.METRICS
 }
 
@@ -47,6 +48,11 @@ def columns_of(display: Display, tail: int = P99) -> list[Column]:
     return [
         _column(shown, metric) for shown, metric in sorted(found, key=lambda one: one[0].position)
     ]
+
+
+def told(columns: Iterable[Column], keys: Container[str]) -> list[Column]:
+    """Those of the columns that the ``keys`` of what is shown have a reason for."""
+    return [one for one in columns if one.key in keys or not one.key.startswith(SOMETIMES)]
 
 
 def _column(shown: Shown, metric: Metric) -> Column:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.errors import DataError
+from fairbench.targets import NO_TARGETS, RequestCosts, Targets
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -141,12 +142,15 @@ class Service(Table):
 class Client(NamedTuple):
     """A registered client, whether or not it ever sent anything.
 
-    ``weight`` is what it is entitled to, relative to the others.
+    ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
+    requests was promised, ``service_class`` with whom it shares that ("" if with nobody).
     """
 
     name: str
     misbehaving: bool
     weight: float = 1.0
+    targets: Targets = NO_TARGETS
+    service_class: str = ""
 
 
 class Window(NamedTuple):
@@ -182,7 +186,8 @@ class Facts:
     ``window`` is [end of warm-up, end of arrivals), ``horizon_s`` when the run ended,
     ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem that holds for router and
     local scheduler together, or None with ``bound_unavailable`` = why. ``fit`` is what the timing
-    profile was fitted to, ``lone`` its decode step; None on real servers, or where nobody knows.
+    profile was fitted to, ``lone`` its decode step, ``costs`` all that it says; None on real
+    servers, or where nobody knows.
     """
 
     clients: tuple[Client, ...]
@@ -196,6 +201,7 @@ class Facts:
     bound_unavailable: str = "this scheduler has no bound"
     fit: FitLimits | None = None
     lone: LoneStep | None = None
+    costs: RequestCosts | None = None
 
     @property
     def client_weights(self) -> Floats:

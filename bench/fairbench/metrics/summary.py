@@ -18,6 +18,7 @@ from fairbench.metrics.client_summary import (
 from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
+from fairbench.metrics.goodput_summary import Goodput, goodput
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Facts, Programs, Requests, Service, Window
 from fairbench.metrics.tables import Tables
@@ -35,7 +36,8 @@ class Summary:
 
     ``window`` is where rates and shares were measured. ``request_latency`` has keys such as
     ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on; ``computed`` is what entries of
-    the catalogue compute by themselves, of the run and of each client. ``notes`` gives for each
+    the catalogue compute by themselves, of the run and of each client; ``goodput`` is empty where
+    no client was promised any latency. ``notes`` gives for each
     null of the JSON the reason, by key (``clients.NAME.key`` inside ``clients``); ``censored``
     lists the latencies that are lower bounds, to be printed as "> x s" (and never rounded up).
     """
@@ -49,6 +51,7 @@ class Summary:
     clients: tuple[ClientSummary, ...]
     computed: Mapping[str, float]
     computed_clients: tuple[Mapping[str, float], ...]
+    goodput: Goodput
     notes: Mapping[str, str]
     censored: tuple[str, ...]
 
@@ -57,9 +60,13 @@ class Summary:
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
         flat |= asdict(self.fairness) | asdict(self.victims) | dict(self.computed)
+        flat |= self.goodput.run
         clients = zip(self.clients, self.computed_clients, strict=True)
         return _without_nan(flat) | {
-            "clients": [_without_nan({**asdict(one), **more}) for one, more in clients],
+            "clients": [
+                _without_nan({**asdict(one), **more, **self.goodput.clients.get(one.client, {})})
+                for one, more in clients
+            ],
             "censored": list(self.censored),
             "notes": dict(self.notes),
         }
@@ -91,6 +98,7 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
             _weight_of(facts, index) | _computed_of_client(tables, cut, index, notes)
             for index in range(len(facts.clients))
         ),
+        goodput=goodput(tables, cut, notes),
         notes=notes.reasons,
         censored=tuple(notes.censored),
     )

@@ -11,7 +11,7 @@ from fairbench.metrics.metric import Needs
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
     """Replace all metrics that need what is not known by null with the reason."""
-    forget(summary, needing(needs), reason)
+    forget(summary, [key for key in needing(needs) if key in summary], reason)
 
 
 def forget(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:

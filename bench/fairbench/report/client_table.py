@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting
+from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.tail import shown_client_tail
 from fairbench.report.numbers import latency, number, written
@@ -19,9 +19,9 @@ NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the 
 
 
 def client_columns(summary: Summary) -> list[Column]:
-    """The metrics of clients that a summary shows; weights only where some differ from 1."""
+    """The metrics of clients that a summary shows: weights and goodput only where it has some."""
     columns = columns_of(Display.CLIENTS, shown_client_tail([summary]))
-    return [one for one in columns if is_weighted(summary) or one.key != "weight"]
+    return told(columns, {key for client in summary["clients"] for key in client})
 
 
 def is_weighted(summary: Summary) -> bool:

@@ -9,10 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import columns_of, fitting
+from fairbench.metrics.catalogue import columns_of, fitting, told
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Column, Display
-from fairbench.metrics.tail import P99, shown_tail
+from fairbench.metrics.tail import shown_tail
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.table import MAX_WIDTH, NO_ORDER, basis, printed
@@ -38,9 +38,11 @@ DEMAND_LIMITED = (
 )
 
 
-def comparison_columns(tail: int = P99) -> list[Column]:
-    """The metrics in which schedulers are compared; of the high percentiles this one."""
-    return columns_of(Display.COMPARISON, tail)
+def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
+    """The metrics in which these schedulers are compared."""
+    listed = list(cells)
+    keys = {key for cell in listed for key in cell.combined}
+    return told(columns_of(Display.COMPARISON, tail_of(listed)), keys)
 
 
 def tail_of(cells: Iterable[SchedulerResults]) -> int:
@@ -59,7 +61,7 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
     ruler = Console(width=10 * width)
     sharing = _any_sharing(cells)
-    columns = comparison_columns(tail_of(cells))
+    columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
     for columns in fitting(known):
         table = _table(cells, columns)

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, name_of
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, name_of, told
 from fairbench.metrics.metric import Better, Display, Form
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.differences import signed, signed_interval
@@ -47,8 +47,10 @@ LAYOUTS = (
 
 def shown_metrics(sides: Iterable[Side]) -> list[str]:
     """What is shown unless metrics are named: those of comparisons, then those of repeats."""
-    tail = shown_tail(run.summary for side in sides for run in side.runs.values())
+    summaries = [run.summary for side in sides for run in side.runs.values()]
+    tail = shown_tail(summaries)
     columns = [*columns_of(Display.COMPARISON, tail), *columns_of(Display.REPEATS, tail)]
+    columns = told(columns, {key for summary in summaries for key in summary})
     return list(dict.fromkeys(one.key for one in columns if one.better is not Better.NEITHER))
 
 

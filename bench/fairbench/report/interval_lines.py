@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Display
 from fairbench.metrics.tail import P99
 from fairbench.report.numbers import less_than, more_than
@@ -31,7 +31,7 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
 
 def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
     """The numbers over all clients: what each line is about, and what it says."""
-    for column in columns_of(Display.REPEATS, tail):
+    for column in told(columns_of(Display.REPEATS, tail), combined):
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""

@@ -16,6 +16,7 @@ from fairbench.metrics.metric import Display
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
 from fairbench.report.client_table import client_table, is_weighted
+from fairbench.report.goodput_lines import goodput_lines
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.results.grid import scheduler_name
 from fairbench.results.store import Summary
@@ -135,6 +136,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "worst client", _worst(summary)
     yield "well-behaved", _victims(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
+    yield from goodput_lines(summary)
     if "time_to_50pct_s" in summary:
         times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
         yield "finished", f"50 / 90 / 100% of the programs of warm-up and window by {times} s"

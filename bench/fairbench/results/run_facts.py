@@ -8,11 +8,13 @@ from typing import Any, Literal
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
 from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.metrics.records import Client, Facts, FitLimits, LoneStep, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
 from fairbench.results.store import StoredRun
+from fairbench.targets import written_targets
 from fairbench.workloads.plan import ClientPlan
 
 
@@ -31,7 +33,10 @@ def run_facts(
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
-        (Client(plan.client, plan.misbehaving, plan.weight) for plan in plans),
+        (
+            Client(plan.client, plan.misbehaving, plan.weight, plan.targets, plan.service_class)
+            for plan in plans
+        ),
         window=run_window(spec, last_arrival_s, end_s),
         end_s=end_s,
         workers=workers,
@@ -41,6 +46,7 @@ def run_facts(
         bound_unavailable=bound_unavailable,
         fit=fit,
         lone=lone,
+        costs=costs_of(spec.gpu),
     )
 
 
@@ -51,7 +57,11 @@ def stored_facts(
     summary = run.summary
     return _facts(
         (
-            Client(row["client"], row["misbehaving"], row.get("weight", 1.0))
+            Client(
+                *(row["client"], row["misbehaving"], row.get("weight", 1.0)),
+                written_targets(row.get("goodput_targets", "")),
+                row.get("goodput_class", ""),
+            )
             for row in summary["clients"]
         ),
         window=window,
@@ -63,6 +73,7 @@ def stored_facts(
         bound_unavailable=bound_unavailable,
         fit=fit_limits(summary["timing_profile"]),
         lone=lone_step(summary["timing_profile"]) if summary["simulated"] else None,
+        costs=costs_of(summary["timing_profile"]),
     )
 
 
@@ -87,6 +98,12 @@ def lone_step(profile_id: str) -> LoneStep | None:
     return LoneStep(profile.decode_ps(1, 0) / PS_PER_S, profile.context_ps / PS_PER_S)
 
 
+def costs_of(profile_id: str | None) -> ProfileCosts | None:
+    """What iterations take by a bundled timing profile; None for none, or one not bundled."""
+    known = profile_id is not None and profile_id in profile_ids()
+    return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
+
+
 def _facts(
     clients: Iterable[Client],
     *,
@@ -99,6 +116,7 @@ def _facts(
     bound_unavailable: str,
     fit: FitLimits | None,
     lone: LoneStep | None,
+    costs: ProfileCosts | None,
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -111,6 +129,7 @@ def _facts(
         bound_unavailable=bound_unavailable,
         fit=fit,
         lone=lone,
+        costs=costs,
     )
 
 

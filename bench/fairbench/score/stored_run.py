@@ -71,7 +71,7 @@ def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -
         scored[key] = stored[key]
         scored["notes"].pop(key, None)
     for key in dict.fromkeys([*needing(Needs.ADMISSION), *needing(Needs.CACHED)]):
-        if stored[key] is None and key in stored["notes"]:
+        if stored.get(key, 0) is None and key in stored["notes"]:
             forget(scored, [key], stored["notes"][key])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from math import inf, nextafter
 from typing import Any, Literal
 
-from fairbench.errors import unknown_name
+from fairbench.errors import UsageError, unknown_name
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Client, Facts, Service, Window
 from fairbench.metrics.tables import Tables
@@ -14,6 +14,7 @@ from fairbench.metrics.unknown import forget_needing
 from fairbench.results.run_facts import metrics_of
 from fairbench.schedulers.setup import checked_weights
 from fairbench.score.records import Scored
+from fairbench.targets import named_targets
 
 NO_BOUND = "the scheduler of these records is not known"
 NO_ADMISSION = "the records do not say when requests were admitted"
@@ -27,21 +28,27 @@ def scored_summary(
     *,
     misbehaving: Collection[str] = (),
     weights: Mapping[str, float] | None = None,
+    goodput: Mapping[str, str] | None = None,
     latency: Literal["program", "ttft"] = "program",
 ) -> dict[str, Any]:
     """Every metric that the records give; the others are null, with the reason in ``notes``.
 
-    ``weights`` are the clients', by name, 1 where there is none. Raises UsageError if one of
-    ``misbehaving`` or of ``weights`` is no client, or for a weight that is not allowed.
+    ``weights`` are the clients', by name, 1 where there is none; ``goodput`` are latency targets,
+    by LATENCY or CLIENT.LATENCY. Raises UsageError if one of ``misbehaving``, ``weights`` or
+    ``goodput`` is no client, for a weight that is not allowed, or a multiple of a latency alone.
     """
     weights = checked_weights(weights or {})
     for flag, names in (("misbehaving", misbehaving), ("weights", weights)):
         for name in names:
             if name not in scored.clients:
                 raise unknown_name(f"client in --{flag}", name, scored.clients)
+    targets = named_targets(goodput or {}, scored.clients)
+    if any(one.of_alone for one in targets.values()):
+        raise UsageError("--goodput: multiples of the latency alone need a timing profile")
     facts = Facts(
         clients=tuple(
-            Client(name, name in misbehaving, weights.get(name, 1.0)) for name in scored.clients
+            Client(name, name in misbehaving, weights.get(name, 1.0), targets[name])
+            for name in scored.clients
         ),
         window=window,
         horizon_s=scored.horizon_s,

@@ -13,6 +13,7 @@ from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.cluster_params import ClusterParams
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
@@ -23,7 +24,6 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.fleet import SimFleet

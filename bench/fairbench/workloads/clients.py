@@ -8,6 +8,7 @@ from math import inf, isnan
 from typing import TypeVar
 
 from fairbench.errors import UsageError
+from fairbench.workloads.client_targets import class_of_client, client_targets
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.program_params import make_params
@@ -28,6 +29,7 @@ def plan_clients(
     burstiness: float = 1.0,
     duration_s: float | None = None,
     weights: Mapping[str, float] | None = None,
+    goodput: Mapping[str, str] | None = None,
 ) -> tuple[ClientPlan, ...]:
     """The clients of a run; None is the workload's own value.
 
@@ -36,7 +38,8 @@ def plan_clients(
     profile, for which a workload may have a rate of its own. The rates of clients that run
     another program change as it does. A client at m times the rate
     sends m times ``num_programs``; that count lifts the workload's own duration. ``weights`` are
-    by name, 1 where there is none.
+    by name, 1 where there is none; ``goodput`` are targets laid over the workload's
+    (``client_targets``).
     Raises UsageError naming the value that is impossible.
     """
     chosen = spec.scenario(scenario)
@@ -54,11 +57,15 @@ def plan_clients(
         raise UsageError("request_rate = inf: needs num_programs, or there is no end to them")
     shared = {**spec.params, **chosen.params}
     params = make_params(spec.program, shared, spec.name)
+    targets = client_targets(spec, goodput or {}, names)
+    classes = class_of_client(spec)
     plans = [
         ClientPlan(
             *(index, len(names), name, False, spec.program, params),
             traffic.usual(load._replace(client=index)),
             weight=(weights or {}).get(name, 1.0),
+            targets=targets[name],
+            service_class=classes.get(name, ""),
         )
         for index, name in enumerate(names)
     ]

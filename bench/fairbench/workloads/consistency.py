@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairbench.errors import UsageError, unknown_name
+from fairbench.targets import parse_targets
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
 
@@ -26,6 +27,7 @@ def check_workload(spec: WorkloadSpec) -> None:
         raise ValueError(str(error)) from None
     _check_client_names(spec)
     _check_client_weights(spec)
+    _check_targets(spec)
     _check_arrivals(spec, "arrivals", spec.arrivals)
     make_params(spec.program, spec.params, "params")
     for name, scenario in spec.scenarios.items():
@@ -53,6 +55,26 @@ def _check_client_weights(spec: WorkloadSpec) -> None:
     for name in spec.client_weights or ():
         if name not in names:
             raise ValueError(str(unknown_name("client in client_weights", name, names)))
+
+
+def _check_targets(spec: WorkloadSpec) -> None:
+    names = spec.name_clients(spec.clients)
+    members: set[str] = set()
+    try:
+        parse_targets(spec.targets or {}, "targets")
+        for name, one in (spec.classes or {}).items():
+            parse_targets(one.targets, f"classes.{name}.targets")
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    for name, one in (spec.classes or {}).items():
+        if name in names:
+            raise ValueError(f"classes.{name}: a client is called so")
+        for client in one.clients:
+            if client not in names:
+                raise ValueError(str(unknown_name(f"client in classes.{name}", client, names)))
+            if client in members:
+                raise ValueError(f"classes.{name}.clients: {client!r} is listed twice")
+            members.add(client)
 
 
 def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:

@@ -56,6 +56,13 @@ class Machine(_Table):
     engine: str | None = None
 
 
+class ServiceClass(_Table):
+    """Clients that were promised the same: ``targets`` as in ``fairbench.targets``, by latency."""
+
+    clients: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    targets: dict[str, str] = {}
+
+
 class Misbehaving(_Table):
     """One misbehaving client: what it does differently from the well-behaved ones.
 
@@ -113,8 +120,9 @@ class WorkloadSpec(_Table):
     ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
     ``latency`` is what its latency columns show: a whole program, or each request's first token.
     ``client_names`` name the first clients; the rest are ``client-N``. ``client_weights`` are by
-    name, 1 where none is given. ``arrivals`` say when programs come, by default a Gamma process;
-    ``machine`` what it is made for. Times are in seconds.
+    name, 1 where none is given. ``targets`` are the latencies that every client was promised,
+    ``classes`` groups of clients with their own laid over them. ``arrivals`` say when programs
+    come, by default a Gamma process; ``machine`` what it is made for. Times are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
@@ -124,6 +132,8 @@ class WorkloadSpec(_Table):
     clients: Annotated[int, Field(ge=1, le=1000)]
     client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
     client_weights: dict[str, Weight] | None = None
+    targets: dict[str, str] | None = None
+    classes: dict[Annotated[str, AfterValidator(_plain)], ServiceClass] | None = None
     arrivals: Arrivals | None = None
     machine: Machine | None = None
     duration_s: Positive

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from fairbench.streams import stream
+from fairbench.targets import NO_TARGETS, Targets
 from fairbench.workloads.programs import Item, Program, program_class
 from fairbench.workloads.traffic.source import ArrivalSource
 
@@ -26,7 +27,8 @@ class ClientPlan:
     """One client of a run: what it runs (``params`` of the program ``kind``) and when.
 
     ``client`` is its name, ``index`` its place among the ``clients`` clients of the run;
-    ``weight`` what it is entitled to, relative to the others.
+    ``weight`` what it is entitled to, relative to the others, ``targets`` what each of its requests
+    was promised, ``service_class`` with whom it shares that ("" if it is in no class).
     """
 
     index: int
@@ -37,6 +39,8 @@ class ClientPlan:
     params: Any
     arrivals: ArrivalSource
     weight: float = 1.0
+    targets: Targets = NO_TARGETS
+    service_class: str = ""
 
 
 class ProgramArrival(NamedTuple):

@@ -19,6 +19,7 @@ from fairbench.workloads.model import (
     Misbehaving,
     Other,
     Scenario,
+    ServiceClass,
     WorkloadSpec,
 )
 from fairbench.workloads.program_params import make_params
@@ -113,6 +114,8 @@ def _check_keys(data: Mapping[str, Any]) -> None:
     for key, model in (("arrivals", Arrivals), ("machine", Machine)):
         if isinstance(data.get(key), Mapping):
             _check_table(key, data[key], model)
+    for name, members in _tables(data.get("classes")):
+        _check_table(f"classes.{name}", members, ServiceClass)
     for name, scenario in _tables(data.get("scenarios")):
         _check_table(f"scenarios.{name}", scenario, Scenario)
         for _, client in _tables(scenario.get("misbehaving")):

@@ -6,6 +6,7 @@ from asyncio import AbstractEventLoop
 from dataclasses import dataclass
 
 from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_limits import engine_limits
 from fairbench.hardware.timing import TimingProfile, slowed
 from fairbench.live.emulator.config import EmulatorConfig
@@ -18,7 +19,6 @@ from fairbench.live.emulator.wall_clock import WallClock
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.registry import build_local
-from fairbench.sim.costs import ProfileCosts
 from fairbench.sim.engine.sglang.worker import Worker
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairbench.errors import DataError
-from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
 from fairbench.metrics.tail import shown_tail
@@ -70,7 +70,7 @@ def title(summary: Summary) -> str:
 
 def _headlines(summary: Summary) -> Iterator[Headline]:
     kind = latency_kind(summary).strip()
-    for column in columns_of(Display.HEADLINES, shown_tail([summary])):
+    for column in told(columns_of(Display.HEADLINES, shown_tail([summary])), summary):
         yield Headline(column.title, _headline(summary, column), column.note.format(latency=kind))
 
 

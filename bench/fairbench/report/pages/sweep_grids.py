@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.tail import shown_client_tail
 from fairbench.report.client_table import described
-from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns, ends_of, tail_of
+from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns, ends_of
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED
 from fairbench.report.pages.page import Cell, Grid, Section
@@ -22,7 +22,7 @@ MARKS = {BEST: "best", WORST: "worst"}
 def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
     """A row per scheduler, place by place, the best and the worst of a place marked."""
     rows: list[list[Cell]] = []
-    columns = comparison_columns(tail_of(cells))
+    columns = comparison_columns(cells)
     for place, group in groupby(cells, lambda cell: cell.place):
         here = list(group)
         limited = f" {LIMITED}" if any(cell.demand_limited for cell in here) else ""
@@ -62,7 +62,8 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
         rows: list[list[Cell]] = []
         here = list(group)
         tail = shown_client_tail(one.summary for cell in here for one in cell.runs)
-        columns = columns_of(Display.COMPARED_CLIENTS, tail)
+        keys = {key for cell in here for one in cell.combined["clients"] for key in one}
+        columns = told(columns_of(Display.COMPARED_CLIENTS, tail), keys)
         for cell in here:
             rows.append([Cell(cell.scheduler)])
             runs = len(cell.combined["seeds"])

@@ -12,6 +12,12 @@ class ProfileCosts:
     def __init__(self, profile: TimingProfile) -> None:
         self._profile = profile
 
+    def frontend_s(self, input_tokens: int) -> float:
+        """What lies before and behind the engine, for a request that waits for no other there."""
+        frontend = self._profile.frontend
+        ms = frontend.request_ms + frontend.token_ms * input_tokens + frontend.delay_ms
+        return ms / 1000
+
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
         return self._profile.prefill_ps([(cached_tokens, new_tokens)]) / PS_PER_S
 

@@ -1,0 +1,115 @@
+"""Goodput: which requests kept the latencies that their clients were promised, and what that gave.
+
+Rates are of the requests that finished in the window. Everything else follows the programs that
+arrived in it to the end of the run: whatever of them did not finish missed, also what an ended
+program never came to ask for, since a starved client sends less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Requests
+from fairbench.metrics.tables import Tables
+from fairbench.targets import Alone, RequestCosts, Targets, alone
+
+TICK_S = 1e-9  # of rounding: who is late by less is in time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """Requests by what became of their promises.
+
+    ``slack_s`` is what was left at the end of the tightest target, negative if it was missed, NaN
+    of what did not finish; of ``tpot`` it is that of all the tokens together, and infinite if there
+    is only one.
+    """
+
+    met: Flags
+    slack_s: Floats
+
+
+def judged(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Judged:
+    """Requests of one client. ``costs`` tell the latencies alone, if some target is of them."""
+    ttft_s = requests.first_token_s - requests.arrival_s
+    e2el_s = requests.finish_s - requests.arrival_s
+    gaps = np.maximum(requests.output_tokens - 1, 0)
+    alone_s = _alone(requests, costs) if targets.of_alone else None
+    slack = np.full(len(requests), np.inf)
+    for name, target in targets.given():
+        usual = np.zeros(len(requests)) if alone_s is None else alone_s[f"{name}_s"]
+        limit = np.array([target.seconds(one) for one in usual.tolist()])
+        if name == "ttft":
+            left = limit - ttft_s
+        elif name == "tpot":
+            left = limit * gaps - (requests.finish_s - requests.first_token_s)
+            left[gaps == 0] = np.inf
+        else:
+            left = limit - e2el_s
+        slack = np.minimum(slack, left)
+    slack[requests.status != FINISHED] = np.nan
+    return Judged(slack >= -TICK_S, slack)
+
+
+def _alone(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
+    """The latencies alone of each request, by name."""
+    assert costs is not None, "multiples of the latency alone need a timing profile"
+    sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
+    each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))
+    return dict(zip(Alone._fields, each.T, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientGoodput:
+    """Counts of one client.
+
+    ``in_window*`` finished in the window and kept their promises: requests, and their weighted
+    tokens in the client view. The others are of the window's programs: ``asked*`` as those would
+    have asked for, ``met*`` what of it kept its promises; ``computed`` are tokens of prompts
+    (cached ones left out, recomputed ones included) and outputs, ``wasted`` those of requests that
+    missed; ``slack_s`` is that of every finished request that has one.
+    """
+
+    in_window: int
+    in_window_tokens: int
+    asked: int
+    asked_tokens: int
+    met: int
+    met_tokens: int
+    computed: int
+    wasted: int
+    slack_s: Floats
+
+
+def client_goodput(tables: Tables, facts: Facts, index: int) -> ClientGoodput:
+    """The counts of the client with this index."""
+    programs, requests, weights = tables.programs, tables.requests, facts.weights
+    arrived = programs.arrival_s
+    chosen = programs.take(
+        (programs.client == index)
+        & (arrived >= facts.window.start_s)
+        & (arrived < facts.window.end_s)
+    )
+    own = requests.take(requests.client == index)
+    got = judged(own, facts.clients[index].targets, facts.costs)
+    tokens: Ints = weights.extend * own.input_tokens + weights.output * own.output_tokens
+    computed = own.extend_tokens + own.recompute_tokens + own.output_tokens
+    in_window = got.met & (own.finish_s >= facts.window.start_s)
+    in_window &= own.finish_s < facts.window.end_s
+    ours = np.isin(own.program_id, chosen.program_id)
+    met_tokens = int(tokens[got.met & ours].sum())
+    demand = weights.extend * chosen.demand_input_tokens
+    demand = demand + weights.output * chosen.demand_output_tokens
+    return ClientGoodput(
+        in_window=int(np.count_nonzero(in_window)),
+        in_window_tokens=int(tokens[in_window].sum()),
+        asked=int(np.maximum(chosen.demand_requests, chosen.requests).sum()),
+        asked_tokens=max(int(demand.sum()), met_tokens),
+        met=int(np.count_nonzero(got.met & ours)),
+        met_tokens=met_tokens,
+        computed=int(computed[ours].sum()),
+        wasted=int(computed[ours & ~got.met].sum()),
+        slack_s=got.slack_s[ours & np.isfinite(got.slack_s)],
+    )

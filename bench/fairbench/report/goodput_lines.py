@@ -1,0 +1,34 @@
+"""Goodput in the summary of a run, where clients were promised something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.report.numbers import number, with_unit, written
+from fairbench.results.store import Summary
+
+
+def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """What each line is about, and what it says; nothing without targets."""
+    if "goodput_ratio" not in summary:
+        return
+    yield (
+        "goodput",
+        f"{written(summary, 'goodput_ratio')} of the requests asked for were on time "
+        f"(worst client {written(summary, 'goodput_min_ratio')}): "
+        f"{number(summary['goodput_req_s'])} requests/s, "
+        f"{with_unit(summary['goodput_tok_s'], 'tok/s')} of service",
+    )
+    yield (
+        "",
+        f"Jain index {written(summary, 'goodput_jain_index')} of goodput, worst client "
+        f"{written(summary, 'goodput_worst_share')} of its max-min fair share of it; "
+        f"{written(summary, 'goodput_wasted_ratio')} of all tokens computed were for requests "
+        "that missed",
+    )
+    classes = [
+        f"{row['class']} {written(row, 'goodput_ratio')}"
+        for row in summary.get("goodput_classes", ())
+    ]
+    if classes:
+        yield "", f"on time by class: {', '.join(classes)}"

@@ -1,0 +1,158 @@
+"""Targets and classes of workload files, what flags lay over them, and a run that is judged so."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.config import identity, to_toml
+from fairbench.config.resolve import resolve
+from fairbench.errors import DataError, UsageError
+from fairbench.report.table import summary_text
+from fairbench.results.intervals import combine
+from fairbench.sim.run import simulate
+from fairbench.workloads.spec import load_workload
+
+DOC = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text(encoding="utf-8")
+(TOML,) = re.findall(r"^```toml\n(.*?)^```", DOC, re.M | re.S)
+CHAT = load_workload("chat").model_dump(mode="json", exclude_none=True)
+
+
+@pytest.fixture
+def documented(tmp_path):
+    path = tmp_path / "classes.toml"
+    path.write_text(TOML, encoding="utf-8")
+    return path
+
+
+def targets_of(flags):
+    """What each client was promised, by name; the stored experiment says the same."""
+    spec = resolve(flags)
+    again = resolve({}, {}, tomllib.loads(to_toml(spec)))
+    assert again == spec
+    return {one.client: str(one.targets) for one in spec.client_plans()}
+
+
+def test_a_class_is_laid_over_the_workload_and_flags_over_both(documented):
+    usual = {"web": "ttft:500ms tpot:50ms", "app": "ttft:500ms tpot:50ms", "reports": "e2el:20x",
+             "client-3": ""}  # fmt: skip
+    assert targets_of({"workload": str(documented)}) == usual
+    given = {"e2el": "9s", "batch.ttft": "8s", "app.ttft": "1s"}
+    assert targets_of({"workload": str(documented), "goodput": given}) == {
+        "web": "ttft:500ms tpot:50ms e2el:9000ms",
+        "app": "ttft:1000ms tpot:50ms e2el:9000ms",
+        "reports": "ttft:8000ms e2el:9000ms",
+        "client-3": "e2el:9000ms",
+    }
+
+
+def test_flags_are_laid_over_those_of_an_experiment_file():
+    file = tomllib.loads(to_toml(resolve({"workload": "chat", "goodput": {"ttft": "1s"}})))
+    spec = resolve({"goodput": {"client-1.tpot": "2x"}}, {}, file)
+    assert spec.goodput == {"ttft": "1s", "client-1.tpot": "2x"}
+    assert resolve({}, {}, file).goodput == {"ttft": "1s"}
+
+
+def test_without_targets_an_experiment_is_what_it_was():
+    plain = to_toml(resolve({"workload": "chat"}))
+    assert "goodput" not in plain
+    assert "targets" not in plain
+    assert "classes" not in plain
+    promised = resolve({"workload": "chat", "goodput": {"ttft": "1s"}})
+    assert identity(promised) != identity(resolve({"workload": "chat"}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"targets": {"ttft": "fast"}}, "targets.ttft = 'fast': write a time above 0"),
+        ({"targets": {"itl": "1s"}}, "unknown latency in targets 'itl': choose from e2el, tpot"),
+        ({"classes": {"a": {"clients": ["bob"]}}}, "unknown client in classes.a 'bob'"),
+        ({"classes": {"a": {"clients": []}}}, "classes.a.clients = []"),
+        ({"classes": {"client-1": {"clients": ["client-0"]}}}, "classes.client-1: a client is"),
+        ({"classes": {"a": {"clients": ["client-0", "client-0"]}}}, "'client-0' is listed twice"),
+        ({"classes": {"a": {"clients": ["client-0"], "targets": {"e2el": "0s"}}}},
+         "classes.a.targets.e2el = '0s': write a time above 0"),
+    ],
+)  # fmt: skip
+def test_wrong_targets_in_a_workload_are_refused_in_one_line(changed, complaint):
+    with pytest.raises(UsageError, match=re.escape(complaint)) as caught:
+        resolve({"workload": CHAT | changed})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_of_a_class_names_the_nearest(documented):
+    documented.write_text(TOML.replace("targets = { e2el", "target = { e2el"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"key in classes.batch 'target'.*Did you mean 'targets'"):
+        load_workload(str(documented))
+
+
+def test_multiples_need_a_timing_profile():
+    endpoint = {"kind": "endpoint", "base_url": "http://127.0.0.1:1"}
+    flags = {"workload": "chat", "backend": endpoint, "goodput": {"ttft": "2x"}}
+    with pytest.raises(UsageError, match="multiples of the latency alone need a timing profile"):
+        resolve(flags)
+    assert resolve(flags | {"goodput": {"ttft": "2s"}}).goodput == {"ttft": "2s"}
+
+
+def small(documented, seed=0, **more):
+    flags = {"workload": str(documented), "scenario": "none", "num_programs": 4, "seed": seed}
+    return simulate(resolve(flags | more)).summary
+
+
+def test_a_run_is_judged_and_says_so(documented):
+    summary = small(documented, goodput={"web.ttft": "1x"})
+    by_client = {one["client"]: one for one in summary["clients"]}
+    assert by_client["web"]["goodput_ratio"] < 1 == by_client["reports"]["goodput_ratio"]
+    assert by_client["web"]["goodput_class"] == "interactive"
+    assert "goodput_ratio" not in by_client["client-3"]
+    rows = {one["class"]: one["goodput_ratio"] for one in summary["goodput_classes"]}
+    assert rows["batch"] == 1 > rows["interactive"]
+    text = summary_text(summary, path=Path("x"))
+    assert re.search(r"^goodput +\d\d\.\d% of the requests asked for were on time", text, re.M)
+    assert "on time by class: interactive " in text
+    combined = combine([summary, small(documented, seed=1)])
+    assert combined["goodput_ratio"]["runs"] == 2
+    assert combined["clients"][0]["goodput_ratio"]["runs"] == 2
+
+
+def test_targets_do_not_change_what_is_simulated():
+    flags = {"workload": "chat", "scenario": "none", "num_programs": 3, "scheduler": "vtc"}
+    plain = simulate(resolve(flags))
+    judged = simulate(resolve(flags | {"goodput": {"ttft": "100ms", "e2el": "3x"}}))
+    for name, table in plain.tables().items():
+        for column, values in table.items():
+            assert list(map(str, values)) == list(map(str, judged.tables()[name][column]))
+    assert {k: v for k, v in judged.summary.items() if k in plain.summary and k not in
+            ("clients", "notes")} == {
+        k: v for k, v in plain.summary.items() if k not in ("clients", "notes")}  # fmt: skip
+    assert "goodput" not in summary_text(plain.summary, path=Path("x"))
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert (result.exit_code, result.exception) == (0, None)
+    return json.loads(result.stdout)
+
+
+def test_scoring_a_stored_run_again_finds_the_same(tmp_path, documented):
+    flags = ("--scenario", "none", "--num-programs", 3, "--result-dir", tmp_path / "runs", "--json")
+    first = invoke("run", "--workload", documented, *flags)
+    (path,) = (tmp_path / "runs").iterdir()
+    assert first["goodput_classes"]
+    assert invoke("score", path, "--json") == first
+
+
+def test_others_records_are_judged_by_the_flag(tmp_path):
+    rows = [{"client": name, "start": 0, "first_token": first, "end": 2, "input_tokens": 3,
+             "output_tokens": 5} for name, first in (("a", 0.5), ("a", 1), ("b", 1))]  # fmt: skip
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = invoke("score", path, "--goodput", "ttft:600 b.ttft:1s", "--json")
+    assert {one["client"]: one["goodput_ratio"] for one in summary["clients"]} == {"a": 0.5, "b": 1}
+    refused = CliRunner().invoke(app, ["score", str(path), "--goodput", "ttft:2x"])
+    assert refused.exit_code == 2
