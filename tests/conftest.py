@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Machines are noisy, so time is never a reason to fail a property.
@@ -11,3 +12,11 @@ settings.load_profile("fairbench")
 
 # A few made-up requests stand for the recorded trace of workload vtc-arena, which is not shipped.
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items):
+    """Slow live tests are of real processes against the clock."""
+    for item in items:
+        if "live" in item.path.parts and item.get_closest_marker("slow"):
+            item.add_marker("alone")

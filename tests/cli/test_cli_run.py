@@ -192,7 +192,7 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
         try:
             assert process.stderr.readline() == "going\n"
             process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 130

@@ -17,7 +17,7 @@ from fairbench.live.run_folder import LOCK_FILE, run_folder
 from fairbench.results.sweep_store import SweepStore
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
-PATIENCE_S = 60
+PATIENCE_S = 300  # machines are busy
 
 
 def invoke(*arguments):

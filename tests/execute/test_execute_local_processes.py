@@ -19,7 +19,7 @@ from fairbench.execute.executor import Failure
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import LocalProcesses
 
-PATIENCE_S = 60
+PATIENCE_S = 300  # machines are busy
 
 
 def results(tasks, interrupted=None):

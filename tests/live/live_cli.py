@@ -38,8 +38,8 @@ def running(*arguments):
 
 
 def lasting(mark):
-    """Descendants that are still there once those that are ending had 20 s."""
-    deadline = time.monotonic() + 20
+    """Descendants that are still there once those that are ending had two minutes."""
+    deadline = time.monotonic() + 120
     while (found := descendants(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found

@@ -203,8 +203,8 @@ async def cluster(count, *, router=None, **settings):
             await worker.stop()
 
 
-async def until(condition, timeout_s=10.0):
-    """Wait until it holds, at most so long."""
+async def until(condition, timeout_s=120.0):
+    """Wait until it holds, at most so long: machines are busy."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(POLL_S)

@@ -85,7 +85,7 @@ def test_a_subscriber_knows_every_whole_block_that_is_cached_and_no_other(steps)
 async def messages(socket, count):
     """The next messages of a socket that hold events, each with its sequence number."""
     found = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while len(found) < count:
             message = decode(await socket.recv_multipart())
             found += [message] if message.batch.events else []

@@ -66,7 +66,7 @@ def test_a_scheduler_that_fails_ends_it(tmp_path):
     with emulating("--local", "failing", environment=environment) as (process, url):
         body = json.dumps({"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 4}})
         with suppress(OSError):  # the connection ends, or the answer is a 500
-            urllib.request.urlopen(f"{url}/generate", data=body.encode(), timeout=30).close()
+            urllib.request.urlopen(f"{url}/generate", data=body.encode(), timeout=300).close()
         assert process.wait(30) == 1
         said = process.stderr.read()
     assert "ZeroDivisionError: no credit" in said

@@ -68,7 +68,7 @@ def test_to_be_told_to_stop_while_it_starts_is_not_forgotten():
     async def run():
         app = web.Application()
         app.on_startup.append(starting)
-        async with listening(app, "127.0.0.1", 0) as server, asyncio.timeout(5):
+        async with listening(app, "127.0.0.1", 0) as server, asyncio.timeout(120):
             await server.stop.wait()
 
     before = signal.signal(signal.SIGTERM, lambda *_: None)

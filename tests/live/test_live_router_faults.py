@@ -181,7 +181,7 @@ def test_a_worker_that_hangs_does_not_keep_the_router_from_starting(monkeypatch)
         workers = [Worker(healthy=None), Worker()]
         for worker in workers:
             await worker.start()
-        async with asyncio.timeout(20), router_before(workers, health_timeout_s=1e6) as under_test:
+        async with asyncio.timeout(120), router_before(workers, health_timeout_s=1e6) as under_test:
             assert under_test.up == {1}
             assert await served_by(under_test, 4) == {"1"}
             workers[0].healthy = True
@@ -232,7 +232,7 @@ def test_requests_at_a_worker_known_to_hang_go_elsewhere_at_once():
             workers[hanging].healthy = None
             workers[1 - hanging].released.set()
             under_test.proxy.dispatcher.leave(hanging)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 assert json.loads(await asked) == whole(GENERATE)
 
     asyncio.run(run())

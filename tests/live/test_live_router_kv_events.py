@@ -80,7 +80,7 @@ def test_gaps_show_in_the_metrics():
             publisher._next_seq += 2  # two messages that nobody will ever see
             publisher.publish([STORED])
             losses = 'fairbench_kv_event_losses{worker="0"}'
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 while not await under_test.metric(losses):
                     publisher.publish([])  # whenever the subscription is there
                     await asyncio.sleep(0.02)

@@ -224,7 +224,7 @@ def test_a_run_without_its_router_has_failed(tmp_path):
 @pytest.mark.slow
 def test_an_endpoint_is_benchmarked_as_it_is(tmp_path):
     spec = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
-    servers = start_all(live_backend(spec).recipes(LiveOptions()), tmp_path, timeout_s=60)
+    servers = start_all(live_backend(spec).recipes(LiveOptions()), tmp_path, timeout_s=WAIT_S)
     try:
         flags = ["--workload", "chat", "--num-programs", "1", "--set", "chat.think_mean_s=0.2"]
         result = invoke(

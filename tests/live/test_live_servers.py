@@ -18,7 +18,7 @@ from fairbench.live.processes.process import ServerProcess
 from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
-WAIT_S = 30
+WAIT_S = 300  # machines are busy
 
 
 def recipe(name, *arguments, **options):
@@ -157,7 +157,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 fake, folder, ending = sys.argv[1:]
 def command(ports):
     return [sys.executable, fake, str(ports[0]), "--pids", folder + "/pids"]
-servers = start_all([Recipe(f"worker-{n}", command) for n in range(2)], Path(folder), timeout_s=30)
+servers = start_all([Recipe(f"worker-{n}", command) for n in range(2)], Path(folder), timeout_s=300)
 print("ready", flush=True)
 if ending == "error":
     raise ValueError("of the harness")

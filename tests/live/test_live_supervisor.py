@@ -17,7 +17,7 @@ from fairbench.live.processes.start import Recipe, start_all, stop_all
 from fairbench.live.processes.supervisor import Supervisor, supervised
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
-WAIT_S = 30
+WAIT_S = 300  # machines are busy
 
 
 class Fake:

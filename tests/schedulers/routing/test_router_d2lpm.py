@@ -254,6 +254,7 @@ def test_decisions_do_not_depend_on_the_hash_seed():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_ten_thousand_decisions_per_cpu_second():
     router = make(8)
     sent = []
