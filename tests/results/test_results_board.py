@@ -173,6 +173,14 @@ def test_bounds_stay_bounds():
     assert (score.bound, score.low) == ("<", None)  # of at least so much, at most a ratio
 
 
+def test_the_table_says_whether_its_percentile_is_carried():
+    assert "P95: of 60 latencies of a client or more." in board_text(make_board([line("a")]))
+    few = board_text(make_board([line("a"), line("b", victim_n=59)]))
+    assert "P95: of 59 latencies of a client or more; it needs about 60." in few
+    many = [line("a", victim_n=300, victim_p99_s=12.0, sharing_incentive_p99=1.0)]
+    assert "P99: of 300 latencies of a client or more." in board_text(make_board(many))
+
+
 def test_folding_what_has_no_ratio():
     assert folded([Value(0.0), Value(4.0)], Fold.GEOMETRIC) == Value(None, reason=NO_RATIO)
     assert folded([Value(0.0), Value(4.0)], Fold.MEAN) == Value(2.0)

@@ -79,7 +79,7 @@ def test_latency_metrics():
 LIMITS = {"engine.max_running_requests", "vllm.max_num_seqs"}
 
 
-CONTENDED = {"tot", "judge", "long-qa", "chat", "mix"}
+CONTENDED = {"tot", "judge", "long-qa", "chat", "mix", "production"}
 
 
 @pytest.mark.parametrize("name", [n for n in workload_names() if not n.startswith("vtc-")])

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
+from fairbench.metrics.tail import ENOUGH, is_carried
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, basis, printed
@@ -165,10 +166,19 @@ def _legend(board: Board) -> Iterator[str]:
         yield from _folds(board)
     yield SHARE
     yield SHARING
+    yield from _carried(board)
     for metric in board.metrics:
         for place, reason in metric.left_out.items():
             yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no row has it'}."
     yield from _holes(board)
+
+
+def _carried(board: Board) -> Iterator[str]:
+    """Of how many latencies the high percentiles are, and if that is too few."""
+    tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
+    if board.fewest is not None and tail:
+        few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
+        yield f"P{tail}: of {board.fewest:,} latencies of a client or more{few}."
 
 
 def _folds(board: Board) -> Iterator[str]:

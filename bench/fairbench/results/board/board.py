@@ -60,6 +60,7 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
+    fewest: int | None  # latencies of a well-behaved client in any run, if that is known
     summary: Mapping[str, Any]  # of one of the runs: what they ran on
 
 
@@ -112,10 +113,12 @@ def make_board(
     keys = dict.fromkeys((first, *usual))
     metrics = [_metric(key, whole, places, seeds) for key in keys]
     rows = _rows(whole, base, metrics, seeds)
+    counts = [n for line in lines if (n := line.summary.get("victim_n")) is not None]
     limited = dict.fromkeys(line.place for line in lines if line.summary.get("demand_limited"))
     return Board(
         *(tuple(metrics), base, places, seeds, tuple(rows), incomplete),
-        *(tuple(missing), tuple(limited), lines[0].summary),
+        *(tuple(missing), tuple(limited), min(map(int, counts), default=None)),
+        lines[0].summary,
     )
 
 
@@ -235,6 +238,7 @@ def board_json(board: Board) -> dict[str, Any]:
         "incomplete": dict(board.incomplete),
         "missing": [one._asdict() for one in board.missing],
         "demand_limited": list(board.demand_limited),
+        "fewest_latencies": board.fewest,
     }
 
 
