@@ -48,6 +48,7 @@ class RunFlags(TypedDict, total=False):
     load_format: str | None
     server_args: Sequence[str] | None
     time_scale: float | None
+    router_command: Sequence[str] | None
     tag: str | None
 
 

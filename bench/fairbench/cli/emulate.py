@@ -66,6 +66,10 @@ def emulate(
         str | None,
         Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
     ] = None,
+    number: Annotated[
+        int | None,
+        Option(min=0, help="Its number among workers, which its answers then say."),
+    ] = None,
 ) -> None:
     """Serve SGLang's HTTP with the simulated engine, in real time. No GPU is needed.
 
@@ -92,6 +96,7 @@ def emulate(
         slowdown=slowdown,
         stream_interval=stream_interval,
         tokenizer=tokenizer,
+        number=number,
     )
     asyncio.run(serve_emulator(config, _announce))
 

@@ -53,6 +53,14 @@ def split_args(texts: list[str] | None) -> list[str] | None:
         raise UsageError(f"--server-arg: {error}") from None
 
 
+def split_command(flag: str, text: str | None) -> list[str] | None:
+    """The words of a command, as a shell would have them; None for none. Raises UsageError."""
+    try:
+        return None if text is None else shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
 def parse_headers(texts: list[str] | None) -> dict[str, str]:
     """``NAME=VALUE`` texts as a mapping. A wrong one is not repeated, since it may be secret."""
     pairs = [text.partition("=") for text in texts or ()]

@@ -10,7 +10,14 @@ from typer import Option
 
 from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.cli.exits import FAILED
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, assigned, parse_headers, split_args
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    Goodput,
+    assigned,
+    parse_headers,
+    split_args,
+    split_command,
+)
 from fairbench.cli.output import print_json, print_summary
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec
@@ -199,6 +206,14 @@ def run(
     time_scale: Annotated[
         float | None, Option(help="Seconds of an emulated server's time in a second. [default: 1]")
     ] = None,
+    router_command: Annotated[
+        str | None,
+        Option(
+            metavar="'CMD {port} {worker_urls} ...'",
+            help="Start somebody else's router before emulated servers, and measure it. "
+            "docs/live.md names the placeholders.",
+        ),
+    ] = None,
     result_dir: Annotated[
         Path, Option(help="Each run makes one fresh directory in here.")
     ] = DEFAULT_RESULT_DIR,
@@ -219,6 +234,7 @@ def run(
     flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
     flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}
     flags["goodput"] = goodput_flag(goodput)
+    flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
     options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header))
     check_live(spec, options)

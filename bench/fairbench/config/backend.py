@@ -10,8 +10,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from fairbench.config.router_command import check_router_command
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
@@ -20,6 +28,7 @@ from fairbench.schedulers.params import own_settings, param_names
 
 SIM = "sim"
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
+EXTERNAL = "external"  # the router of a spec whose backend has a command of somebody else's
 AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint, which nobody knows
 
 Api = Literal["generate", "completions", "chat"]
@@ -69,6 +78,11 @@ class BackendConfig(BaseModel):
         """The policy that schedules in place of a scheduler of ours, if there is one."""
         return None
 
+    @property
+    def external_router(self) -> list[str] | None:
+        """The command of somebody else's router that stands before the workers, if one does."""
+        return None
+
 
 class _Servers(BackendConfig):
     """Servers that the harness starts: ``server_args`` are passed on to each as they are."""
@@ -109,12 +123,33 @@ class SGLang(_Servers):
 class Emulator(_Servers):
     """``fairbench emulate``: the simulated engine behind real HTTP.
 
-    ``time_scale`` seconds of its time pass in a second.
+    ``time_scale`` seconds of its time pass in a second. ``router_command`` starts somebody else's
+    router before the workers, see ``config/router_command.py``; it is asked by OpenAI's API unless
+    ``api`` says otherwise.
     """
 
     kind: Literal["emulator"] = "emulator"
     time_scale: Annotated[float, Field(ge=MIN_TIME_SCALE, le=MAX_TIME_SCALE)] = 1.0
+    router_command: list[str] | None = None
     has_profile: ClassVar[bool] = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _speaks_openai(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("router_command") is not None:
+            return {"api": "completions", **data}
+        return data
+
+    @field_validator("router_command")
+    @classmethod
+    def _can_be_filled(cls, words: list[str] | None) -> list[str] | None:
+        if words is not None:
+            check_router_command(words)
+        return words
+
+    @property
+    def external_router(self) -> list[str] | None:
+        return self.router_command
 
 
 class Endpoint(BackendConfig):

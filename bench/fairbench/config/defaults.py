@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from fairbench.config.backend import AS_SERVED
+from fairbench.config.backend import AS_SERVED, EXTERNAL
 from fairbench.config.gateway import gateway_parts
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.settings import machine_of, resolve_settings
@@ -131,7 +131,7 @@ def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
         ("router", router, routers_by_name()),
         ("local scheduler", local, locals_by_name()),
     ):
-        if name not in known:
+        if name not in known and (what, name) != ("router", EXTERNAL):
             raise unknown_name(what, name, known)
     return SchedulerParts(router, local)
 
@@ -139,12 +139,12 @@ def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
 def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """The parts whose parameters matter: router, local scheduler, gateway and machine.
 
-    None if it is as served.
+    None if it is as served; a router that is somebody else's has none.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
     parts = (*parts_of(draft), *gateway_parts(draft), *machine_of(engine_of(draft)))
-    return tuple(dict.fromkeys(parts))
+    return tuple(name for name in dict.fromkeys(parts) if name != EXTERNAL)
 
 
 def engine_of(draft: Mapping[str, Any]) -> str | None:

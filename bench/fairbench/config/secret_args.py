@@ -9,6 +9,7 @@ from fairbench.errors import UsageError
 
 REDACTED = "***"
 ARGS = "server_args"
+COMMAND = "router_command"
 _SECRET = frozenset({"key", "secret", "password", "passwd", "credential", "credentials"})
 
 
@@ -35,10 +36,13 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 
 
 def storable(content: Any) -> Any:
-    """The content of a file with no secret in any ``server_args``, wherever in it they are."""
+    """The content of a file with no secret in any ``server_args`` or ``router_command``.
+
+    Wherever in it they are.
+    """
     if isinstance(content, Mapping):
         return {
-            key: _args(value) if str(key).rpartition(".")[2] == ARGS else storable(value)
+            key: _args(value) if str(key).rpartition(".")[2] in (ARGS, COMMAND) else storable(value)
             for key, value in content.items()
         }
     return [storable(one) for one in content] if isinstance(content, list) else content
@@ -52,9 +56,9 @@ def _args(value: Any) -> Any:
     return [_args(one) for one in value]  # of a sweep, one for each point
 
 
-def check_given(args: Sequence[str]) -> None:
+def check_given(args: Sequence[str], what: str = ARGS) -> None:
     """Raise UsageError if a server cannot be started, since a secret of its was not stored."""
     for word, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if is_secret(flag) and REDACTED in (value if equals else following,):
-            raise UsageError(f"{ARGS}: {flag}: is secret and was not stored, so give it again")
+            raise UsageError(f"{what}: {flag}: is secret and was not stored, so give it again")

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.config.backend import AS_SERVED, NO_PROFILE, BackendConfig, resolve_backend
+from fairbench.config.backend import (
+    AS_SERVED,
+    EXTERNAL,
+    NO_PROFILE,
+    BackendConfig,
+    resolve_backend,
+)
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
@@ -18,6 +24,8 @@ SCHEDULING = ("scheduler", "router", "local")
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
     """``DEFAULTS`` without what this backend must be told, or cannot be."""
+    if _has_external_router(backend):
+        return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):
         return dict(DEFAULTS)
     defaults = {key: value for key, value in DEFAULTS.items() if key not in ("gpu", "model")}
@@ -34,6 +42,8 @@ def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
         dropped |= {"gpu", "model"}
     if _is_managed(was) != _is_managed(backend):
         dropped |= set(SCHEDULING)
+    if _has_external_router(was) != _has_external_router(backend):
+        dropped |= {"scheduler", "router"}
     return {key: value for key, value in file.items() if key not in dropped}
 
 
@@ -64,6 +74,10 @@ def _is_managed(backend: Chosen) -> bool:
     return backend is None or backend.is_managed
 
 
+def _has_external_router(backend: Chosen) -> bool:
+    return backend is not None and backend.external_router is not None
+
+
 def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
     if backend is None or backend.has_profile:
         return {"gpu": resolve_profile(text_of(draft, "gpu"), text_of(draft, "model")).profile_id}
@@ -82,6 +96,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
     if _is_managed(backend):
         router, local = parts_of(draft)
+        _check_router(backend, router)
         if backend is not None and backend.own_policy is not None:
             local = _stock(backend.own_policy, draft)
         return {"scheduler": pair_name(router, local), "router": router, "local": local}
@@ -89,6 +104,15 @@ def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
         if draft[key] != AS_SERVED:
             raise _as_it_is(key, draft[key])
     return {}
+
+
+def _check_router(backend: Chosen, router: str) -> None:
+    if _has_external_router(backend) and router != EXTERNAL:
+        raise UsageError(
+            f"router = {router!r}: router_command starts another; --local names the local scheduler"
+        )
+    if router == EXTERNAL and not _has_external_router(backend):
+        raise UsageError(f"router = {router!r}: is somebody else's, so give router_command")
 
 
 def _stock(policy: str, draft: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ BACKEND = {
         name: name
         for name in (
             *("base_url", "api", "output_lengths", "max_concurrency", "tp", "share_gpus"),
-            *("load_format", "schedule_policy", "server_args", "time_scale"),
+            *("load_format", "schedule_policy", "server_args", "time_scale", "router_command"),
         )
     },
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import DataError
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.records import LiveRecords, read_records, tables_of
+from fairbench.live.records import FINISHED, LiveRecords, read_records, tables_of
 from fairbench.live.summary import summary_of
 from fairbench.results.run_result import RunResult
 
@@ -31,20 +31,23 @@ def outcome(
     *,
     ended: Sequence[str] = (),
     broken: str = "",
+    remarks: Mapping[str, str] | None = None,
 ) -> RunResult:
     """The result of the records in ``folder``.
 
     ``ended`` are workers that died while it ran, ``broken`` is why it had to end. Such a run, or
-    one in which nothing succeeded, is not complete; a note says why.
+    one in which nothing succeeded, is not complete; a note says why. ``remarks`` are notes by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
     summary = summary_of(spec, records, tables, driven, served)
     notes = summary["notes"]
+    notes |= remarks or {}
     if ended:
         notes["workers"] = f"{', '.join(ended)} ended during the run"
     if broken:
-        notes["complete"] = broken
+        lost = sum(request.status != FINISHED for request in records.requests)
+        notes["complete"] = f"{broken}; {lost} requests have no whole answer, and no more were sent"
     elif driven.complete and records.requests and not summary["completed"]:
         notes["complete"] = f"no request succeeded ({notes.get('errors', 'none was answered')})"
     summary["complete"] = driven.complete and "complete" not in notes

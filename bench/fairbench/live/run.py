@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +61,10 @@ def run_live(
                     interrupted=lambda: interrupted() or bool(serving.broken()),
                 )
             )
-            ended, broken = serving.ended(), serving.broken()
-        return outcome(spec, folder, driven, serving.served, ended=ended, broken=broken)
+            ended, broken, remarks = serving.ended(), serving.broken(), serving.remarks()
+        return outcome(
+            *(spec, folder, driven, serving.served), ended=ended, broken=broken, remarks=remarks
+        )
 
 
 def own_workers(
@@ -90,6 +92,7 @@ class _Serving:
     served: Served
     workers: Sequence[Server] = ()
     router: Server | None = None
+    remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended(self) -> list[str]:
         """The workers that have ended meanwhile, by name, even if they were started again."""
@@ -98,7 +101,7 @@ class _Serving:
     def broken(self) -> str:
         """Why nothing can be served any more, "" if something can."""
         if self.router is not None and self.router.has_ended:
-            return "the router ended during the run"
+            return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):
             return "every worker ended during the run"
         return ""
@@ -137,4 +140,10 @@ def _serving(
             )
         )
         served = backend.served(workers.server_info())
-        yield _Serving(backend.target(router.url, options), served, workers.servers, router)
+        yield _Serving(
+            backend.target(router.url, options),
+            served,
+            workers.servers,
+            router,
+            lambda: backend.remarks(workers.servers),
+        )

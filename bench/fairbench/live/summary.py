@@ -25,6 +25,7 @@ from fairbench.workloads.tokens import load_counter
 LATE_MS = 10.0  # P99 lateness above which a run is flagged
 
 NO_CACHED = "the server does not report cached tokens"
+NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
 
@@ -112,6 +113,8 @@ def _tell_failed_from_refused(metrics: dict[str, Any], records: LiveRecords) -> 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
     """Replace by null, with the reason, what depends on something that the server kept back."""
     answered = [request for request in records.requests if request.first_token_s is not None]
+    if any(request.worker < 0 for request in answered):
+        forget_needing(metrics, Needs.ADMISSION, NO_WORKER)
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
     if any(request.cached_tokens is None for request in answered):

@@ -16,8 +16,10 @@ from typing import Any
 import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE, SIM
+from fairbench.config.secret_args import without_secrets
 from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.grid import experiment_tables
+from fairbench.results.program_version import program_version
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
@@ -63,6 +65,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "fairbench_version": fairbench.__version__,
         "git": git_state(Path(fairbench.__file__).parent),
         "python": platform.python_version(),
+        **_router(spec),
         **_own_files("scheduler_files", user_files()),
         **_own_files("cost_files", cost_files(spec.settings)),
         "libraries": {name: _version(name) for name in LIBRARIES},
@@ -73,6 +76,15 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         },
         **watch.times(),
     }
+
+
+def _router(spec: ExperimentSpec) -> dict[str, Any]:
+    """Somebody else's router: its command, without secrets, and its version."""
+    command = None if spec.backend is None else spec.backend.external_router
+    if command is None:
+        return {}
+    told = {"command": without_secrets(command), "version": program_version(command[0])}
+    return {"external_router": told}
 
 
 def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:

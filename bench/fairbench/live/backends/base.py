@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
 from fairbench.live.model_files import vocab_size_of
 from fairbench.live.plugins.sglang.report import fetch_report, require_active
-from fairbench.live.processes.start import Recipe
+from fairbench.live.processes.start import Recipe, Server
 
 C = TypeVar("C", bound=BackendConfig)
 
@@ -90,6 +90,10 @@ class LiveBackend(ABC, Generic[C]):
         require_active(
             fetch_report(url), local=spec.local, settings=spec.settings, weights=spec.weights
         )
+
+    def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
+        """What its workers know at the end of a run that a reader must, as notes by key."""
+        return {}
 
     def vocabulary(self) -> range:
         """The token ids that prompts may be made of."""

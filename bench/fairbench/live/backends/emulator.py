@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fairbench.config.backend import Emulator
-from fairbench.config.secret_args import check_given
+from fairbench.config.secret_args import COMMAND, check_given
 from fairbench.config.toml import toml_value
 from fairbench.config.weights import weight_flags
+from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import mem_fraction
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served, worker_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.start import Recipe
+from fairbench.live.processes.http import get_json
+from fairbench.live.processes.start import Recipe, Server
 from fairbench.schedulers.params import make_params
 
 
@@ -25,18 +31,28 @@ class EmulatorBackend(LiveBackend[Emulator]):
 
     def recipes(self, options: LiveOptions) -> list[Recipe]:
         check_given(self.config.server_args)
+        if (router := self.config.router_command) is not None:
+            check_given(router, COMMAND)
+            _check_program(router[0])
         return [
-            Recipe(f"worker-{index}", self._command, ports=3, health="/health_generate")
+            Recipe(
+                f"worker-{index}",
+                partial(self._command, index),
+                ports=3,
+                health="/health_generate",
+            )
             for index in range(self.spec.dp)
         ]
 
-    def _command(self, ports: Sequence[int]) -> list[str]:
+    def _command(self, index: int, ports: Sequence[int]) -> list[str]:
         spec = self.spec
         http, kv_events, kv_replay = map(str, ports)
         arguments = [sys.executable, "-m", "fairbench", "emulate", "--host", LOOPBACK]
         arguments += ["--port", http, "--kv-events-port", kv_events, "--kv-replay-port", kv_replay]
         arguments += ["--gpu", spec.gpu, "--model", spec.model, "--local", spec.local]
         arguments += ["--time-scale", str(self.config.time_scale)]
+        if self.config.router_command is not None:
+            arguments += ["--number", str(index)]
         for key, value in worker_settings(spec).items():
             arguments += ["--set", f"{key}={toml_value(value)}"]
         arguments += weight_flags(spec.weights)
@@ -47,14 +63,31 @@ class EmulatorBackend(LiveBackend[Emulator]):
         fraction = mem_fraction(params, load_profile(self.spec.gpu))
         return Served(
             self.config.kind,
-            name=f"{self.config.kind} {info.get('version', '?')}, {self.spec.model}",
+            name=f"{self.config.kind} {info.get('version', '?')}, {self.spec.model}"
+            + self._behind(),
             emulated=True,
+            unbounded="the router is somebody else's" if self.config.router_command else "",
             pool_tokens=info.get("max_total_num_tokens"),
             mem_fraction_static=None if params.max_total_tokens else fraction,
             chunked_prefill_size=info.get("chunked_prefill_size"),
             timing_profile=info.get("timing_profile"),
             timing_grade=info.get("timing_grade"),
         )
+
+    def _behind(self) -> str:
+        command = self.config.router_command
+        return f", behind {Path(command[0]).name}" if command else ""
+
+    def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
+        if self.config.router_command is None:
+            return {}
+        ours = {plan.client for plan in self.spec.client_plans()}
+        if _clients_of(workers) <= ours:
+            return {}
+        return {
+            "router": "it passes on neither our headers nor x-request-id: workers knew neither "
+            "the clients nor the lengths of all answers"
+        }
 
     def target(self, url: str, options: LiveOptions) -> Target:
         return Target(
@@ -64,7 +97,22 @@ class EmulatorBackend(LiveBackend[Emulator]):
             lengths="header",
             max_concurrency=self.config.max_concurrency,
             time_scale=self.config.time_scale,
+            foreign_router=self.config.router_command is not None,
         )
+
+
+def _clients_of(workers: Sequence[Server]) -> set[str]:
+    """Whom the workers that still run have served, as they were told."""
+    found: set[str] = set()
+    for worker in workers:
+        with suppress(RunFailed):
+            found.update(get_json(f"{worker.url}/server_info")["fairbench"]["clients"])
+    return found
+
+
+def _check_program(name: str) -> None:
+    if shutil.which(name) is None:
+        raise UsageError(f"router_command: {name}: no such program on this machine")
 
 
 BACKEND = EmulatorBackend

@@ -24,7 +24,8 @@ class BadEvent(Exception):
 class Answer(ABC):
     """Grows with every event. Counts are None where the server does not report them.
 
-    ``queue_s`` is how long the request waited for its first admission, on the server's clock.
+    ``queue_s`` is how long the request waited for its first admission, on the server's clock;
+    ``answer_id`` what the server calls its answer.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Answer(ABC):
         self.output_tokens = 0
         self.queue_s: float | None = None
         self.retractions = 0
+        self.answer_id = ""
         self.finished = False
 
     def take(self, payload: bytes) -> int:

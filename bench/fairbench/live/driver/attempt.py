@@ -8,6 +8,7 @@ from fairbench.core import Prompt, prompt_tokens
 from fairbench.live.driver.stream import Stream
 from fairbench.live.driver.target import Lengths
 from fairbench.live.records import FINISHED, RequestRecord
+from fairbench.live.request_tag import worker_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Attempt:
             program_id=call.program_id,
             client=call.client,
             depth=call.depth,
-            worker=stream.worker,
+            worker=stream.worker if stream.worker >= 0 else worker_in(answer.answer_id),
             arrival_s=call.due_s + self.held_s,
             sent_s=self.sent_s,
             held_s=self.held_s,

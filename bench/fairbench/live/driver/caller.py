@@ -16,6 +16,7 @@ from fairbench.live.driver.stream import Stream
 from fairbench.live.driver.target import Target
 from fairbench.live.headers import CLIENT, DEPTH, OUTPUT_TOKENS, PROGRAM, ROUTING_KEY
 from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, RequestRecord
+from fairbench.live.request_tag import REQUEST_ID, tag
 
 
 class Caller:
@@ -64,7 +65,7 @@ class Caller:
         body = self._api.body(
             Question(call.prompt, outputs, call.client, attempt.max_tokens, attempt.min_tokens)
         )
-        head = self._pool.head(self._api.path, self._headers(call))
+        head = self._pool.head(self._api.path, self._headers(attempt))
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         held, asked_s = self._slots.locked(), self._clock.now_s()
         async with self._slots:
@@ -80,7 +81,8 @@ class Caller:
             await self._exchange(attempt, request, await self._pool.fresh())
 
     def _stream(self) -> Stream:
-        return Stream(self._api.answer(), self._clock, self._target.idle_timeout_s)
+        unnamed = -1 if self._target.foreign_router else 0
+        return Stream(self._api.answer(), self._clock, self._target.idle_timeout_s, unnamed)
 
     async def _exchange(self, attempt: Attempt, request: bytes, connection: Connection) -> None:
         attempt.sent_s = self._clock.now_s()
@@ -89,8 +91,9 @@ class Caller:
         attempt.error = attempt.stream.error
         self._pool.give_back(connection)
 
-    def _headers(self, call: ProgramCall) -> dict[str, str]:
-        return {
+    def _headers(self, attempt: Attempt) -> dict[str, str]:
+        call = attempt.call
+        headers = {
             **self._target.headers,
             CLIENT: call.client,
             ROUTING_KEY: call.client,
@@ -98,6 +101,9 @@ class Caller:
             DEPTH: str(call.depth),
             OUTPUT_TOKENS: str(call.true_tokens),
         }
+        if self._target.foreign_router:
+            headers[REQUEST_ID] = tag(attempt.request_id, headers)
+        return headers
 
     def _record(self, attempt: Attempt, status: str) -> None:
         self._on_record(attempt.record(status, self._clock.now_s()))

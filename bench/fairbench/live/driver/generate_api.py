@@ -37,6 +37,7 @@ class AskGenerate:
 
 
 class _Meta(msgspec.Struct):
+    id: Any = None
     prompt_tokens: int | None = None
     completion_tokens: int = 0
     cached_tokens: int | None = None
@@ -69,6 +70,7 @@ class GenerateAnswer(Answer):
         if meta is None:
             raise BadEvent("an event without meta_info")
         _check_reason(meta.finish_reason)
+        self.answer_id = self.answer_id or str(meta.id or "")
         if self.queue_s is None:  # later it grows with every retraction
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens

@@ -80,6 +80,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
+    id: Any = None
     choices: list[_Choice] = []
     usage: ReportedUsage | None = None
     error: Any = None
@@ -102,6 +103,7 @@ class OpenAIAnswer(Answer):
         event = _decode(payload)
         if event.error is not None:
             raise BadEvent(error_text(event.error))
+        self.answer_id = self.answer_id or str(event.id or "")
         new = sum(map(self._take_choice, event.choices))
         self.output_tokens += new
         if event.usage is not None:

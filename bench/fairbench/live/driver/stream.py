@@ -37,11 +37,15 @@ class Stream:
 
     ``chunk_s`` and ``chunk_tokens`` are when tokens came, and how many: seconds of the run.
     ``error`` is None if the answer is complete. ``untouched`` until the server has said anything.
+    ``unnamed`` is the worker of an answer whose head names none.
     """
 
-    def __init__(self, answer: Answer, clock: RunClock, idle_timeout_s: float) -> None:
+    def __init__(
+        self, answer: Answer, clock: RunClock, idle_timeout_s: float, unnamed: int = 0
+    ) -> None:
         self.answer = answer
         self.worker = -1
+        self._unnamed = b"%d" % unnamed
         self.chunk_s: list[float] = []
         self.chunk_tokens: list[int] = []
         self.error: str | None = None
@@ -76,7 +80,7 @@ class Stream:
         self.untouched = False
         self._status = status
         # Without a router there is only one; a router that refuses may have asked none.
-        worker = headers.get(_WORKER, b"0" if status == OK else b"")
+        worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if worker.isdigit() else -1
 
     def on_body(self, data: bytes) -> None:

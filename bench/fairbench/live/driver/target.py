@@ -27,7 +27,9 @@ class Target:
 
     Before the first token there is no timeout, since starving is what is measured; after it, a
     stream that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps
-    the requests under way. ``time_scale`` is the server's seconds per wall second.
+    the requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
+    ``foreign_router`` facts of ours travel in the request id too, and only what an answer itself
+    says of its worker is known.
     Raises UsageError for a value that is impossible.
     """
 
@@ -40,6 +42,7 @@ class Target:
     connect_timeout_s: float = 10.0
     idle_timeout_s: float = 120.0
     time_scale: float = 1.0
+    foreign_router: bool = False
 
     def __post_init__(self) -> None:
         if self.api not in get_args(Api):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -20,7 +21,9 @@ from fairbench.live.emulator.info import models, server_info
 from fairbench.live.emulator.metrics import registry_of
 from fairbench.live.emulator.openai_api import EmulatedChat, EmulatedCompletions
 from fairbench.live.emulator.worker import EmulatedWorker, build
+from fairbench.live.headers import WORKER
 from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
+from fairbench.live.request_tag import answer_id
 
 RETRY_AFTER_S = 60  # a rate limit counts by the minute
 
@@ -46,6 +49,13 @@ def emulator_app(emulator: EmulatedWorker) -> web.Application:
             web.post("/v1/chat/completions", _serve(emulator, EmulatedChat())),
         ]
     )
+    number = emulator.config.number
+    if number is not None:
+
+        async def sign(_: web.Request, response: web.StreamResponse) -> None:
+            response.headers[WORKER] = str(number)
+
+        app.on_response_prepare.append(sign)
     return app
 
 
@@ -74,6 +84,8 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
         raw = await request.read()
         try:
             call = await parsed(raw, api.call, request.headers, emulator.text)
+            if (number := emulator.config.number) is not None:
+                call = replace(call, rid=answer_id(number, call.rid))
             generation = emulator.engine.submit(call)
         except BadRequest as error:
             return _json(api.error(str(error), HTTPStatus.BAD_REQUEST), HTTPStatus.BAD_REQUEST)

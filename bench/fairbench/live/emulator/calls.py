@@ -21,6 +21,7 @@ from fairbench.live.headers import (
     ROUTING_KEY,
 )
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
+from fairbench.live.request_tag import with_tag
 
 MAX_ID = 2**31 - 1
 
@@ -74,6 +75,7 @@ def make_call(
     if not ids:
         raise BadRequest("the prompt is empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
+    headers = with_tag(headers)
     return EmulatedCall(
         rid=rid or uuid4().hex,
         client=client or _client(headers),

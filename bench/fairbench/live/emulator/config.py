@@ -23,7 +23,7 @@ class EmulatorConfig:
     ``time_scale`` emulated seconds pass in a real one; every iteration takes ``slowdown`` times as
     long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 is any
     free port, a ``kv_events_port`` of None publishes nothing. ``tokenizer`` is a file for prompts
-    that come as text.
+    that come as text. ``number`` is what its answers say of where they come from, None for nothing.
     """
 
     gpu: str
@@ -39,6 +39,7 @@ class EmulatorConfig:
     slowdown: float = 1.0
     stream_interval: int = 16
     tokenizer: str | None = None
+    number: int | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a value that is not allowed."""

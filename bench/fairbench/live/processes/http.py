@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from fairbench.errors import RunFailed
@@ -22,6 +23,18 @@ def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> b
             return True
     except (OSError, HTTPException):  # HTTPError, for other answers, is an OSError
         return False
+
+
+def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
+    """The HTTP status of a GET; None if nothing there speaks HTTP."""
+    try:
+        with _direct.open(Request(url), timeout=timeout_s) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+    except (OSError, HTTPException):
+        return None
 
 
 def get_json(

@@ -1,4 +1,4 @@
-"""The router process: how it is started in front of the workers."""
+"""The router process, ours or somebody else's: how it is started in front of the workers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.router_command import PORTS, filled
 from fairbench.config.toml import toml_value
 from fairbench.config.weights import weight_flags
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
-from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
+from fairbench.live.processes.http import status_of
+from fairbench.live.processes.start import (
+    HEALTH_TIMEOUT_S,
+    Recipe,
+    Server,
+    start_all,
+    stop_all,
+)
 
 UNLIMITED = 10**9
+READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not have all
 
 
 def router_recipe(spec: ExperimentSpec, workers: Sequence[WorkerAddress]) -> Recipe:
-    """A recipe for ``fairbench serve`` with the spec's router and its parameters."""
+    """A recipe for ``fairbench serve`` with the spec's router and its parameters.
+
+    Or for the command that the spec's backend has in its place.
+    """
+    theirs = None if spec.backend is None else spec.backend.external_router
+    if theirs is not None:
+        return external_recipe(theirs, workers, spec.model)
 
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
@@ -32,6 +47,27 @@ def router_recipe(spec: ExperimentSpec, workers: Sequence[WorkerAddress]) -> Rec
         return [*arguments, *weight_flags(spec.weights)]
 
     return Recipe("router", command)
+
+
+def external_recipe(words: Sequence[str], workers: Sequence[WorkerAddress], model: str) -> Recipe:
+    """A recipe for somebody else's router, by its ``router_command``."""
+    urls = [worker.url for worker in workers]
+    return Recipe(
+        "router",
+        lambda ports: filled(words, host=LOOPBACK, ports=ports, workers=urls, model=model),
+        ports=PORTS,
+        ready=_takes_requests,
+    )
+
+
+def _takes_requests(url: str) -> bool:
+    """Whether one page says that a router is up, and none that it is not.
+
+    ``/health`` of sglang-router is fine before it has any worker, when ``/readiness`` is not.
+    """
+    found = [status_of(url + page, timeout_s=HEALTH_TIMEOUT_S) for page in READY_PAGES]
+    answers = [status for status in found if status is not None]
+    return len(answers) == len(found) and min(answers) < 300 and max(answers) < 500
 
 
 @contextmanager

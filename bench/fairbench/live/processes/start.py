@@ -23,7 +23,7 @@ MAX_STARTS = 5  # of one server, whose port was taken each time
 class Recipe:
     """How to start one server. ``command`` is told ``ports`` free ports, the HTTP port first.
 
-    It is ready once ``health`` answers with success.
+    It is ready once ``health`` answers with success, or as ``ready``, told its HTTP root, says.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Recipe:
     ports: int = 1
     health: str = "/health"
     environment: Mapping[str, str] = field(default_factory=dict)
+    ready: Callable[[str], bool] | None = None
 
 
 class Server:
@@ -77,6 +78,8 @@ class Server:
         Raises RunFailed, with the end of its log, if it ended for another reason.
         """
         if not self.has_ended:
+            if self.recipe.ready is not None:
+                return self.recipe.ready(self.url)
             return answers(self.url + self.recipe.health, timeout_s=HEALTH_TIMEOUT_S)
         log = self.process.log_tail().lower()
         if self.starts == MAX_STARTS or not any(text in log for text in TAKEN):
@@ -92,10 +95,13 @@ class Server:
 
     def how_it_ended(self) -> str:
         """In a line, with the last that it said. Precondition: it has ended."""
+        return f"{self.recipe.name} ended with {self.last_words()}; its log is {self._log_path}"
+
+    def last_words(self) -> str:
+        """Its exit code, and the last that it said. Precondition: it has ended."""
         said = self.process.log_tail().splitlines()[-1:]
         last = f" ({printable(said[0])[:200]})" if said else ""
-        code = self.process.exit_code
-        return f"{self.recipe.name} ended with exit code {code}{last}; its log is {self._log_path}"
+        return f"exit code {self.process.exit_code}{last}"
 
     def failed(self, how: str) -> RunFailed:
         """The error that says how it failed; the end of its log is a note on it."""

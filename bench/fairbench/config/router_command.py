@@ -1,0 +1,61 @@
+"""The command that starts somebody else's router, with placeholders for what a run decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from fairbench.errors import unknown_name
+
+PORT, WORKER_URLS, WORKER_URL_LIST = "port", "worker_urls", "worker_url_list"
+PLACEHOLDERS: Mapping[str, str] = {
+    PORT: "where it must listen",
+    "port2": "another free port, for its metrics",
+    "host": "the address that it should listen on",
+    WORKER_URLS: "the word that has it is repeated, with the URL of one worker after the other",
+    WORKER_URL_LIST: "the URLs of all workers, with commas between",
+    "model": "the model's name",
+}
+PORTS = 2  # the first is PORT's
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def check_router_command(words: Sequence[str]) -> None:
+    """Raise ValueError unless the command has what a router must be told, and all is known."""
+    if not words:
+        raise ValueError("is empty: write the command that starts the router")
+    used = {name for word in words for name in _PLACEHOLDER.findall(word)}
+    for name in sorted(used):
+        if name not in PLACEHOLDERS:
+            raise ValueError(str(unknown_name("placeholder", name, PLACEHOLDERS)))
+    if PORT not in used:
+        raise ValueError(f"has no {{{PORT}}}: the router must be told where to listen")
+    if used.isdisjoint({WORKER_URLS, WORKER_URL_LIST}):
+        raise ValueError(
+            f"has neither {{{WORKER_URLS}}} nor {{{WORKER_URL_LIST}}}: "
+            "the router must be told of its workers"
+        )
+
+
+def filled(
+    words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
+) -> list[str]:
+    """The command to run. Precondition: ``check_router_command`` lets it pass."""
+    values = {
+        PORT: str(ports[0]),
+        "port2": str(ports[1]),
+        "host": host,
+        WORKER_URL_LIST: ",".join(workers),
+        "model": model,
+        WORKER_URLS: f"{{{WORKER_URLS}}}",
+    }
+    return [
+        one
+        for word in words
+        for one in _repeated(_PLACEHOLDER.sub(lambda found: values[found[1]], word), workers)
+    ]
+
+
+def _repeated(word: str, workers: Sequence[str]) -> list[str]:
+    mark = f"{{{WORKER_URLS}}}"
+    return [word.replace(mark, url) for url in workers] if mark in word else [word]
