@@ -47,6 +47,18 @@ def test_an_experiment_is_stored_without_and_its_servers_get_them():
     assert SECRET in one.backend.server_args
 
 
+def test_so_is_the_command_of_a_router():
+    command = ["sh", "{port}", "{worker_urls}", "--api-key", SECRET]
+    one = resolve({"backend": {"kind": "emulator", "router_command": command}})
+    assert SECRET not in to_toml(one)
+    assert one.backend.external_router == command
+    check_live(one, LiveOptions())
+    stored = [*command[:-1], "***"]
+    again = resolve({"backend": {"kind": "emulator", "router_command": stored}})
+    with pytest.raises(UsageError, match="router_command: --api-key: is secret and was not stored"):
+        check_live(again, LiveOptions())
+
+
 def test_so_is_a_sweep():
     args = ["--api-key", SECRET]
     base = {"workload": "chat", "backend": {"kind": "emulator", "server_args": args}}

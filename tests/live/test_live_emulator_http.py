@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 from live_emulator import events, generate, running
 
-from fairbench.live.headers import CLIENT, OUTPUT_TOKENS, ROUTING_KEY
+from fairbench.live.headers import CLIENT, OUTPUT_TOKENS, ROUTING_KEY, WORKER
+from fairbench.live.request_tag import tag, worker_in
 
 
 def run(test, **config):
@@ -288,3 +289,17 @@ def test_the_cache_is_flushed_only_when_idle():
         return busy, cached, idle, after
 
     assert run(test, time_scale=5.0) == (400, 99, 200, 0)
+
+
+def test_a_numbered_emulator_says_who_it_is_and_reads_what_stands_in_the_request_id():
+    async def test(emulator, session):
+        told = {CLIENT: "gold", OUTPUT_TOKENS: "5"}
+        body = {"prompt": "one two three", "max_tokens": 50}
+        headers = {"X-Request-Id": tag(0, told)}
+        async with session.post("/v1/completions", json=body, headers=headers) as answer:
+            return answer.headers[WORKER], await answer.json(), dict(emulator.totals.clients)
+
+    worker, answer, clients = run(test, number=3)
+    assert (worker, worker_in(answer["id"])) == ("3", 3)
+    assert answer["usage"]["completion_tokens"] == 5
+    assert list(clients) == ["gold"]

@@ -15,6 +15,7 @@ from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.sglang import PYTHON, sglang_python
 from fairbench.live.processes.router import router_recipe
 
+EXTERNAL = ["--backend", "emulator", "--router-command"]
 CPU = ["--device", "cpu", "--dtype", "float32"]
 
 
@@ -52,6 +53,16 @@ def refused(tmp_path, monkeypatch):
         (["--base-url", "http://h", "--header", "topsecret"], "--header: write NAME=VALUE"),
         (["--base-url", "http://h", "--scheduler", "vtc"], "scheduler = 'vtc': an endpoint is"),
         (["--base-url", "http://h", "--max-concurrency", "0"], "backend.max_concurrency = 0: must"),
+        (["--router-command", "r {port} {worker_urls}"], "only for backend emulator, not sim"),
+        ([*EXTERNAL, "r {prot} {worker_urls}"], "unknown placeholder 'prot': choose from"),
+        ([*EXTERNAL, "r {prot} {worker_urls}"], "Did you mean 'port'?"),
+        ([*EXTERNAL, "r {worker_urls}"], "has no {port}"),
+        ([*EXTERNAL, "r {port}"], "has neither {worker_urls} nor {worker_url_list}"),
+        ([*EXTERNAL, ""], "--router-command '': must not be empty"),
+        ([*EXTERNAL, "'"], "--router-command: No closing quotation"),
+        ([*EXTERNAL, "no-such {port} {worker_urls}"], "no-such: no such program"),
+        ([*EXTERNAL, "sh {port} {worker_urls}", "--router", "d2lpm"], "router = 'd2lpm': router_c"),
+        (["--router", "external"], "router = 'external': is somebody else's"),
         (["--ready-check-timeout-sec", "0"], "--ready-check-timeout-sec 0: must be greater than"),
     ],
 )

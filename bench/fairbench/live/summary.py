@@ -113,10 +113,10 @@ def _tell_failed_from_refused(metrics: dict[str, Any], records: LiveRecords) -> 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
     """Replace by null, with the reason, what depends on something that the server kept back."""
     answered = [request for request in records.requests if request.first_token_s is not None]
-    if any(request.worker < 0 for request in answered):
-        forget_needing(metrics, Needs.ADMISSION, NO_WORKER)
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
+    if any(request.worker < 0 for request in answered):
+        forget_needing(metrics, Needs.ADMISSION, NO_WORKER)
     if any(request.cached_tokens is None for request in answered):
         forget_needing(metrics, Needs.CACHED, NO_CACHED)
 

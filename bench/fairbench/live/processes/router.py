@@ -56,11 +56,11 @@ def external_recipe(words: Sequence[str], workers: Sequence[WorkerAddress], mode
         "router",
         lambda ports: filled(words, host=LOOPBACK, ports=ports, workers=urls, model=model),
         ports=PORTS,
-        ready=_takes_requests,
+        ready=takes_requests,
     )
 
 
-def _takes_requests(url: str) -> bool:
+def takes_requests(url: str) -> bool:
     """Whether one page says that a router is up, and none that it is not.
 
     ``/health`` of sglang-router is fine before it has any worker, when ``/readiness`` is not.
