@@ -4,6 +4,7 @@ An import inside a function is an arrow too; one under ``TYPE_CHECKING`` is not.
 """
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -21,7 +22,7 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # own, but for ``BESIDE``.
 FLOORS = (
     ("errors",),
-    ("core", "streams", "targets"),
+    ("core", "streams", "targets", "files"),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),
@@ -184,3 +185,47 @@ def test_modules_import_at_their_top_but_for_extras(name):
         ]
         allowed = {"main.py": [LATE_OF_MAIN + ".app"], "result.py": ["fairbench.api.plot.draw"]}
         assert late == allowed.get(path.name, []), path
+
+
+# What reads a file, whichever way, and where it may: these files are our own, or no files at all.
+READS = re.compile(
+    r"(.*\.)?(read_text|read_bytes|mmap|fromfile|loadtxt|genfromtxt|literal_eval)|(gzip|bz2|lzma)\..*"
+    r"|(json|tomllib|np|numpy|pickle|yaml)\.loads?|csv\.\w*[rR]eader"
+    r"|(pq|pa|pyarrow)\.(.*\.)?(read_|open_|Parquet|memory_map|input_stream).*"
+)
+READERS = {
+    "config/toml.py": "tomllib.loads: a value on the command line",
+    "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
+    "live/plugins/sglang/config.py": "json.loads: a variable of the environment",
+    "live/processes/http.py": "json.load, open: the answer of a server",
+    "live/processes/process.py": "open: the end of a log",
+    "report/pages/html.py": "read_text: the bundled style",
+    "results/grid.py": "tomllib.loads: what was just written",
+    "results/manifest.py": "read_bytes: the digest of code that was run",
+    "sim/records/spool.py": "mmap.mmap, open, pa.ipc.open_stream: logs, mapped, never read whole",
+    "workloads/schemas.py": "literal_eval: a field of a record, of limited length",
+}
+
+
+def reads(path: Path) -> Iterator[str]:
+    """The calls in a file by which it reads files, as they are written there."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        given = [*node.args, *(word.value for word in node.keywords)]
+        modes = [one.value for one in given if isinstance(one, ast.Constant)]
+        writes = any(isinstance(mode, str) and mode[:1] in ("w", "a", "x") for mode in modes)
+        opens = name == "open" or (name.endswith(".open") and name != "os.open")
+        if READS.fullmatch(name) or (opens and not writes):
+            yield name.rpartition(".")[2] if opens or "read_" in name else name
+
+
+def test_users_files_are_read_in_one_room():
+    """So that no size, depth or number in one of them can harm: ``files/reader.py`` has limits."""
+    found = {
+        str(path.relative_to(SOURCE)): sorted(set(reads(path)))
+        for path in MODULES
+        if room(path) != "files" and any(reads(path))
+    }
+    assert {path: reason.partition(":")[0].split(", ") for path, reason in READERS.items()} == found

@@ -160,7 +160,7 @@ def test_wrong_workload_files(refused, tmp_path, change, expected):
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("none.jsonl", None, "none.jsonl: No such file"),
+        ("none.jsonl", None, "none.jsonl: cannot be read: No such file"),
         ("bad.jsonl", b'{"question": "a"}\n{"question"\n', "bad.jsonl, line 2: not JSON"),
         ("bad.jsonl", b'{"question": "a"}\n{"query": "b"}\n', "line 2: missing field 'question'"),
         ("bad.jsonl.gz", b"not gzip", "bad.jsonl.gz: "),
@@ -211,7 +211,7 @@ def test_show_of_something_else(refused, tmp_path):
         ({"clients": [3]}, "summary.json: clients.0 = 3: must be a valid dictionary"),
         ({"clients": [{}]}, "summary.json: clients.0.client: missing"),
         ({"notes": []}, "summary.json: notes = []: must be a valid dictionary"),
-        ({"completed": 10**400}, "summary.json: completed = 1000"),
+        ({"completed": 10**400}, "summary.json: cannot be read: an integer of 401 digits"),
         ({"dp": None}, "summary.json: dp = None: must be a valid integer"),
         ({"seed": float("nan")}, "summary.json: cannot be read: NaN is not JSON"),
     ],

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
 from fairbench.errors import DataError
-from fairbench.errors.validation import MAX_DEPTH, explain, is_too_deep, read_toml, shortened
+from fairbench.errors.validation import MAX_DEPTH, explain, is_too_deep, shortened
+from fairbench.files.toml_text import read_toml
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.live_check import check_live_points
 from fairbench.execute.requests import AXES, sweep_of
 from fairbench.execute.sweeps import run_sweep
+from fairbench.files.parquet import read_parquet
 from fairbench.live.backends.base import LiveOptions
-from fairbench.results.store import read_json, read_parquet
+from fairbench.results.store import read_json
 from fairbench.results.sweep_store import SweepStore
 
 SEVERAL = (list, tuple, range)

@@ -26,7 +26,8 @@ from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.weights import moved_weights, resolve_weights, table_of
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain, read_toml
+from fairbench.errors.validation import explain
+from fairbench.files.toml_text import read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.workloads.plan import expected_programs
 

@@ -15,7 +15,8 @@ from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain, read_toml
+from fairbench.errors.validation import explain
+from fairbench.files.toml_text import read_toml
 from fairbench.workloads.model import MAX_NAME
 
 MAX_POINTS = 10_000

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
-from fairbench.errors import DataError, unknown_name
+from fairbench.errors import unknown_name
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -18,39 +16,6 @@ if TYPE_CHECKING:
 MAX_DEPTH = 32  # of tables and arrays in each other: whatever recurses over them is safe
 MAX_SHOWN = 100  # characters of a wrong value
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
-
-
-def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
-    """The tables of a TOML file, which complaints call ``shown``.
-
-    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if ``secret``), or
-    the reason why it is unreadable.
-    """
-    try:
-        text = file.read_text(encoding="utf-8-sig")  # editors on Windows put a mark in front
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise DataError(f"{shown}: cannot be read: {reason}") from None
-    try:
-        data = tomllib.loads(text)
-    except RecursionError:
-        raise DataError(f"{shown}: {TOO_DEEP}") from None
-    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
-        raise DataError(f"{shown}: {_place(str(error), text, secret=secret)}") from None
-    if is_too_deep(data):
-        raise DataError(f"{shown}: {TOO_DEEP}")
-    return data
-
-
-def _place(message: str, text: str, *, secret: bool) -> str:
-    """``line 3: Invalid value: dp = = 4`` from the parser's message."""
-    lines = text.rstrip("\n").split("\n")
-    found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
-    if found is None:
-        return message.partition("; use sys.")[0]
-    number = int(found[1]) if found[1] else len(lines)
-    where = f"line {number}: {message.replace(found[0], '')}"
-    return where if secret else f"{where}: {shortened(lines[number - 1].strip())}"
 
 
 def is_too_deep(value: Any) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from fairbench.errors import DataError
+from fairbench.files.json_text import json_file
 
 
 def vocab_size_of(model: str) -> int | None:
     """``vocab_size`` of the ``config.json`` in a model's folder, None if it is not at hand."""
     try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        config = json_file(Path(model) / "config.json", model)
         return int(config.get("text_config", config)["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (DataError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return None

@@ -9,6 +9,8 @@ import msgspec
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import DataError
+from fairbench.files.json_text import json_file
+from fairbench.files.reader import MissingFile
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import FINISHED, LiveRecords, read_records, tables_of
@@ -58,12 +60,10 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """The result of a run that was killed. Raises DataError if its records cannot be read."""
     path = folder / SERVED_FILE
     try:
-        served = msgspec.json.decode(path.read_bytes(), type=Served)
-    except FileNotFoundError:
+        served = msgspec.convert(json_file(path, f"{path}"), Served)
+    except MissingFile:
         raise DataError(f"{folder}: its servers were never ready, so nothing was run") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
         raise DataError(f"{path}: {error}") from None
     return outcome(spec, folder, recovered(read_records(folder)), served)
 

@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from fairbench.errors import DataError
+from fairbench.files.reader import lines
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import STATUS_NAMES, Programs, Requests
 from fairbench.metrics.tables import Tables
 
 FINISHED, REFUSED, UNFINISHED = STATUS_NAMES
 REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
+
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]  # s
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
@@ -31,39 +36,39 @@ class RequestRecord(msgspec.Struct, frozen=True):
     output came and how much. ``error`` says why a request was refused or broke off.
     """
 
-    request_id: int
-    program_id: int
+    request_id: Count
+    program_id: Count
     client: str
-    depth: int
-    worker: int
-    arrival_s: float
-    sent_s: float | None
-    held_s: float
-    admitted_s: float | None
-    first_token_s: float | None
-    finish_s: float | None
-    input_tokens: int
-    cached_tokens: int | None
-    output_tokens: int
-    max_new_tokens: int
-    retractions: int
+    depth: Count
+    worker: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
+    arrival_s: Time
+    sent_s: Time | None
+    held_s: Time
+    admitted_s: Time | None
+    first_token_s: Time | None
+    finish_s: Time | None
+    input_tokens: Count
+    cached_tokens: Count | None
+    output_tokens: Count
+    max_new_tokens: Count
+    retractions: Count
     status: str
     error: str | None
-    chunk_s: list[float]
-    chunk_tokens: list[int]
+    chunk_s: list[Time]
+    chunk_tokens: list[Count]
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
     """A program that is over: the columns of ``metrics.records.Programs``."""
 
-    program_id: int
+    program_id: Count
     client: str
-    arrival_s: float
-    finish_s: float | None
-    requests: int
-    demand_requests: int
-    demand_input_tokens: int
-    demand_output_tokens: int
+    arrival_s: Time
+    finish_s: Time | None
+    requests: Count
+    demand_requests: Count
+    demand_input_tokens: Count
+    demand_output_tokens: Count
     status: str
 
 
@@ -141,15 +146,13 @@ def _codes(what: str, values: Iterable[str], names: Sequence[str]) -> list[int]:
 
 
 def _read(path: Path, kind: type[_Record]) -> list[_Record]:
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     decode = msgspec.json.Decoder(kind).decode
     records = []
-    for number, line in enumerate(lines[:-1], start=1):  # after the last newline: cut off
+    for number, line in lines(path, f"{path}", blank=True, own=True):
+        if not line.endswith(b"\n"):
+            break  # cut off
         try:
             records.append(decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     return records

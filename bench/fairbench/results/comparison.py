@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairbench.errors.validation import read_toml
+from fairbench.files.toml_text import read_toml
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison_summary import compared_summary
 from fairbench.results.grid import Experiment, key_of, labels, place_of

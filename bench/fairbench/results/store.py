@@ -17,6 +17,9 @@ import numpy as np
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.errors import DataError, RunFailed, UsageError
 from fairbench.errors.printable import printable, printable_lines
+from fairbench.files.json_text import json_file
+from fairbench.files.parquet import read_parquet
+from fairbench.files.reader import MissingFile
 from fairbench.metrics.arrow import to_arrow
 from fairbench.results.directories import fresh_directory, made, renamed_to_fresh
 from fairbench.results.grid import scheduler_name
@@ -182,35 +185,15 @@ def is_run(path: Path) -> bool:
     return not path.name.startswith(".") and (path / MANIFEST).exists()
 
 
-def read_parquet(path: Path) -> pa.Table:
-    """The table in a file. Raises DataError if it cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as file:  # pyarrow itself takes no path that is not UTF-8
-            return pq.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a result directory, whose texts do no harm to a terminal or a CI log.
 
     Raises DataError, file and line, if it is none.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
-    except FileNotFoundError:
+        content = json_file(path, f"{path}", strict=True)
+    except MissingFile:
         raise DataError(f"{path}: no such file, so {path.parent} is not a run directory") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: line {error.lineno}: {error.msg}") from None
-    except RecursionError:
-        raise DataError(f"{path}: nested too deeply") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not UTF-8, NaN, or an integer of thousands of digits
-        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: must hold a JSON object")
     cleaned: dict[str, Any] = _cleaned(content)
@@ -232,11 +215,3 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     hidden = path.with_name(f".{path.name}.part")
     hidden.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     hidden.replace(path)
-
-
-def _no_json(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -115,7 +115,7 @@ def _states(columns: Columns, last: Floats, where: str) -> Any:
     if "status" not in columns:
         return np.where(np.isnan(last), REFUSED, FINISHED)
     for row, name in enumerate(columns["status"]):
-        if name not in STATES:
+        if not isinstance(name, str) or name not in STATES:
             raise _problem(where, row, str(unknown_name("status", str(name), STATES)))
     return np.array([STATES[name] for name in columns["status"]])
 

@@ -6,7 +6,6 @@ facts suffice. Everything else is quoted as the file gives it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import DataError
+from fairbench.files.json_text import json_file
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.metrics.trace import Trace
@@ -89,13 +89,7 @@ def crosschecks(path: Path) -> list[CrossCheck]:
 
 
 def _entries(path: Path) -> list[Any]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{path}: cannot be read: {reason}") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
+    entries = json_file(path, f"{path}")
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{path}: must be a list of entries")
     return entries

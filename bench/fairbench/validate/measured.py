@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError
+from fairbench.files.json_text import json_lines
 from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.validate.artifact import build_scheduler
@@ -30,6 +28,9 @@ _COLUMNS = {  # of the file -> of Trace
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
+MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
+MAX_CLIENT = 2**31 - 1
+MAX_TIME_S = 1e10  # times of the calendar are below
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
@@ -66,14 +67,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     refused); it may have ``recorded`` (when) and ``weights`` (of clients 0, 1, ...). Raises
     DataError naming file, line and field, also for an unknown scheduler.
     """
-    runs = []
-    for number, text in lines(path):
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not JSON: {error.msg}") from None
-        runs.append(_measured(record, where))
+    runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:
         raise DataError(f"{path}: no records")
     runs.sort(key=lambda run: run.name)
@@ -81,17 +75,6 @@ def load_measured(path: Path) -> list[MeasuredRun]:
         if one.name == other.name:
             raise DataError(f"{path}: two runs are called {one.name!r}")
     return runs
-
-
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a text file, packed (``.gz``) or not. Raises DataError if unreadable."""
-    try:
-        packed = path.suffix == ".gz"
-        with gzip.open(path, "rt") if packed else path.open(encoding="utf-8") as lines:
-            yield from enumerate(lines, start=1)
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{path}: cannot be read: {reason}") from None
 
 
 def _measured(record: Any, where: str) -> MeasuredRun:
@@ -150,13 +133,15 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
 def _column(values: Any, name: str, where: str) -> Any:
     try:
         column = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         column = np.empty(0)
     if column.ndim != 1 or not column.size or not np.isfinite(column).all():
         raise DataError(f"{where}: field {name!r} must be a list of numbers")
     if name not in _COUNTS:
+        if (np.abs(column) > MAX_TIME_S).any():
+            raise DataError(f"{where}: field {name!r} must hold times of at most {MAX_TIME_S:g} s")
         return column
-    least = 0 if name == "client" else 1
-    if (column < least).any() or (column != np.floor(column)).any():
-        raise DataError(f"{where}: field {name!r} must hold whole numbers of at least {least}")
+    least, most = (0, MAX_CLIENT) if name == "client" else (1, MAX_TOKENS)
+    if (column < least).any() or (column > most).any() or (column != np.floor(column)).any():
+        raise DataError(f"{where}: field {name!r} must hold whole numbers from {least} to {most}")
     return column.astype(np.int64)

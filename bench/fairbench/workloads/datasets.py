@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
+from fairbench.files.csv_text import csv_rows
+from fairbench.files.json_text import json_file, json_lines
 from fairbench.streams import stream
 from fairbench.workloads.hub import HUB_PREFIX, hub_records
 from fairbench.workloads.programs import Item, Judge, LongQA, ToolUse
@@ -165,49 +163,25 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
         yield from _csv_records(path)
     elif plain.endswith(".json"):
         yield from _json_records(path)
-    else:
+    elif plain.endswith(".jsonl"):
         yield from _jsonl_records(path)
+    else:
+        allowed = ".jsonl, .csv, .json (or one of them and .gz)"
+        raise DataError(f"dataset {path}: must end in {allowed}, or start with hf:")
 
 
 def _csv_records(path: str) -> Iterator[tuple[str, Any]]:
-    for number, row in enumerate(csv.DictReader(_lines(path)), start=2):
-        yield f"line {number}", {key: value or "" for key, value in row.items() if key}
+    for number, row in csv_rows(Path(path), f"dataset {path}"):
+        yield f"line {number}", {key: text for key, text in row.items() if key}
 
 
 def _json_records(path: str) -> Iterator[tuple[str, Any]]:
-    try:
-        listed = json.loads("".join(_lines(path)))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error})") from None
+    listed = json_file(Path(path), path)
     if not isinstance(listed, dict):
         raise DataError(f"{path}: must be a JSON object, an entry a record")
     yield from ((f"entry {name!r}", record) for name, record in listed.items())
 
 
 def _jsonl_records(path: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield f"line {number}", json.loads(line)
-        except RecursionError:
-            raise DataError(f"{path}, line {number}: nested too deeply") from None
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error})") from None
-
-
-def _lines(path: str) -> Iterator[str]:
-    if not path.removesuffix(".gz").endswith((".jsonl", ".csv", ".json")):
-        allowed = ".jsonl, .csv, .json (or one of them and .gz)"
-        raise DataError(f"dataset {path}: must end in {allowed}, or start with hf:")
-    try:
-        opener = gzip.open if path.endswith(".gz") else open
-        with opener(path, "rb") as file:
-            for line in file:
-                yield line.decode("utf-8-sig")  # editors on Windows put a mark in front
-    except UnicodeDecodeError:
-        raise DataError(f"dataset {path}: it is not UTF-8 text") from None
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"dataset {path}: damaged gzip file ({error})") from None
-    except OSError as error:
-        raise DataError(f"cannot read dataset {path}: {error.strerror or error}") from None
+    for where, record in json_lines(Path(path), path):
+        yield where.removeprefix(f"{path}, "), record

@@ -23,6 +23,8 @@ from fairbench.workloads.programs import (
     TreeOfThought,
 )
 
+MAX_LITERAL = 2**20  # characters of a Python literal: its tree takes a hundred times as much
+
 
 @dataclass(frozen=True, slots=True)
 class Texts:
@@ -121,8 +123,8 @@ def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
     listed = record["qa_pairs"]
     if isinstance(listed, str):
         try:
-            listed = literal_eval(listed)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            listed = literal_eval(listed[:MAX_LITERAL])
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             raise ValueError("field 'qa_pairs': must be a list of objects") from None
     pairs = _pairs({"qa_pairs": listed}, "qa_pairs", "Q", "A")
     return Texts(_text(record, "input"), pairs.exchanges)

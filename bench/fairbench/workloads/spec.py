@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain, read_toml
+from fairbench.errors.validation import explain
+from fairbench.files.toml_text import read_toml
 from fairbench.workloads.model import (
     Arrivals,
     Machine,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fairbench.errors import DataError, UsageError
+from fairbench.files.reader import MissingFile, decoded, read_whole
+
+PANIC = "PanicException"  # of a package in Rust; no module has it by name
+TRIED = "A word, and 3 more."
 
 
 class TokenCounter(Protocol):
@@ -32,11 +38,12 @@ class TokenizerCounter:
     """Counts by a ``tokenizers`` object, without special tokens."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._name = tokenizer, name
         self.method = f"tokenizer file {name}"
 
     def count(self, text: str) -> int:
-        return max(1, len(self._tokenizer.encode(text, add_special_tokens=False).ids))
+        with tokenizer_errors(self._name):
+            return max(1, len(self._tokenizer.encode(text, add_special_tokens=False).ids))
 
 
 def load_counter(tokenizer_path: str | None) -> TokenCounter:
@@ -67,25 +74,37 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
             "a tokenizer file needs the tokenizers package: in a clone of fairbench, "
             'pip install ".[tokenizers]"'
         ) from None
-    try:
+    with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the package raises bare Exception
-        reason = str(error).splitlines()[0]
-        raise DataError(f"tokenizer {tokenizer_path}: not a tokenizer.json ({reason})") from None
+    tokenizer.no_padding()  # which is no part of a text, and may be a billion tokens long
+    tokenizer.no_truncation()
+    with tokenizer_errors(tokenizer_path):
+        tokenizer.encode(TRIED)
     return LoadedTokenizer(tokenizer, path.name)
+
+
+@contextmanager
+def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
+    """Inside, whatever the package raises becomes a DataError, one line.
+
+    It raises bare Exception, and panics, which are no Exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"tokenizer {name}: {problem} ({reason})") from None
 
 
 def _read(tokenizer_path: str) -> tuple[Path, str]:
     """The file, found in its folder if need be, and what it holds."""
-    path = Path(tokenizer_path)
+    path, shown = Path(tokenizer_path), f"tokenizer {tokenizer_path}"
     try:
         path = path / "tokenizer.json" if path.is_dir() else path
-        return path, path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(
-            f"tokenizer {tokenizer_path}: no such file (a tokenizer.json is needed)"
-        ) from None
-    except UnicodeDecodeError:
-        raise DataError(f"tokenizer {tokenizer_path}: not a tokenizer.json (not text)") from None
+        return path, decoded(read_whole(path, shown), shown)
+    except MissingFile:
+        raise UsageError(f"{shown}: no such file (a tokenizer.json is needed)") from None
     except OSError as error:
-        raise DataError(f"tokenizer {tokenizer_path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{shown}: cannot be read: {error.strerror}") from None

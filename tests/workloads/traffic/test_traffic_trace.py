@@ -64,7 +64,7 @@ def test_packed_or_by_path(tmp_path):
 
 
 def test_a_file_that_is_not_packed_although_its_name_says_so(trace):
-    with pytest.raises(DataError, match=r"vtc_arena_trace\.jsonl\.gz cannot be read"):
+    with pytest.raises(DataError, match=r"vtc_arena_trace\.jsonl\.gz: cannot be read"):
         sent(trace(name="vtc_arena_trace.jsonl.gz"), 0)
 
 
@@ -84,7 +84,7 @@ def test_a_run_has_the_times_and_lengths_of_the_trace(trace, tmp_path):
     [
         ("", "no records"),
         ("[1]\n", "line 1: not a JSON object"),
-        ("{\n", "line 1: not a JSON object"),
+        ("{\n", "line 1: not JSON"),
         ('{"t": 0}\n', "line 1: missing field 'client'"),
         (lines([RECORDS[0] | {"prompt_len": 0}]), "field 'prompt_len' = 0: must be at least 1"),
         (lines([RECORDS[0] | {"t": "now"}]), "field 't' = 'now'"),

@@ -15,7 +15,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.live.emulator.token_streams import Ids
-from fairbench.workloads.tokens import load_tokenizer
+from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 VOCABULARY = 128_000
 OUTPUT_WORDS = 4096
@@ -82,17 +82,19 @@ class TokenizerText:
     """
 
     def __init__(self, path: str) -> None:
-        self._tokenizer, name = load_tokenizer(path)
-        self.method = f"tokenizer file {name}"
+        self._tokenizer, self._name = load_tokenizer(path)
+        self.method = f"tokenizer file {self._name}"
         self.vocab_size: int = self._tokenizer.get_vocab_size()
-        self._words = dict(islice(_whole_words(self._tokenizer), OUTPUT_WORDS))
+        with tokenizer_errors(path):
+            self._words = dict(islice(_whole_words(self._tokenizer), OUTPUT_WORDS))
         if not self._words:
             raise DataError(f"tokenizer {path}: has no whole word to make outputs of")
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
         # Unlike ``encode``, a batch lets other threads run meanwhile.
-        ids: list[int] = self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
+        with tokenizer_errors(self._name):
+            ids: list[int] = self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids
 
     def decode(self, output_ids: list[int]) -> str:

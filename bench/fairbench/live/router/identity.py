@@ -10,7 +10,7 @@ from secrets import token_bytes
 from typing import Protocol
 
 from fairbench.errors import DataError
-from fairbench.errors.validation import read_toml
+from fairbench.files.toml_text import read_toml
 from fairbench.live import headers
 from fairbench.live.router.problem import Problem
 

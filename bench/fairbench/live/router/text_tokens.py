@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Protocol
 
-from fairbench.workloads.tokens import load_tokenizer
+from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
 
@@ -35,12 +35,13 @@ class TokenizerTokens:
     """The ids of a ``tokenizers`` object, special tokens included, as engines encode a prompt."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._name = tokenizer, name
         self.method = f"tokenizer file {name}"
 
     def ids(self, text: str) -> array[int]:
         # Unlike ``encode``, a batch lets other threads run meanwhile.
-        return array("I", self._tokenizer.encode_batch([text])[0].ids)
+        with tokenizer_errors(self._name):
+            return array("I", self._tokenizer.encode_batch([text])[0].ids)
 
 
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:

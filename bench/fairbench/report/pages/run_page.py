@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairbench.errors import DataError
+from fairbench.files.reader import decoded, read_whole
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
@@ -150,7 +150,4 @@ def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
 def experiment_text(run: StoredRun) -> str:
     """Its experiment file. Raises DataError if it cannot be read."""
     path = run.path / EXPERIMENT
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
+    return decoded(read_whole(path, f"{path}"), f"{path}")

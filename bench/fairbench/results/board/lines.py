@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError
+from fairbench.files.csv_text import csv_reader
 from fairbench.metrics.catalogue import metric_of
 
 LABELS = ("place", "cell", "seed")  # as in a sweep's metrics.csv, where the cell is the scheduler
@@ -63,13 +64,12 @@ def read_lines(path: Path) -> list[Line]:
     Raises DataError naming file, line and column for what cannot be read.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            for label in LABELS:
-                if label not in (reader.fieldnames or ()):
-                    raise DataError(f"{path}: line 1: column {label!r}: missing")
-            return [_line(row, f"{path}: line {reader.line_num}") for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv_reader(path, f"{path}")
+        for label in LABELS:
+            if label not in (reader.fieldnames or ()):
+                raise DataError(f"{path}: line 1: column {label!r}: missing")
+        return [_line(row, f"{path}: line {reader.line_num}") for row in reader]
+    except csv.Error as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
@@ -77,7 +77,7 @@ def _line(row: Mapping[str | None, Any], where: str) -> Line:
     if None in row or None in row.values():
         raise DataError(f"{where}: must have as many columns as line 1")
     seed = row["seed"]
-    if not (seed.isascii() and seed.isdigit()):
+    if not (seed.isascii() and seed.isdigit() and len(seed) < 20):
         raise DataError(f"{where}: seed = {seed!r}: must be a whole number")
     read = {
         key: _value(key, text, where)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
-from fairbench.validate.measured import lines
+from fairbench.files.json_text import json_lines
 from fairbench.validate.serving.compare import ServingComparison
 from fairbench.validate.serving.measured import ServingRun, is_serving_run, serving_run
 
@@ -18,23 +19,16 @@ NAME = "validation"
 
 def holds_serving_runs(path: Path) -> bool:
     """Whether the first line of the file is a run of a serving engine."""
-    for _, text in lines(path):
-        try:
-            return is_serving_run(json.loads(text))
-        except json.JSONDecodeError:
-            return False
+    with suppress(DataError):  # which the reader of the other runs repeats
+        for _, record in json_lines(path, f"{path}"):
+            return is_serving_run(record)
     return False
 
 
 def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
     """Every run of the file, in its order. Raises DataError naming file, line and field."""
     runs: list[ServingRun] = []
-    for number, text in lines(path):
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not JSON: {error.msg}") from None
+    for where, record in json_lines(path, f"{path}"):
         if not is_serving_run(record):
             raise DataError(f"{where}: missing field 'run_id' or 'columns'")
         runs.append(serving_run(record, where, predict=predict))

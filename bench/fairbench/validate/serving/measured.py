@@ -18,6 +18,9 @@ _FIRST_OF_SET = re.compile(r"-c1-run1$")
 WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
+COUNTS = ("prompt_tokens", "output_tokens")
+MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
+MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
 
 
@@ -133,7 +136,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         refused |= numbers["output_tokens"] == 0
         for name in ("ttft_s", "latency_s"):
             numbers[name] = np.where(refused, nan, numbers[name])
-    for name in ("prompt_tokens", "output_tokens"):
+    for name in COUNTS:
         numbers[name] = numbers[name].astype(np.int64)
     return {"client": tuple(str(client) for client in given["client"]), **numbers}
 
@@ -141,8 +144,13 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
 def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
     try:
         column = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         column = np.empty(0)
     if column.ndim != 1 or not column.size or (column < 0).any() or np.isinf(column).any():
         raise DataError(f"{where}: columns: field {name!r} must hold numbers of at least 0")
+    most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
+    if (column > most).any():
+        raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
+    if name in COUNTS and (column != np.floor(column)).any():  # NaN is no whole number either
+        raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
     return column

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from fairbench.errors import DataError, UsageError
+from fairbench.files.csv_text import csv_rows
 from fairbench.workloads.traffic.gamma import Gamma, GammaArrivals
 from fairbench.workloads.traffic.source import Load
 
@@ -74,7 +73,7 @@ def trace_gaps(path: str) -> tuple[float, ...]:
     Requests at one moment have gaps of 0 between them.
     """
     times: list[datetime] = []
-    for number, row in enumerate(_rows(path), start=2):
+    for number, row in csv_rows(Path(path), f"arrivals {path}"):
         text = row.get(COLUMN)
         if text is None:
             raise DataError(f"{path}, line {number}: missing column {COLUMN!r}")
@@ -89,12 +88,3 @@ def trace_gaps(path: str) -> tuple[float, ...]:
         raise DataError(f"{path}: needs requests at two times at least")
     mean = (times[-1] - times[0]).total_seconds() / (len(times) - 1)
     return tuple((later - before).total_seconds() / mean for before, later in pairwise(times))
-
-
-def _rows(path: str) -> Iterator[dict[str, str]]:
-    try:
-        opener = gzip.open if path.endswith(".gz") else Path.open
-        with opener(Path(path), "rt", encoding="utf-8") as file:
-            yield from csv.DictReader(file)
-    except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise DataError(f"cannot read arrivals {path}: {error}") from None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import random
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
+from fairbench.files.json_text import json_lines
 from fairbench.workloads.programs.base import Item
 from fairbench.workloads.traffic.source import Arrival, Load
 
@@ -97,9 +95,8 @@ def _read(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
     """The arrivals of each client, by id in order. Raises DataError naming file and line."""
     found: dict[Any, list[Arrival]] = {}
     last_s = 0.0
-    for number, line in _lines(path):
-        where = f"{path}, line {number}"
-        at_s, client, prompt, output = _record(line, where)
+    for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):
+        at_s, client, prompt, output = _values(record, where)
         if at_s < last_s:
             raise DataError(f"{where}: t = {at_s:g} is before the line above")
         last_s = at_s
@@ -110,14 +107,13 @@ def _read(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
     return {client: tuple(found[client]) for client in sorted(found)}
 
 
-def _record(line: str, where: str) -> tuple[float, int, int, int]:
-    try:
-        record = json.loads(line)
-        values = [record[field] for field in FIELDS]
-    except (ValueError, TypeError, RecursionError):
-        raise DataError(f"{where}: not a JSON object") from None
-    except KeyError as missing:
-        raise DataError(f"{where}: missing field {missing}") from None
+def _values(record: Any, where: str) -> tuple[float, int, int, int]:
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: not a JSON object")
+    for field in FIELDS:
+        if field not in record:
+            raise DataError(f"{where}: missing field {field!r}")
+    values = [record[field] for field in FIELDS]
     for field, value in zip(FIELDS, values, strict=True):
         least = 1 if field.endswith("_len") else 0
         kinds = (int, float) if field == "t" else (int,)
@@ -125,15 +121,3 @@ def _record(line: str, where: str) -> tuple[float, int, int, int]:
             raise DataError(f"{where}: field {field!r} = {value!r}: must be at least {least}")
     at_s, client, prompt, output = values
     return float(at_s), client, prompt, output
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"trace {path} cannot be read: {reason}") from None

@@ -1,0 +1,78 @@
+"""JSON of strangers as values that do no harm: neither endless nor deep, and of 64 bits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib.resources.abc import Traversable
+from typing import Any, NamedTuple
+
+from fairbench.errors import DataError
+from fairbench.errors.validation import MAX_DEPTH, is_too_deep
+from fairbench.files.reader import decoded, lines, read_whole
+
+INTEGERS = range(-(2**63), 2**64)
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class Place(NamedTuple):
+    """A value of a file, and its place there as a complaint names it."""
+
+    where: str
+    value: Any
+
+
+def json_lines(file: Traversable, shown: str) -> Iterator[Place]:
+    """The values of JSON lines, each behind ``SHOWN, line 3``. Raises DataError naming the line."""
+    for number, data in lines(file, shown):
+        where = f"{shown}, line {number}"
+        yield Place(where, parsed(data, where))
+
+
+def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
+    """The value that a whole file holds. Raises DataError, with the line where the text is wrong.
+
+    ``strict``: NaN and infinities are refused as well.
+    """
+    return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
+
+
+def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool = False) -> Any:
+    """The value of a JSON text. Raises DataError for anything that a reader cannot rely on.
+
+    That is nesting, integers of more than 64 bits and halves of characters as well.
+    """
+    text = decoded(data, where)
+    options: dict[str, Any] = {"parse_constant": _refused} if strict else {}
+    if _LONG_NUMBER.search(text):
+        options["parse_int"] = _integer
+    try:
+        value = json.loads(text, **options)
+        if text.count("[") + text.count("{") > MAX_DEPTH and is_too_deep(value):
+            raise RecursionError
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if several_lines else ""
+        raise DataError(f"{where}{line}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise DataError(f"{where}: nested too deeply") from None
+    except MemoryError:
+        raise DataError(f"{where}: not enough memory to read it") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: cannot be read: a text holds half of a character") from None
+    except ValueError as error:
+        raise DataError(f"{where}: cannot be read: {error}") from None
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or (value := int(text)) not in INTEGERS:
+        raise ValueError(f"an integer of {len(text.lstrip('-'))} digits does not fit 64 bits")
+    return value
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

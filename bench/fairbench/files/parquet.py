@@ -1,0 +1,67 @@
+"""Parquet files of strangers: columns of numbers, truths and texts, and no more rows than fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairbench.errors import DataError
+from fairbench.files.reader import Memory, opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 16_384
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """The table in a file; columns of texts are dictionaries.
+
+    Raises DataError: it cannot be read, is too large, or has a column of another type.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shown, memory = f"{path}", Memory(f"{path}")
+    with opened(path, shown) as file:  # pyarrow itself takes no path that is not UTF-8
+        try:
+            texts = _texts(pq.read_schema(file), shown)
+            file.seek(0)
+            found = pq.ParquetFile(file, read_dictionary=texts)
+            _check_declared(found.metadata, memory)
+            batches = []
+            for batch in found.iter_batches(BATCH_ROWS, use_threads=False):
+                memory.take(batch.nbytes)
+                batches.append(batch)
+            return pa.Table.from_batches(batches, found.schema_arrow)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DataError(f"{shown}: cannot be read: {_first_line(error)}") from None
+
+
+def _texts(schema: pa.Schema, shown: str) -> list[str]:
+    """The names of the columns of texts. Raises DataError for one of a type that nobody reads."""
+    import pyarrow.types as types
+
+    names = []
+    for field in schema:
+        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+        if types.is_string(kind) or types.is_large_string(kind):
+            names.append(field.name)
+        elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            raise DataError(
+                f"{shown}: column {field.name!r} is of type {kind}: must hold numbers or texts"
+            )
+    return names
+
+
+def _check_declared(metadata: Any, memory: Memory) -> None:
+    """Raise DataError if by its own account a file holds more than fits."""
+    declared = metadata.num_rows * metadata.num_columns
+    for number in range(metadata.num_row_groups):
+        declared += metadata.row_group(number).total_byte_size
+    if declared > memory.limit or metadata.num_rows < 0:
+        raise memory.too_large()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,75 @@
+"""TOML of strangers: tables of texts, truths, numbers of 64 bits and lists of them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from fairbench.errors import DataError
+from fairbench.errors.validation import TOO_DEEP, is_too_deep, shortened
+from fairbench.files.json_text import INTEGERS
+from fairbench.files.reader import MIB, opened
+
+MAX_BYTES = 4 * MIB  # tomllib takes a hundred times as much for tables, and is slow
+
+
+def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
+    """The tables of a TOML file, which complaints call ``shown``.
+
+    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if ``secret``), or
+    the reason why it is unreadable. Dates and larger integers are refused: no key of ours is one.
+    """
+    text = _text(file, shown)
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise DataError(f"{shown}: {TOO_DEEP}") from None
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+        raise DataError(f"{shown}: {_place(str(error), text, secret=secret)}") from None
+    except MemoryError:
+        raise DataError(f"{shown}: not enough memory to read it") from None
+    if is_too_deep(data):
+        raise DataError(f"{shown}: {TOO_DEEP}")
+    for key, reason in _unusable(data, ""):
+        raise DataError(f"{shown}: {reason}" if secret else f"{shown}: {key}: {reason}")
+    return data
+
+
+def _text(file: Traversable, shown: str) -> str:
+    with opened(file, shown) as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise DataError(f"{shown}: is too large: at most {MAX_BYTES // MIB} MiB")
+    try:
+        return data.decode("utf-8-sig")  # editors on Windows put a mark in front
+    except UnicodeDecodeError:
+        raise DataError(f"{shown}: cannot be read: not UTF-8 text") from None
+
+
+def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """The values that are not of the types named above, and why."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _unusable(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _unusable(inner, key)
+    elif isinstance(value, int):
+        if value not in INTEGERS:
+            yield key, "an integer that does not fit 64 bits"
+    elif not isinstance(value, str | float):
+        yield key, f"must not be a date or a time ({value})"
+
+
+def _place(message: str, text: str, *, secret: bool) -> str:
+    """``line 3: Invalid value: dp = = 4`` from the parser's message."""
+    lines = text.rstrip("\n").split("\n")
+    found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+    if found is None:
+        return message.partition("; use sys.")[0]
+    number = int(found[1]) if found[1] else len(lines)
+    where = f"line {number}: {message.replace(found[0], '')}"
+    return where if secret else f"{where}: {shortened(lines[number - 1].strip())}"

@@ -1,0 +1,169 @@
+"""Files that broke a command once: one clear line, exit code 2, nothing written."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+
+REQUEST = {"client": "a", "start": 0, "first_token": 1, "end": 2}
+REQUEST |= {"input_tokens": 1, "output_tokens": 1}
+MEASURED = {"path": "VTC/all_results_overload.jsonl", "client": [0, 1], "prompt_len": [5, 5]}
+MEASURED |= {"output_len": [5, 5], "req_time": [0, 1]}
+MEASURED |= {"first_token_latency": [1, 1], "request_latency": [2, 2]}
+GIB = 2**30
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    """Run the command in an empty directory; returns its one line of complaint."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*arguments):
+        before = sorted(tmp_path.iterdir())
+        result = CliRunner().invoke(app, list(arguments))
+        assert (result.exit_code, result.stdout) == (2, ""), result.output
+        assert sorted(tmp_path.iterdir()) == before
+        (line,) = result.stderr.splitlines()
+        return line.removeprefix("fairbench: ")
+
+    return refused
+
+
+def test_score_of_a_status_that_is_a_list(refused, tmp_path):
+    (tmp_path / "file.jsonl").write_text(json.dumps({**REQUEST, "status": [1]}))
+    assert refused("score", "file.jsonl").startswith("file.jsonl: request 1: unknown status '[1]'")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("output_len", 2**63, "field 'output_len' must hold whole numbers from 1 to 10000000"),
+        ("output_len", 10**15, "field 'output_len' must hold whole numbers from 1 to 10000000"),
+        ("prompt_len", 1e300, "field 'prompt_len' must hold whole numbers from 1 to 10000000"),
+        ("client", 2**40, "field 'client' must hold whole numbers from 0 to 2147483647"),
+        ("req_time", 1e300, "field 'req_time' must hold times of at most 1e+10 s"),
+        ("req_time", 10**400, "cannot be read: an integer of 401 digits does not fit 64 bits"),
+    ],
+)
+def test_validate_of_what_cannot_have_been_measured(refused, tmp_path, field, value, complaint):
+    (tmp_path / "file.jsonl").write_text(json.dumps({**MEASURED, field: [5, value]}))
+    assert refused("validate", "file.jsonl") == f"file.jsonl, line 1: {complaint}"
+
+
+@pytest.mark.parametrize("command", [["validate"], ["score"], ["run", "--dataset-path"]])
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"path": ' + "1" * 4000 + "}", "an integer of 4000 digits does not fit 64 bits"),
+        ('{"path": ' + "1" * 5000 + "}", "an integer of 5000 digits does not fit 64 bits"),
+    ],
+)
+def test_json_that_python_itself_does_not_read(refused, tmp_path, command, text, complaint):
+    (tmp_path / "file.jsonl").write_text(text)
+    line = refused(*command, "file.jsonl")
+    assert line.startswith("file.jsonl, line 1: ")
+    assert line.endswith(complaint)
+
+
+TOKENIZER = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"},
+    "post_processor": None,
+    "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"word": 1, "[UNK]": 0}, "unk_token": "[UNK]"},
+}
+
+
+@pytest.fixture
+def with_tokenizer(tmp_path):
+    pytest.importorskip("tokenizers")
+    (tmp_path / "data.jsonl").write_text('{"question": "a word", "answer": "b"}')
+
+    def with_tokenizer(**parts):
+        (tmp_path / "tok.json").write_text(json.dumps(TOKENIZER | parts))
+        arguments = ["--dataset-path", "data.jsonl", "--tokenizer", "tok.json"]
+        return ["run", "--workload", "tot", "--num-programs", "1", *arguments]
+
+    return with_tokenizer
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": {**TOKENIZER["model"], "vocab": {"word": 1}}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    ],
+    ids=["lacks its word for the unknown", "panics"],
+)
+def test_tokenizers_that_fail(refused, with_tokenizer, parts):
+    line = refused(*with_tokenizer(**parts))
+    assert line.startswith("tokenizer tok.json: ")
+
+
+def test_a_tokenizer_that_pads_to_a_billion_counts_words(with_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fixed = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None}
+    padding = {**fixed, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    result = CliRunner().invoke(app, with_tokenizer(padding=padding))
+    assert result.exit_code == 0, result.output
+
+
+BOMBS = {
+    "zeros": bytes(2**20),
+    "line": b"1" * 2**20,
+    "lines": b'{"a":1}\n' * 2**17,
+    "brackets": b"[" * 2**20,
+    "lists": b"[[],[]," + b"[]," * 2**18,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize(
+    "command", [["score"], ["run", "--dataset-path"], ["validate"], ["run", "--workload"], ["run"]]
+)
+def test_a_bomb_of_3_gigabytes_takes_less_than_one(command, bomb, tmp_path):
+    path = tmp_path / "bomb.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(3200):
+            file.write(BOMBS[bomb])
+    memory, line = limited([*command, str(path)])
+    assert memory < GIB
+    assert line.startswith("fairbench: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["run"], ["score"], ["validate"], ["run", "--workload"]])
+def test_an_endless_file_takes_less_than_a_gigabyte(command):
+    memory, line = limited([*command, "/dev/zero"])
+    assert memory < GIB
+    assert "too large" in line or "/dev/zero" in line
+
+
+PEAK = """
+import resource, sys
+from fairbench.cli.app import app
+try:
+    app()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+def limited(arguments):
+    """The most memory that the command had, bytes, and its one line of complaint (exit code 2)."""
+    command = [sys.executable, "-c", PEAK, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    *lines, peak_kib = done.stderr.splitlines()
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    return 1024 * int(peak_kib), lines[0]
