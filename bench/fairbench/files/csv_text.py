@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 def csv_reader(file: Traversable, shown: str) -> csv.DictReader[str]:
-    """Python's reader of the rows, which raises ``csv.Error`` too. Raises DataError as ``lines`` does."""
+    """Python's reader of the rows, which raises ``csv.Error``, and DataError as ``lines`` does."""
     found = lines(file, shown, blank=True)  # as a text in quotes may hold
     return csv.DictReader(decoded(data, f"{shown}, line {number}") for number, data in found)
 
