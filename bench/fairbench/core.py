@@ -44,7 +44,8 @@ class Request:
     ``max_new_tokens`` is what the client allows, not what will be produced. ``depth`` is the
     length of the longest chain of earlier calls of its program that this one waited for, and
     ``calls_left`` how many calls its program has yet to make (None where nobody knows).
-    ``arrival_s`` and ``deadline_s`` are seconds on the home's clock, the same as every ``now_s``;
+    ``arrival_s`` and the deadlines are seconds on the home's clock, the same as every ``now_s``:
+    ``deadline_s`` is when it ought to be over, ``first_token_by_s`` when its first token is due;
     ``priority`` is a number of the client's own; each scheduler says which end goes first.
     """
 
@@ -59,6 +60,14 @@ class Request:
     deadline_s: Final[float | None] = None
     priority: Final[int] = 0
     calls_left: Final[int | None] = None
+    first_token_by_s: Final[float | None] = None
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """The first of its deadlines, None without one."""
+        if self.first_token_by_s is None or self.deadline_s is None:
+            return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
+        return min(self.first_token_by_s, self.deadline_s)
 
 
 class LLM(Protocol):

@@ -36,6 +36,7 @@ LOCALS = {
     "justitia": "fairbench.schedulers.local.justitia:Justitia",
     "equinox": "fairbench.schedulers.local.equinox:Equinox",
     "fairserve": "fairbench.schedulers.local.fairserve:FairServe",
+    "edf": "fairbench.schedulers.local.edf:EDF",
     "autellix": "fairbench.schedulers.local.autellix:Autellix",
 }
 

@@ -13,6 +13,7 @@ from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_to
 from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
@@ -55,6 +56,7 @@ class Cluster:
         workers: list[Replica],
         clients: list[str],
         ingress: Ingress | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self.clock = clock
         self.router = router
@@ -67,6 +69,7 @@ class Cluster:
         self.last_arrival_ps = 0
         self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
         self._request_ids = count()
+        self._deadlines = deadlines or Deadlines((), None)
         if ingress is None and router.holds:
             ingress = Ingress.of_router(clock, router, workers)
         self.ingress = ingress  # where requests are held back; None: every one goes at once
@@ -105,16 +108,20 @@ class Cluster:
             prompt: Prompt, name: str, output: int, max_new: int, depth: int, done: Callback
         ) -> None:
             started.requests += 1
+            tokens, now_s = prompt_tokens(prompt), self.now_s
+            due = self._deadlines.due(program.client, now_s, tokens, max_new)
             request = Request(
                 next(self._request_ids),
                 program.client,
                 program.program_id,
                 depth,
                 prompt,
-                prompt_tokens(prompt),
+                tokens,
                 max_new,
-                self.clock.now_ps / PS_PER_S,
+                now_s,
+                due.end_s,
                 calls_left=started.demand.requests - started.requests,
+                first_token_by_s=due.first_token_s,
             )
             segment = output_segment(program.program_id, name, min(output, max_new))
             on_done = partial(self._finished, done)

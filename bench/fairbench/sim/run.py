@@ -17,6 +17,7 @@ from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
+from fairbench.results.run_facts import costs_of
 from fairbench.results.run_result import RunResult
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.params import make_params
@@ -24,6 +25,7 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
+from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.fleet import SimFleet
@@ -117,7 +119,8 @@ class Simulation:
         fleet = SimFleet(workers)
         self.router.prepare(replace(self.setup, fleet=fleet))
         ingress = self._ingress(workers, fleet)
-        self.cluster = Cluster(self.clock, self.router, workers, clients, ingress)
+        deadlines = Deadlines(plans, costs_of(spec.gpu))
+        self.cluster = Cluster(self.clock, self.router, workers, clients, ingress, deadlines)
         for number, plan in enumerate(plans):
             programs = program_stream(plan, seed=spec.seed, source=source)
             self.cluster.add_client(number, programs)

@@ -9,11 +9,11 @@ from fairbench.schedulers.gateway.ordering.order import Order
 
 
 class EarliestDeadline(Order):
-    """By the request's own deadline, else its arrival plus the TTL; without either, last."""
+    """By the first of the request's deadlines, else its arrival plus the TTL; without, last."""
 
     name = "edf"
 
     def rank(self, request: Request) -> float:
-        if request.deadline_s is not None:
-            return request.deadline_s
+        if (deadline_s := request.next_deadline_s) is not None:
+            return deadline_s
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf

@@ -1,0 +1,33 @@
+"""Deadlines of simulated requests: what their clients were promised, as times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairbench.targets import Due, RequestCosts, alone
+from fairbench.workloads.plan import ClientPlan
+
+NO_DEADLINE = Due(None, None)
+
+
+class Deadlines:
+    """When requests are due, by the targets of their clients' plans.
+
+    A multiple of the latency alone is that of an answer of ``max_new_tokens``: how long it will be
+    nobody knows, while metrics judge by what it was.
+    """
+
+    def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
+        self._targets = {plan.client: plan.targets for plan in plans if any(plan.targets.given())}
+        self._costs = costs
+
+    def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:
+        """When such a request of this client is due."""
+        targets = self._targets.get(client)
+        if targets is None:
+            return NO_DEADLINE
+        lone = None
+        if targets.of_alone:
+            assert self._costs is not None, "multiples need a timing profile"
+            lone = alone(self._costs, input_tokens, max_new_tokens)
+        return targets.due(arrival_s, lone, max_new_tokens)

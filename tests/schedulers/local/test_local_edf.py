@@ -1,0 +1,125 @@
+"""Earliest deadline first: by hand, and against every order there is."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_server import Server
+
+from fairbench.core import Request, Segment
+from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.local.edf import EDF
+from fairbench.schedulers.setup import Setup
+
+
+class Costs:
+    """A token of a prompt takes a second, a decode step of any batch a tenth."""
+
+    def prefill_s(self, cached_tokens, new_tokens):
+        return float(new_tokens)
+
+    def decode_step_s(self, requests, context_tokens):
+        return 0.1
+
+
+def edf(**params):
+    scheduler = EDF(EDF.Params(**params))
+    scheduler.prepare(Setup(costs=Costs()))
+    return scheduler
+
+
+def request(number, tokens=1, first=None, end=None, new=1, at_s=0.0):
+    prompt = (Segment(f"p{number}", tokens),)
+    return Request(number, "a", number, 0, prompt, tokens, new, at_s, end, first_token_by_s=first)
+
+
+def served(scheduler, requests):
+    """Prefills one after the other: in which order, and which first tokens were in time."""
+    queue, now_s, order, in_time = [], 0.0, [], set()
+    view = ListView(queue, lambda request: 0)
+    for one in requests:
+        scheduler.on_arrival(one, view, now_s)
+        view.enter(one)
+    while queue:
+        chosen = first_choice(scheduler, view, now_s)
+        queue.remove(chosen)
+        scheduler.on_admitted(chosen, chosen.input_tokens, False)
+        now_s += chosen.input_tokens
+        order.append(chosen.request_id)
+        if chosen.first_token_by_s is None or now_s <= chosen.first_token_by_s:
+            in_time.add(chosen.request_id)
+        scheduler.on_finish(chosen)
+    return order, in_time
+
+
+def first_choice(scheduler, view, now_s):
+    """What it would have next."""
+    selection = scheduler.select(view, now_s)
+    chosen = next(selection)
+    selection.close()
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("requests", "order"),
+    [
+        ([request(0, first=9.0), request(1, first=5.0), request(2, first=7.0)], [1, 2, 0]),
+        ([request(0, first=5.0), request(1, first=5.0)], [0, 1]),  # ties in order of arrival
+        ([request(0, end=50.0), request(1, first=20.0)], [1, 0]),
+        # 101 tokens take ten seconds after the first, which is due at 19 then
+        ([request(0, first=20.0), request(1, end=29.0, new=101)], [1, 0]),
+        # the first cannot be in time any more and would make the second late
+        ([request(0, tokens=10, first=8.0), request(1, tokens=10, first=12.0)], [1, 0]),
+        # no deadline is 30 s after the arrival
+        ([request(0), request(1, first=25.0), request(2, first=31.0)], [1, 0, 2]),
+    ],
+)
+def test_the_order_by_hand(requests, order):
+    assert served(edf(), requests)[0] == order
+
+
+def test_who_has_waited_long_goes_first_and_in_order_of_arrival():
+    scheduler, queue = edf(aging_s=10.0), []
+    view = ListView(queue, lambda request: 0)
+    old = [request(0, first=-5.0, at_s=1.0), request(1, first=-9.0, at_s=0.0)]
+    for one in (request(2, first=15.0, at_s=9.0), *old):
+        scheduler.on_arrival(one, view, one.arrival_s)
+        view.enter(one)
+    assert first_choice(scheduler, view, 9.5).request_id == 2
+    assert first_choice(scheduler, view, 10.0).request_id == 1  # late, but for ten seconds
+    queue.remove(old[1])
+    assert first_choice(scheduler, view, 11.0).request_id == 0
+
+
+JOBS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 16)), min_size=1, max_size=5)
+
+
+@given(JOBS)
+@settings(max_examples=60)
+def test_what_some_order_can_do_in_time_it_does(jobs):
+    requests = [request(i, tokens, first=float(due)) for i, (tokens, due) in enumerate(jobs)]
+    _, in_time = served(edf(), requests)
+    best = max(kept(order, jobs) for order in permutations(range(len(jobs))))
+    assert len(in_time) <= best
+    if best == len(jobs):
+        assert len(in_time) == best
+
+
+def kept(order, jobs):
+    """How many are in time in this order."""
+    now = count = 0
+    for index in order:
+        tokens, due = jobs[index]
+        now += tokens
+        count += now <= due
+    return count
+
+
+def test_without_costs_deadlines_alone_decide():
+    home = Server(EDF(EDF.Params()), slots=1)
+    for one in (request(0, first=9.0), request(1, first=3.0), request(2, end=5.0, new=2)):
+        home.arrive(one)
+    home.run_pass()
+    home.run(10)
+    assert [one.request_id for one in home.admitted] == [1, 2, 0]
