@@ -137,6 +137,12 @@ def test_a_row_that_lacks_a_run_is_named_and_not_averaged():
         make_board(lines, baseline="late")
 
 
+def test_of_many_gaps_some_are_named():
+    lines = [line("a", place=place) for place in "uvwxyz"]
+    board = make_board([*lines, line("b", place="y")])
+    assert board.incomplete == {"b": "u seed 0; v seed 0; w seed 0; and 2 more"}
+
+
 def test_no_whole_row_is_refused():
     with pytest.raises(DataError, match="no scheduler has a run at every place and seed: a lacks"):
         make_board([line("a", 0), line("b", 1)])

@@ -23,6 +23,7 @@ from fairbench.results.contrast import seed_text
 from fairbench.results.intervals import LEVEL
 from fairbench.results.values import ABSENT, Value, more_is_better, value_of
 
+MOST_PLACES = 3  # that a row lacks, and that are named
 WORST_SHARE = "min_entitlement_best_ratio"
 
 Table = Mapping[str, Mapping[tuple[str, int], Line]]
@@ -137,7 +138,9 @@ def _table(lines: Iterable[Line]) -> Table:
 def _lacks(runs: Collection[tuple[str, int]], places: Iterable[str], seeds: Sequence[int]) -> str:
     """At which places and seeds there is no run, "" if at none."""
     gaps = {place: [seed for seed in seeds if (place, seed) not in runs] for place in places}
-    return "; ".join(f"{place} {seed_text(gap)}" for place, gap in gaps.items() if gap)
+    texts = [f"{place} {seed_text(gap)}" for place, gap in gaps.items() if gap]
+    more = f"; and {len(texts) - MOST_PLACES} more" if len(texts) > MOST_PLACES else ""
+    return "; ".join(texts[:MOST_PLACES]) + more
 
 
 def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,13 +48,15 @@ def read_stored(paths: Sequence[Path]) -> Stored:
     stores = [SweepStore(path) for path in paths]
     alone = {key: rows for store in stores for key, rows in store.alone().items()}
     runs: dict[str, StoredRun] = {}
+    missing: list[Missing] = []
     for store in stores:
-        for identity, run in store.finished().items():
+        finished = store.finished()
+        missing += _missing(store, finished)
+        for identity, run in finished.items():
             check_summary(run.summary, run.path / SUMMARY)
             if identity in runs and runs[identity].summary != run.summary:
                 raise DataError(f"{runs[identity].path} and {run.path}: the same run, not alike")
             runs.setdefault(identity, run)
-    missing = [one for store in stores for one in _missing(store)]
     lines = [
         Line(cell.place, cell.scheduler, run.summary["seed"], run.summary)
         for cell in compare(runs.values(), alone)
@@ -63,8 +65,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
     return Stored(lines, missing)
 
 
-def _missing(store: SweepStore) -> Iterator[Missing]:
-    finished = store.finished()
+def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
     for point in read_json(store.path / "index.json")["points"]:
         if point["identity"] not in finished:
             failure = store.path / "failed" / f"{point['identity']}.json"
