@@ -101,9 +101,9 @@ def _table(board: Board, label: int, *, ends: bool) -> Table:
 
 def _head(board: Board, metric: BoardMetric) -> str:
     entry = CATALOGUE[metric.key]
-    words = (entry.column or entry.heading).removesuffix(f"\n{entry.unit}").replace("\n", " ")
+    words = (entry.column or entry.heading).removesuffix(f"\n{entry.unit}")
     unit = f"/ {board.baseline}" if metric.fold is Fold.RATIO else entry.unit
-    return f"{words}\n{unit}"
+    return f"{words}\n{unit}".rstrip()
 
 
 def _cell(row: BoardRow, metric: BoardMetric) -> str:
