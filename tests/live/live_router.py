@@ -38,6 +38,7 @@ class Worker:
     says: dict | None = None
     ending: dict | None = None
     info: dict = field(default_factory=dict)
+    load: list | None = None  # what waits, what runs, and the share of its pool that is in use
     seen: list = field(default_factory=list)
     aborted: int = 0
     sent_bytes: int = 0
@@ -56,6 +57,7 @@ class Worker:
         app.router.add_get("/health", self.health)
         app.router.add_get("/server_info", self.server_info)
         app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/v1/loads", self.loads)
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
@@ -78,6 +80,12 @@ class Worker:
 
     async def server_info(self, _):
         return web.json_response(self.info)
+
+    async def loads(self, _):
+        if self.load is None:
+            return web.Response(status=404)
+        names = "num_waiting_reqs", "num_running_reqs", "token_usage"
+        return web.json_response({"loads": [dict(zip(names, self.load, strict=True))]})
 
     async def models(self, request):
         self.seen.append((request.path, dict(request.headers), None))

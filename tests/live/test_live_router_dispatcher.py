@@ -280,7 +280,7 @@ def test_a_router_may_hold_requests_until_one_is_over():
     assert (at.load(0).in_flight, at.load(0).tokens, at.load(0).queued) == (1, 10, None)
     at.finish(flights[1], 3)
     assert [(one.request, one.worker) for one in sent] == [(made[2], 1)]
-    at.withdraw(made[3])
+    at.over(made[3])
     at.finish(flights[0], 3)
     assert len(sent) == 1
     assert at.under_way == 1

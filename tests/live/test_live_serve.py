@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import tomllib
 from contextlib import asynccontextmanager, contextmanager
 
 import live_null_server
@@ -264,6 +265,8 @@ def test_to_be_told_to_stop_once_workers_are_ready_is_not_forgotten(tmp_path, mo
 
 
 WORKER = ("--worker-url", "http://127.0.0.1:9")
+GATEWAY = (*WORKER, "--gateway", "vtc")
+AT_MOST = ("--max-inflight-per-worker", "9")
 WRONG = [
     ((), "--worker-url"),
     ((*WORKER, "--dp", "2"), "one of the two"),
@@ -289,6 +292,17 @@ WRONG = [
     ((*WORKER, "--tokenizer", "no-such.json"), "no such file"),
     ((*WORKER, "--max-queue", "0"), "--max-queue"),
     ((*WORKER, "--host", "256.0.0.1"), "--host 256.0.0.1"),
+    ((*WORKER, "--gateway", "vtcc"), "unknown gateway 'vtcc'"),
+    ((*WORKER, "--saturation", "none"), "--saturation none: of no gateway"),
+    ((*WORKER, "--max-inflight-per-worker", "9"), "of no gateway: name one by --gateway"),
+    ((*GATEWAY, "--saturation", "concurency"), "Did you mean 'concurrency'?"),
+    ((*GATEWAY, "--max-inflight-per-worker", "0"), "must be a whole number from 1 on, or auto"),
+    ((*GATEWAY, "--max-inflight-per-worker", "all"), "must be a whole number from 1 on, or auto"),
+    ((*GATEWAY, *AT_MOST, "--saturation", "utilization"), "only with --saturation concurrency"),
+    ((*GATEWAY, *AT_MOST, "--set", "concurrency.requests=3"), "says the same: choose one"),
+    ((*GATEWAY, "--set", "gateway.order=longest-prefix"), "choose from fcfs, edf"),
+    ((*GATEWAY, "--set", "gateway.ttl=3"), "gateway 'ttl'"),
+    ((*GATEWAY, "--set", "dlpm.quantum=3"), "--set dlpm.quantum: only d2lpm.PARAM and vtc.PARAM"),
 ]
 
 
@@ -299,6 +313,68 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, complaint):
     assert complaint in result.stderr
     assert result.stderr.splitlines()[-1].startswith("fairbench: ")
     assert "Traceback" not in result.stderr
+
+
+def planned(*arguments):
+    told = CliRunner().invoke(app, ["serve", "--port", "0", *arguments, "--dry-run"])
+    assert told.exit_code == 0, told.output
+    return tomllib.loads(told.stdout)
+
+
+def test_a_dry_run_says_what_would_be_done_and_shows_no_key(tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('"secret-1" = "ann"\n"secret-2" = "ann"\n"secret-3" = "bob"\n')
+    flags = ("--keys", str(keys), "--weights", "ann=4", "--set", "gateway.ttl_s=30")
+    plan = planned(*GATEWAY, *flags)
+    settings = plan.pop("settings")
+    assert plan == {
+        "router": "d2lpm",
+        "workers": ["http://127.0.0.1:9"],
+        "gateway": "vtc",
+        "saturation": "concurrency",
+        "max_queue": 10_000,
+        "max_queue_per_client": 10_000,
+        "clients": ["ann", "bob"],
+        "weights": {"ann": 4.0},
+    }
+    assert settings["gateway.ttl_s"] == 30.0
+    assert settings["concurrency.requests"] == "auto"
+    assert settings["vtc.charge"] == "extend"
+    assert settings["d2lpm.worker_quantum"] > 0
+    assert planned(*GATEWAY, *AT_MOST)["settings"]["concurrency.requests"] == 9
+
+
+def test_a_dry_run_starts_no_worker(monkeypatch):
+    monkeypatch.setattr(routed_workers, "running_workers", None)
+    plan = planned("--dp", "2", "--backend", "emulator", "--scheduler", "vtc")
+    assert (plan["dp"], plan["backend"], plan["router"]) == (2, "emulator", "client-round-robin")
+    assert plan["local"] == "vtc"
+    assert "gateway" not in plan
+
+
+REPORT = {"fairbench": {"local": "dlpm", "params": {}}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "info", "warned"),
+    [
+        ((), {}, b"worker 0 does not run dlpm but a scheduler of its engine's own"),
+        (("--scheduler", "vtc"), REPORT, b"worker 0 does not run vtc but dlpm"),
+        ((), {"internal_states": [REPORT]}, None),
+        (("--router", "round-robin"), {}, None),  # nobody has asked for a local scheduler
+        (("--gateway", "vtc"), {}, None),
+    ],
+)
+def test_it_warns_of_workers_that_do_not_run_the_scheduler_asked_for(arguments, info, warned):
+    async def run():
+        async with serving(*arguments, info=info) as (url, process, _):
+            assert url
+            process.terminate()
+            _, log = await process.communicate()
+            assert (b"does not run" in log) == (warned is not None)
+            assert (warned or b"") in log
+
+    asyncio.run(run())
 
 
 def test_a_port_that_is_taken_is_named():

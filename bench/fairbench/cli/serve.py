@@ -16,9 +16,10 @@ from fairbench.cli.flags import assigned, given, split_args
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError, unknown_name
-from fairbench.execute.routed_workers import named_workers, started_workers
+from fairbench.execute.routed_workers import Routed, named_workers, planned_workers, started_workers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.requirements import require_live_extra
+from fairbench.schedulers.registry import split_pair
 from fairbench.schedulers.setup import checked_weights
 
 DEFAULT_LOG_DIR = Path("results/serve")
@@ -36,6 +37,25 @@ def serve(
         Option(
             metavar="URL[,kv=tcp://HOST:PORT[,replay=tcp://HOST:PORT]]",
             help="A worker that runs already, with its KV events if it publishes any; repeat it.",
+        ),
+    ] = None,
+    gateway: Annotated[
+        str | None,
+        Option(
+            metavar="POLICY",
+            help="Hold requests before the router, see `list gateways`. [default: none]",
+        ),
+    ] = None,
+    saturation: Annotated[
+        str | None,
+        Option(metavar="DETECTOR", help="When the gateway lets go. [default: concurrency]"),
+    ] = None,
+    max_inflight_per_worker: Annotated[
+        str | None,
+        Option(
+            metavar="N|auto",
+            help="With --saturation concurrency: requests at a worker at once. [default: auto, as "
+            "many as workers say that they run]",
         ),
     ] = None,
     dp: Annotated[
@@ -131,6 +151,9 @@ def serve(
     log_dir: Annotated[
         Path, Option(help="With --dp: where the workers' logs go.")
     ] = DEFAULT_LOG_DIR,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Say what would be done, as TOML, and start nothing.")
+    ] = False,
 ) -> None:
     """Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.
 
@@ -138,6 +161,7 @@ def serve(
     `user` in its body, or by its API key.
     """
     require_live_extra()
+    from fairbench.cli.serve_plan import held_by, plan_text
     from fairbench.live.http_server import check_address
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
@@ -151,7 +175,9 @@ def serve(
     clients = read_keys(keys) if keys else None
     entitled = _weights(weights, clients)
     check_address(host, port)
-    assignments = assigned(settings)
+    asked = not (router or gateway) or bool(_given(context, ("scheduler",)))
+    held = held_by(gateway, saturation, max_inflight_per_worker, assigned(settings))
+    assignments = held.settings
     server = {
         "tp": tp,
         "load_format": load_format,
@@ -164,15 +190,9 @@ def serve(
         **given(started),
         "backend": {"kind": backend, **given(server)},
     }
-    with (
-        nullcontext(named_workers(worker_url, scheduler, router, assignments, entitled))
-        if worker_url
-        else started_workers(
-            *(flags, assignments, LiveOptions(server_python, ready_check_timeout_sec), log_dir),
-            weights=entitled,
-        )
-    ) as routed:
-        config = RouterConfig(
+
+    def config_of(routed: Routed) -> RouterConfig:
+        return RouterConfig(
             router=routed.router,
             workers=routed.workers,
             settings=routed.settings,
@@ -182,8 +202,34 @@ def serve(
             max_queue=max_queue,
             max_queue_per_client=max_queue_per_client,
             vocab_size=vocab_size,
+            local=routed.local,
+            gateway=held.policy,
+            saturation=held.saturation,
         )
-        asyncio.run(serve_router(config, host, port, grace_s=grace, on_ready=typer.echo))
+
+    named = (
+        named_workers(
+            *(worker_url, scheduler, router, assignments, entitled),
+            parts=held.parts,
+            local=split_pair(scheduler)[1] if asked else None,
+        )
+        if worker_url
+        else None
+    )
+    if dry_run:
+        planned = named or planned_workers(flags, assignments, entitled, parts=held.parts)
+        typer.echo(plan_text(config_of(planned), planned.spec))
+        return
+    with (
+        nullcontext(named)
+        if named
+        else started_workers(
+            *(flags, assignments, LiveOptions(server_python, ready_check_timeout_sec), log_dir),
+            weights=entitled,
+            parts=held.parts,
+        )
+    ) as routed:
+        asyncio.run(serve_router(config_of(routed), host, port, grace_s=grace, on_ready=typer.echo))
 
 
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:

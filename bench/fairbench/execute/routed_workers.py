@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fairbench.config import ExperimentSpec
 from fairbench.config.backend import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
@@ -31,12 +32,16 @@ class Routed(NamedTuple):
     """A router by name, its ``NAME.PARAM`` settings (and maybe others), and its workers.
 
     ``weights`` are the clients' by name, 1 where there is none: those of whoever turns up.
+    ``local`` is the local scheduler that workers are asked for which were started elsewhere, None
+    if none is.
     """
 
     router: str
     settings: Mapping[str, Any]
     weights: Mapping[str, float]
     workers: Sequence[WorkerAddress]
+    local: str | None = None
+    spec: ExperimentSpec | None = None
 
 
 def named_workers(
@@ -45,19 +50,44 @@ def named_workers(
     router: str | None,
     settings: Mapping[str, Any],
     weights: Mapping[str, float] = NO_WEIGHTS,
+    *,
+    parts: Collection[str] = (),
+    local: str | None = None,
 ) -> Routed:
-    """Workers that run already.
+    """Workers that run already. ``parts`` have settings besides the router.
 
     Raises UsageError for a wrong name or address, a worker named twice, or a setting of another
     part.
     """
     name = router or split_pair(scheduler)[0]
-    _check_settings(settings, name)
+    _check_settings(settings, *dict.fromkeys((name, *parts)))
     workers = [parse_worker(url) for url in urls]
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
             raise UsageError(f"--worker-url {worker.url}: named twice")
-    return Routed(name, settings, weights, workers)
+    return Routed(name, settings, weights, workers, local)
+
+
+def planned_workers(
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    weights: Mapping[str, float] = NO_WEIGHTS,
+    *,
+    parts: Collection[str] = (),
+) -> Routed:
+    """Workers to be started, none of which runs yet; flags as ``started_workers`` has them.
+
+    Raises UsageError for a wrong flag.
+    """
+    if (kind := flags["backend"]["kind"]) not in STARTED:
+        raise unknown_name("backend", kind, STARTED)
+    spec = resolve(flags, {key: value for key, value in settings.items() if key not in SPELLINGS})
+    _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))
+    moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
+    entitled = checked_weights(moved | dict(weights))
+    # Not resolved: they are not of a workload's clients.
+    spec = spec.model_copy(update={"weights": entitled or None})
+    return Routed(spec.router, {**settings, **spec.settings}, entitled, (), spec=spec)
 
 
 @contextmanager
@@ -67,21 +97,17 @@ def started_workers(
     options: LiveOptions,
     log_dir: Path,
     weights: Mapping[str, float] = NO_WEIGHTS,
+    *,
+    parts: Collection[str] = (),
 ) -> Iterator[Routed]:
     """Workers that start here and end with the block; flags as ``fairbench run`` has them.
 
-    Raises UsageError for a wrong one, RunFailed if a worker does not start, KeyboardInterrupt if
-    told to stop meanwhile.
+    ``parts`` have settings besides router, local scheduler and engine. Raises UsageError for a
+    wrong flag, RunFailed if a worker does not start, KeyboardInterrupt if told to stop meanwhile.
     """
-    if (kind := flags["backend"]["kind"]) not in STARTED:
-        raise unknown_name("backend", kind, STARTED)
-    spec = resolve(flags, {key: value for key, value in settings.items() if key not in SPELLINGS})
-    _check_settings(settings, spec.router, spec.local, ENGINE)
-    moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
-    entitled = checked_weights(moved | dict(weights))
-    # Not resolved: they are not of a workload's clients.
-    spec = spec.model_copy(update={"weights": entitled or None})
-    check_live(spec, options)
+    planned = planned_workers(flags, settings, weights, parts=parts)
+    assert planned.spec is not None
+    check_live(planned.spec, options)
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,7 +115,7 @@ def started_workers(
     with (
         interruptible() as interrupted,
         running_workers(
-            spec,
+            planned.spec,
             log_dir,
             options,
             on_ready=lambda ready, total: log.info("workers ready: %d of %d", ready, total),
@@ -98,7 +124,7 @@ def started_workers(
     ):
         if interrupted():  # since the last look of those who started them
             raise KeyboardInterrupt
-        yield Routed(spec.router, spec.settings, entitled, workers.addresses)
+        yield planned._replace(workers=workers.addresses)
 
 
 def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:

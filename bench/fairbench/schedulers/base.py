@@ -29,12 +29,13 @@ from fairbench.core import NoBound, Prompt, Request, Segment, ServiceBound
 from fairbench.errors import RunFailed
 from fairbench.schedulers.drive import Preempt, Selection
 from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.views import FleetView, Running, RunningView, Scan, WaitingView
+from fairbench.schedulers.views import FleetView, Read, Running, RunningView, Scan, WaitingView
 
 __all__ = [
     "FleetView",
     "LocalScheduler",
     "Preempt",
+    "Read",
     "Router",
     "Running",
     "RunningView",
@@ -115,6 +116,13 @@ class LocalScheduler(ABC):
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         """A running request lost its memory, or was preempted, and is about to wait again."""
+
+    def on_read(self, request: Request, read: Read) -> None:
+        """What was really read of a prompt that was charged whole, with nothing cached.
+
+        Only before real servers, from a queue that must charge before it can know (``gateway``),
+        once, before ``on_finish``. The difference is to be charged, or given back.
+        """
 
     def on_finish(self, request: Request) -> None:
         """The request has produced its last token, or was aborted."""

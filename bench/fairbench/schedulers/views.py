@@ -122,6 +122,13 @@ class WorkerLoad(NamedTuple):
     running: int | None = None
 
 
+class Read(NamedTuple):
+    """What became of a prompt: its length, as its worker counts, and what was cached of it."""
+
+    input_tokens: int
+    cached_tokens: int = 0
+
+
 class FleetView(Protocol):
     """The workers as a router or a gateway sees them."""
 

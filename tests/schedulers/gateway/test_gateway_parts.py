@@ -9,7 +9,7 @@ from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.gateway.policies.round_robin import RoundRobinFlows
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.registry import ORDERS, POLICIES, gateway_params
-from fairbench.schedulers.gateway.room import AlwaysRoom
+from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
 from fairbench.schedulers.registry import params_classes
 from fairbench.schedulers.setup import Setup
@@ -264,7 +264,7 @@ def test_a_client_that_there_is_not_has_no_priority():
 def test_without_a_time_an_answer_is_at_the_time_last_heard():
     policy = RoundRobinFlows(RoundRobinFlows.Params())
     heard = []
-    policy.on_answer = lambda request, tokens, now_s: heard.append((tokens, now_s))
+    policy.on_answer = lambda request, read, tokens, now_s: heard.append((tokens, now_s))
     desk = Desk("fcfs")
     queue = GatewayQueue(policy, desk.gateway._make_queue()._router, AlwaysRoom())
     request = desk.request("a")

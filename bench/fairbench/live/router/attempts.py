@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from aiohttp import ClientSession, web
@@ -14,7 +14,7 @@ from fairbench.core import Request
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.calls import Call
-from fairbench.live.router.charges import NOTHING, Asked, Charge, Pace, broken_off, reported
+from fairbench.live.router.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.exchange import (
     ERROR,
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class Asking:
     """A client's request, and what it takes to ask a worker for the answer.
 
-    ``sent`` are the headers, ``asked`` what the request may cost.
+    ``sent`` are the headers, ``asked`` what the request may cost, ``bill`` what it has cost.
     """
 
     http: web.Request
@@ -51,6 +51,7 @@ class Asking:
     place: Place
     asked: Asked
     sent: Mapping[str, str]
+    bill: Bill = field(default_factory=Bill)
 
 
 class Attempts:
@@ -85,13 +86,14 @@ class Attempts:
         finally:
             if probe is not None:
                 self._breakers.undecided(probe)
+            self._dispatcher.over(asking.request, asking.bill.total)
 
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
         failures: list[WorkerFailed] = []
         while True:
             wish = Wish([failure.worker for failure in failures], None if failures else probe)
             try:
-                flight = await sent(self._dispatcher, asking.request, wish)
+                flight = await self._sent(asking, wish)
                 return await self._attempt(asking, flight, failures)
             except WorkerFailed as failure:
                 failures.append(failure)
@@ -100,6 +102,14 @@ class Attempts:
                 self._metrics.finished(asking.request.client, how, NOTHING)
                 if not again:
                     return _given_up(failure)
+
+    async def _sent(self, asking: Asking, wish: Wish) -> Flight:
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
+        try:
+            return await sent(self._dispatcher, asking.request, wish)
+        finally:
+            self._metrics.held(asking.request.client, now_s() - begun_s)
 
     def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
         last = failures[-1]
@@ -167,6 +177,7 @@ class Attempts:
         charge = self._charge(asking, flight.worker, exchange, elapsed_s)
         if outcome == OK:
             self._pace.observe(flight.worker, elapsed_s, charge.output_tokens)
+        asking.bill.add(charge)
         self._dispatcher.finish(flight, charge.output_tokens)
         self._metrics.finished(asking.request.client, outcome, charge)
 

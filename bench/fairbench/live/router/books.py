@@ -31,6 +31,7 @@ class Book:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    held_seconds: float = 0.0
 
     def add(self, other: Book) -> None:
         """Take over what another one had."""
@@ -38,6 +39,7 @@ class Book:
         self.input_tokens += other.input_tokens
         self.cached_tokens += other.cached_tokens
         self.output_tokens += other.output_tokens
+        self.held_seconds += other.held_seconds
 
     @property
     def service(self) -> float:
@@ -60,6 +62,11 @@ class Books(Collector):
         book.cached_tokens += charge.cached_tokens
         book.output_tokens += charge.output_tokens
 
+    def held(self, client: str, held_s: float) -> None:
+        """A request was held so long."""
+        if held_s:
+            self._book(client).held_seconds += held_s
+
     def _book(self, client: str) -> Book:
         book = self._books.pop(client, None) or Book()
         while len(self._books) >= MAX_CLIENTS:
@@ -80,6 +87,7 @@ class Books(Collector):
             ("cached_tokens", "Prompt tokens found in a cache"),
             ("output_tokens", "Tokens produced"),
             ("service", "Input + 2 x output tokens"),
+            ("held_seconds", "Seconds that requests were held before they went to a worker"),
         ):
             family = CounterMetricFamily(f"fairbench_{name}", text, labels=["client"])
             for client, book in books.items():

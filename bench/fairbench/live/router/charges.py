@@ -21,6 +21,17 @@ class Charge(NamedTuple):
 NOTHING = Charge()
 
 
+class Bill:
+    """What a request has cost so far, at whatever workers."""
+
+    def __init__(self) -> None:
+        self.total = NOTHING
+
+    def add(self, charge: Charge) -> None:
+        """One more worker has done something for it."""
+        self.total = Charge(*map(sum, zip(self.total, charge, strict=True)))
+
+
 class Asked(NamedTuple):
     """What a request may cost at most. ``prompt_tokens`` is what is known or estimated of it."""
 

@@ -9,6 +9,8 @@ from typing import Any
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
 
+SERVED_DETECTOR = "concurrency"  # the one that any engine can be counted by
+
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
@@ -20,7 +22,12 @@ class RouterConfig:
     are under way, most of which wait at the workers, ``max_queue_per_client`` those of each client
     (None: bounded only when others want in). ``vocab_size`` is the model's, None if the workers
     say. A worker that fails a health check, or does not answer it within ``health_timeout_s``, is
-    out of rotation until it passes one.
+    out of rotation until it passes one. ``local`` is the local scheduler that the workers are
+    meant to run, None where that is not said.
+
+    ``gateway`` is the policy of a queue before the router, None if there is none, and
+    ``saturation`` its detector. If that is ``concurrency`` and ``settings`` do not say how many
+    requests a worker may have, the workers do.
     """
 
     router: str
@@ -35,3 +42,6 @@ class RouterConfig:
     max_body_bytes: int = MAX_BODY_BYTES
     health_interval_s: float = 5.0
     health_timeout_s: float = 20.0
+    local: str | None = None
+    gateway: str | None = None
+    saturation: str = SERVED_DETECTOR

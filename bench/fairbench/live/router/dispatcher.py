@@ -15,11 +15,13 @@ from itertools import count
 from fairbench.core import Prompt, Request, Segment
 from fairbench.errors import RunFailed
 from fairbench.live.router.assumed_cache import AssumedCaches
+from fairbench.live.router.charges import NOTHING, Charge
 from fairbench.live.router.flight import ANYWHERE, Flight, OnSent, Wish, pages_of
+from fairbench.live.router.ingress import Alarm, Ingress
 from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
-from fairbench.schedulers.gateway.room import AlwaysRoom
+from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
+from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.views import WorkerLoad
 
 RETRY_AFTER_S = 5
@@ -49,18 +51,22 @@ class Dispatcher:
         self.up = set(range(workers))
         self.flights: list[dict[Flight, None]] = [{} for _ in range(workers)]
         self._page_tokens = page_tokens
-        self._now_s = now_s
+        self.now_s = now_s
         self._request_ids = count()
-        self._held: dict[Request, tuple[OnSent, Wish]] = {}
-        self._ingress = (
-            GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()) if router.holds else None
-        )
+        self.ingress: Ingress | None = None
+        if router.holds:
+            self.hold(GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
         self._caches = AssumedCaches(workers, pool_tokens, followed, self.evicted)
+
+    def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
+        """Let this queue hold requests before the router. To be told before the first."""
+        self.ingress = Ingress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
     @property
     def under_way(self) -> int:
         """Requests sent and not finished, those that wait at their worker or here included."""
-        return sum(map(len, self.flights)) + len(self._held)
+        held = 0 if self.ingress is None else len(self.ingress)
+        return sum(map(len, self.flights)) + held
 
     def workers(self) -> Collection[int]:
         """The workers that are up, ascending (``FleetView``)."""
@@ -78,62 +84,42 @@ class Dispatcher:
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         return Request(
             *(number, client, program_id, depth, prompt),
-            *(len(ids), max_new_tokens, self._now_s()),
+            *(len(ids), max_new_tokens, self.now_s()),
         )
 
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
     ) -> Flight | None:
-        """Route a request. None if the router holds it: ``on_sent`` is called once it goes.
+        """Route a request. None if it is held: ``on_sent`` is called once it goes.
 
-        That gets a Problem instead if the router fails later. Raises Problem: 503 if no worker is
-        up, 500 if the router fails.
+        That gets a Problem instead if it never does. One that has gone before, and failed, goes
+        again without waiting, unless the router itself may hold it. ``over`` has to follow. Raises
+        Problem: 503 if no worker is up, 429 if the queue refuses it, 500 if the router fails.
         """
         if not self.up:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up", retry_after_s=RETRY_AFTER_S
             )
-        if self._ingress is None:
-            return self._send(request, self.router.route(request, self._now_s()), wish)
-        sent: list[Flight | Problem] = []
-        self._held[request] = sent.append, wish
-        self._ingress.enter(request, self._now_s())
-        self._release()
-        if not sent:
-            self._held[request] = on_sent, wish
-            return None
-        if isinstance(sent[0], Problem):
-            raise sent[0]
-        return sent[0]
+        if self.ingress is not None and self.router.holds:
+            self.over(request)
+        elif self.ingress is None or self.ingress.let_go(request):
+            return self._send(request, self.router.route(request, self.now_s()), wish)
+        return self.ingress.enter(request, on_sent, wish)
 
     def is_under_way(self, flight: Flight) -> bool:
         """Whether its worker has neither finished nor lost it."""
         return flight in self.flights[flight.worker]
 
-    def withdraw(self, request: Request) -> None:
-        """A request that is held is wanted no more."""
-        if self._ingress is not None and request in self._held:
-            del self._held[request]
-            self._ingress.withdraw(request)
+    def over(self, request: Request, charge: Charge = NOTHING) -> None:
+        """Nobody waits for the request's answer any more, wherever it is; it has cost so much."""
+        if self.ingress is not None:
+            self.ingress.over(request, charge)
+            self.release()
 
-    def _release(self) -> None:
-        """Ask the router again about what it holds, and tell those whose request goes now."""
-        if self._ingress is None or not self.up:
-            return
-        gone: list[tuple[Request, Flight | Problem]] = []
-
-        def send(request: Request, routed: int) -> None:
-            try:
-                flight: Flight | Problem = self._send(request, routed, self._held[request][1])
-            except Problem as problem:
-                flight = problem
-            gone.append((request, flight))
-
-        self._ingress.release(self._now_s(), send)
-        for request, flight in gone:
-            if isinstance(flight, Problem):
-                self._ingress.finish(request, 0)
-            self._held.pop(request)[0](flight)
+    def release(self) -> None:
+        """Something has changed: what is held may go."""
+        if self.ingress is not None:
+            self.ingress.release()
 
     def _send(self, request: Request, routed: int | None, wish: Wish) -> Flight:
         if routed is None or not 0 <= routed < len(self.flights):
@@ -148,7 +134,7 @@ class Dispatcher:
     def began(self, flight: Flight) -> None:
         """The answer begins to stream. A second call says nothing new."""
         if flight.first_token_s is None:
-            flight.first_token_s = self._now_s()
+            flight.first_token_s = self.now_s()
 
     def _place(self, routed: int, wish: Wish) -> int:
         """Where the router's choice really goes: it may know less (see ``leave``) than we do."""
@@ -171,17 +157,15 @@ class Dispatcher:
                 self._caches[flight.routed].add(request.prompt)
         output = Segment(f"output of {request.request_id}", output_tokens)
         if failed:
-            self.router.on_failure(request, flight.routed, self._now_s())
+            self.router.on_failure(request, flight.routed, self.now_s())
         else:
             if flight.first_token_s is not None:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
-            self.router.on_finish(request, flight.routed, output, self._now_s())
+            self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
             # Nothing will ever match, or evict, a segment that is not made of token pages.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
-        if self._ingress is not None:
-            self._ingress.finish(request, output_tokens)
-            self._release()
+        self.release()
 
     def leave(self, worker: int, *, died: bool = False) -> None:
         """The worker is down: nothing goes there any more, and what was there is lost.
@@ -196,7 +180,7 @@ class Dispatcher:
             flight.died = died
             flight.on_lost()
         if lost:
-            self._release()
+            self.release()
 
     def eject(self, worker: int) -> None:
         """Nothing goes there any more; what is there goes on."""
@@ -205,9 +189,9 @@ class Dispatcher:
         self.up.remove(worker)
         # A router that cannot change its workers keeps it; ``dispatch`` passes over it.
         with suppress(RunFailed):
-            self.router.on_worker_leave(worker, self._now_s())
+            self.router.on_worker_leave(worker, self.now_s())
         self._caches.renew(worker)
-        self._release()
+        self.release()
 
     def join(self, worker: int) -> None:
         """The worker is up again, with an empty cache."""
@@ -215,13 +199,13 @@ class Dispatcher:
             return
         self.up.add(worker)
         with suppress(RunFailed):
-            self.router.on_worker_join(worker, self._now_s())
+            self.router.on_worker_join(worker, self.now_s())
         log.info("worker %d is up", worker)
-        self._release()
+        self.release()
 
     def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
         """The last ``tokens`` of a prefix have left the worker's cache."""
-        self.router.on_evict(prefix, tokens, worker, self._now_s())
+        self.router.on_evict(prefix, tokens, worker, self.now_s())
 
     def forget_cache(self, worker: int) -> None:
         """Nothing is in the worker's cache, or nobody knows what."""

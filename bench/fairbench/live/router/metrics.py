@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from fairbench.live.headers import OTHERS
 from fairbench.live.kv_events.subscriber import Subscriber
-from fairbench.live.router.books import Books
+from fairbench.live.router.books import MAX_CLIENTS, Books
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.ingress import Ingress
+
+
+class Held(Collector):
+    """What is held before the workers, by client; of many clients, those who have most."""
+
+    def __init__(self, ingress: Ingress) -> None:
+        self._ingress = ingress
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus reads it."""
+        held = self._ingress.held()
+        family = GaugeMetricFamily(
+            "fairbench_held_requests", "Requests held before the workers", labels=["client"]
+        )
+        most = held.most_common(MAX_CLIENTS)
+        for client, count in most:
+            family.add_metric([client], count)
+        if len(most) < len(held):
+            family.add_metric([OTHERS], held.total() - sum(count for _, count in most))
+        yield family
 
 
 class RouterMetrics:
@@ -25,6 +49,10 @@ class RouterMetrics:
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
         """A request has ended, and is booked with so much."""
         self._books.finished(client, outcome, charge)
+
+    def held(self, client: str, held_s: float) -> None:
+        """A request was held so long before it went to a worker, or was given up."""
+        self._books.held(client, held_s)
 
     def refused(self, status: int) -> None:
         """The router itself said no."""
@@ -42,6 +70,8 @@ class RouterMetrics:
             ("worker_up", "1 while the worker is in rotation", lambda w: w in dispatcher.up),
         ):
             self._gauge(name, text, range(len(dispatcher.flights)), value)
+        if dispatcher.ingress is not None:
+            self.registry.register(Held(dispatcher.ingress))
         for name, text, value in (
             ("kv_event_gaps", "Gaps in a worker's KV events", lambda w: subscribers[w].gaps),
             ("kv_event_losses", "Gaps not repaired", lambda w: subscribers[w].losses),

@@ -29,10 +29,10 @@ async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) 
     try:
         await told.wait()
     except asyncio.CancelledError:  # the client has left
-        dispatcher.withdraw(request)
         for one in went:
             if isinstance(one, Flight):
                 dispatcher.finish(one, 0, failed=True)
+        dispatcher.over(request)
         raise
     result = went[0]
     if isinstance(result, Problem):

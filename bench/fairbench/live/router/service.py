@@ -18,6 +18,7 @@ from fairbench.live.router.attempts import Attempts
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.gateway import hold_requests
 from fairbench.live.router.health import Health
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.proxy import Proxy
@@ -27,6 +28,7 @@ from fairbench.live.router.worker_info import (
     WorkerFacts,
     WorkerInfo,
     ask_workers,
+    warn_of_others,
 )
 from fairbench.schedulers.base import Router, Setup
 
@@ -47,9 +49,11 @@ async def running(
     async with _new_session() as session:
         info = await ask_workers(session, urls)
         dispatcher = _new_dispatcher(config, router, info)
-        facts = WorkerFacts(session, urls, info, config.vocab_size)
+        warn_of_others(config.local, dict(enumerate(info.locals)))
+        facts = WorkerFacts(session, urls, info, config)
         breakers = Breakers(len(urls), time.monotonic)
         subscribers = _subscribers(config, dispatcher)
+        polling = await hold_requests(config, session, dispatcher, info)
         metrics.watch(dispatcher, subscribers)
 
         async def returned(worker: int) -> None:
@@ -64,7 +68,7 @@ async def running(
             _background(subscriber.run() for subscriber in subscribers.values()),
         ):
             await health.begin(FIRST_CHECK_S)
-            async with _background([health.watch(config.health_interval_s)]):
+            async with _background([health.watch(config.health_interval_s), *polling]):
                 yield Proxy(config, session, dispatcher, health, attempts, facts, text)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from fairbench.live.model_files import vocab_size_of
+from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.prompt_limits import UNKNOWN_POOL_TOKENS, PromptLimits
 
 # Of workers that do not say: about what an 8B model leaves of 80 GB.
@@ -22,13 +23,15 @@ log = logging.getLogger(__name__)
 class WorkerInfo(NamedTuple):
     """The smallest and the largest pool and the smallest vocabulary, None if no worker says.
 
-    ``page_tokens`` is the largest page (SGLang's page_size).
+    ``page_tokens`` is the largest page (SGLang's page_size), ``locals`` each worker's schedulers as
+    our plugin, or the emulator, reports them: none of an engine's own.
     """
 
     pool_tokens: int | None
     most_pool_tokens: int | None
     page_tokens: int
     vocab_size: int | None
+    locals: Sequence[Collection[str]] = ()
 
     def limits(self, vocab_size: int | None) -> PromptLimits:
         """What a prompt may be; an operator's ``vocab_size`` counts more than the workers'."""
@@ -42,18 +45,33 @@ class WorkerFacts:
     """What is known of the workers by now; those that were not up at the start tell later."""
 
     def __init__(
-        self, session: ClientSession, urls: Sequence[str], info: WorkerInfo, vocab_size: int | None
+        self, session: ClientSession, urls: Sequence[str], info: WorkerInfo, config: RouterConfig
     ) -> None:
         self._session = session
         self._urls = urls
-        self.limits = info.limits(vocab_size)
+        self._local = config.local
+        self.limits = info.limits(config.vocab_size)
 
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to take part what nobody has said before."""
-        if self.limits.vocab_size is None:
+        if self.limits.vocab_size is None or self._local is not None:
             info = await ask_workers(self._session, [self._urls[worker]])
-            most = info.most_pool_tokens or self.limits.most_tokens
-            self.limits = PromptLimits(most, info.vocab_size)
+            warn_of_others(self._local, {worker: info.locals[0]})
+            if self.limits.vocab_size is None:
+                most = info.most_pool_tokens or self.limits.most_tokens
+                self.limits = PromptLimits(most, info.vocab_size)
+
+
+def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> None:
+    """Say in the log which workers do not run the local scheduler that was asked for."""
+    for worker, schedulers in found.items():
+        if local is not None and set(schedulers) != {local}:
+            runs = " and ".join(sorted(schedulers)) or "a scheduler of its engine's own"
+            log.warning(
+                "worker %d does not run %s but %s: requests that wait there go in that order "
+                "(--gateway %s would hold them here)",
+                *(worker, local, runs, local),
+            )
 
 
 async def ask_workers(session: ClientSession, urls: Iterable[str]) -> WorkerInfo:
@@ -67,19 +85,30 @@ async def ask_workers(session: ClientSession, urls: Iterable[str]) -> WorkerInfo
         max(pools, default=None),
         max((size for info in told if (size := _size(info, "page_size"))), default=1),
         min((size for info in told if (size := _vocab_size(info))), default=None),
+        [{one for report in _reports(info) if (one := _local(report))} for info in told],
     )
 
 
 def _vocab_size(info: dict[str, Any]) -> int | None:
     """The emulator says it at the top, our plugin in SGLang in its report; else its files do."""
+    for told in _reports(info):
+        if size := _size(told, "vocab_size"):
+            return size
+    model = info.get("model_path")
+    return vocab_size_of(model) if isinstance(model, str) else None
+
+
+def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a server says at the top and of each rank, and what our plugin does."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
-        for told in (place, report):
-            if isinstance(told, dict) and (size := _size(told, "vocab_size")):
-                return size
-    model = info.get("model_path")
-    return vocab_size_of(model) if isinstance(model, str) else None
+        yield from (told for told in (place, report) if isinstance(told, dict))
+
+
+def _local(report: dict[str, Any]) -> str | None:
+    local = report.get("local")
+    return local if isinstance(local, str) and "params" in report else None
 
 
 def _size(info: dict[str, Any], key: str) -> int | None:

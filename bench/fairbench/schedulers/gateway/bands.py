@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from fairbench.core import Request
+from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.queue import GatewayQueue, Send
 
 
@@ -107,8 +108,14 @@ class Gateway:
             times_s.append(self._ends[0][0])
         return min((time_s for time_s in times_s if time_s is not None), default=None)
 
-    def finish(self, request: Request, output_tokens: int, now_s: float | None = None) -> None:
-        self._bands[self._band_of.pop(request)].finish(request, output_tokens, now_s)
+    def finish(
+        self,
+        request: Request,
+        output_tokens: int,
+        now_s: float | None = None,
+        read: Read | None = None,
+    ) -> None:
+        self._bands[self._band_of.pop(request)].finish(request, output_tokens, now_s, read)
 
     def withdraw(self, request: Request) -> None:
         del self._held[request]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Read, Selection, WaitingView
 
 
 class FlowPolicy(LocalScheduler):
@@ -28,8 +28,11 @@ class FlowPolicy(LocalScheduler):
             if not (yield view.oldest(self.next_flow(view, now_s))):
                 return
 
-    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
-        """A request that went is over, and has produced so many tokens."""
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        """A request that went is over, and has produced so many tokens.
+
+        ``read`` is its prompt as it turned out to be: nothing if it was never served.
+        """
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:

@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 
 from fairbench.core import Request
+from fairbench.schedulers.base import Read
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class PriceParams:
     """``input_weight`` a prompt token and ``output_weight`` an output token.
 
     ``assumed_output_tokens`` are charged when a request goes; with ``corrected`` the difference to
-    what it produced is charged, or given back, when it is over.
+    what it took is charged, or given back, when it is over.
     """
 
     input_weight: Annotated[float, Gt(0)] = 1.0
@@ -28,8 +29,9 @@ class PriceParams:
         outputs = self.output_weight * self.assumed_output_tokens
         return self.input_weight * request.input_tokens + outputs
 
-    def correction(self, output_tokens: int) -> float:
+    def correction(self, request: Request, read: Read, output_tokens: int) -> float:
         """What is charged on top when it is over; negative if it was charged too much."""
         if not self.corrected:
             return 0.0
-        return self.output_weight * (output_tokens - self.assumed_output_tokens)
+        inputs = self.input_weight * (read.input_tokens - request.input_tokens)
+        return inputs + self.output_weight * (output_tokens - self.assumed_output_tokens)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Protocol, TypeAlias
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, Router, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Read, Router, Selection, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.gateway.flow_view import FlowView
 from fairbench.schedulers.gateway.policy import FlowPolicy
@@ -51,10 +51,17 @@ class HoldsRequests(Protocol):
         """When it wants to be asked again although nothing has happened."""
         ...
 
-    def finish(self, request: Request, output_tokens: int, now_s: float | None = None) -> None:
+    def finish(
+        self,
+        request: Request,
+        output_tokens: int,
+        now_s: float | None = None,
+        read: Read | None = None,
+    ) -> None:
         """A request that was sent is over, and has produced so many tokens.
 
-        ``now_s`` is for policies that count time; None is when the queue heard last.
+        ``now_s`` is for policies that count time; None is when the queue heard last. ``read`` puts
+        right what was charged for its prompt, None for nothing to put right.
         """
         ...
 
@@ -127,16 +134,29 @@ class GatewayQueue:
             times_s.append(self.scheduler.wake_s(self._view, now_s))
         return min((time_s for time_s in times_s if time_s is not None), default=None)
 
-    def finish(self, request: Request, output_tokens: int, now_s: float | None = None) -> None:
+    def finish(
+        self,
+        request: Request,
+        output_tokens: int,
+        now_s: float | None = None,
+        read: Read | None = None,
+    ) -> None:
         self._detector.on_finish(request)
         if self._flows is not None:
             at_s = self._heard_s if now_s is None else now_s
-            self._flows.on_answer(request, output_tokens, at_s)
-        elif output_tokens:
+            self._flows.on_answer(request, read or Read(request.input_tokens), output_tokens, at_s)
+        else:
+            self._tell(request, output_tokens, read)
+        self.scheduler.on_finish(request)
+
+    def _tell(self, request: Request, output_tokens: int, read: Read | None) -> None:
+        """A local scheduler hears what has come of it, as from an engine."""
+        if read is not None:
+            self.scheduler.on_read(request, read)
+        if output_tokens:
             self.scheduler.on_tokens(request.client, output_tokens)
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(request, output_tokens)
-        self.scheduler.on_finish(request)
 
     def withdraw(self, request: Request) -> None:
         self._view.leave(request)

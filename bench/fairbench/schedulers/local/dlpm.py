@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
-from fairbench.schedulers.base import LocalScheduler, Scan, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Read, Scan, Selection, WaitingView
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.sharing import SharedCharges, Sharing
 
@@ -79,6 +79,11 @@ class DLPM(LocalScheduler):
                 self.credit[client] = self._frozen.pop(client, 0)
             self.credit[client] -= self.params.extend_weight * tokens
             self._let_go(client)
+
+    def on_read(self, request: Request, read: Read) -> None:
+        if self._shared is None:  # else others may have paid for it
+            more = read.input_tokens - read.cached_tokens - request.input_tokens
+            self.credit[request.client] -= self.params.extend_weight * more
 
     def on_tokens(self, client: str, tokens: int) -> None:
         self.credit[client] -= self.params.output_weight * tokens

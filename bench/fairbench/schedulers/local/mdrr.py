@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Read, Selection, WaitingView
 
 POOL_SHARES = 20  # a quantum is the KV pool over this
 QUANTUM_ANYWHERE = 10_000  # where the pool is not known, as at a gateway
@@ -82,6 +82,11 @@ class MDRR(LocalScheduler):
         if not recompute:
             tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
             self.credit[request.client] -= self.params.input_weight * tokens
+
+    def on_read(self, request: Request, read: Read) -> None:
+        cached = read.cached_tokens if self.params.charge == "extend" else 0
+        more = read.input_tokens - cached - request.input_tokens
+        self.credit[request.client] -= self.params.input_weight * more
 
     def on_tokens(self, client: str, tokens: int) -> None:
         self.credit[client] -= self.params.output_weight * tokens

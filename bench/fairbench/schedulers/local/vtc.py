@@ -11,7 +11,7 @@ from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import unknown_name
-from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Read, Selection, Setup, WaitingView
 from fairbench.schedulers.sharing import SharedCharges, Sharing
 
 
@@ -67,7 +67,9 @@ class VTC(LocalScheduler):
         for client in self.params.weights:
             if setup.clients and client not in setup.clients:
                 raise unknown_name(f"client in {self.name}.weights", client, setup.clients)
-        self._weights = {**setup.weights, **self.params.weights}
+        # Not copied without need: a router's may change while it runs.
+        own = self.params.weights
+        self._weights = {**setup.weights, **own} if own else setup.weights
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._enter(request, view)
@@ -125,6 +127,13 @@ class VTC(LocalScheduler):
             for client, running in self._running.items():
                 self._charge(client, self.params.output_weight * running)
         self._running[request.client] -= 1
+
+    def on_read(self, request: Request, read: Read) -> None:
+        if self._shared is not None:
+            return  # others may have paid for it
+        cached = read.cached_tokens if self.params.charge == "extend" else 0
+        more = read.input_tokens - cached - request.input_tokens
+        self._charge(request.client, self.params.input_weight * more)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         if self._artifact:

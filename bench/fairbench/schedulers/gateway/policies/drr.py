@@ -10,7 +10,7 @@ from typing import Annotated
 from annotated_types import Gt
 
 from fairbench.core import Request
-from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.price import PriceParams
 
@@ -88,8 +88,8 @@ class DRR(FlowPolicy):
         if request.client not in self._waiting:
             self._leave(request.client)
 
-    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
-        self.deficits[request.client] -= self.params.correction(output_tokens)
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        self.deficits[request.client] -= self.params.correction(request, read, output_tokens)
 
     def balances(self) -> Mapping[str, float]:
         return self.deficits

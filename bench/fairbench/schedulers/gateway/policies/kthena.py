@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 
 from fairbench.core import Request
-from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
@@ -57,9 +57,9 @@ class Kthena(FlowPolicy):
 
         return min(view.clients(), key=rank)
 
-    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
         params = self.params
-        tokens = params.input_weight * request.input_tokens + params.output_weight * output_tokens
+        tokens = params.input_weight * read.input_tokens + params.output_weight * output_tokens
         counted = tokens + params.request_weight
         self._answers.setdefault(request.client, deque()).append((now_s, counted))
         self._usage[request.client] = self._usage.get(request.client, 0.0) + counted

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Gt
 
 from fairbench.core import Request
-from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 from fairbench.schedulers.gateway.price import PriceParams
 
@@ -59,9 +59,9 @@ class LlmdVTC(FlowPolicy):
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.counters[request.client] += self.params.of(request)
 
-    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
         if request.client in self.counters:
-            self.counters[request.client] += self.params.correction(output_tokens)
+            self.counters[request.client] += self.params.correction(request, read, output_tokens)
 
     def balances(self) -> Mapping[str, float]:
         return self.counters

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from fairbench.core import Request
-from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 
 
@@ -56,8 +56,8 @@ class ProgramAware(FlowPolicy):
         tied = [one for one, score in zip(waiting, scores, strict=True) if score == best]
         return min(tied, key=lambda client: earliest(view, client))
 
-    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
-        attained = self.attained(request.client, now_s) + request.input_tokens + 2 * output_tokens
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        attained = self.attained(request.client, now_s) + read.input_tokens + 2 * output_tokens
         self._attained[request.client] = (attained, now_s)
 
     def attained(self, client: str, now_s: float) -> float:

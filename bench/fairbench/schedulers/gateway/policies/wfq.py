@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 from fairbench.schedulers.gateway.price import PriceParams
 
@@ -49,8 +49,8 @@ class WFQ(FlowPolicy):
         self.ends[request.client] += self._length(request.client, self.params.of(request))
         self._virtual = max(self._virtual, self.ends[request.client])
 
-    def on_answer(self, request: Request, output_tokens: int, now_s: float) -> None:
-        correction = self.params.correction(output_tokens)
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        correction = self.params.correction(request, read, output_tokens)
         self.ends[request.client] += self._length(request.client, correction)
 
     def _length(self, client: str, price: float) -> float:

@@ -1,0 +1,89 @@
+"""What ``fairbench serve`` would do: its gateway by flags, and the whole of it as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.toml import toml_value
+from fairbench.errors import UsageError
+from fairbench.live.router.config import SERVED_DETECTOR, RouterConfig
+from fairbench.live.router.gateway import MOST_REQUESTS, gateway_settings
+from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
+from fairbench.schedulers.params import as_settings, make_params
+from fairbench.schedulers.registry import router_class
+
+AUTO = "auto"
+
+
+class Held(NamedTuple):
+    """The gateway's policy, None without one; its detector; all settings, and whose they may be."""
+
+    policy: str | None
+    saturation: str
+    settings: Mapping[str, Any]
+    parts: tuple[str, ...]
+
+
+def held_by(
+    gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
+) -> Held:
+    """The gateway that flags ask for. Raises UsageError where they do not fit."""
+    if gateway in (None, NO_GATEWAY):
+        for flag, text in (("saturation", saturation), ("max-inflight-per-worker", most)):
+            if text is not None:
+                raise UsageError(f"--{flag} {text}: of no gateway: name one by --gateway")
+        return Held(None, SERVED_DETECTOR, settings, ())
+    detector = saturation or SERVED_DETECTOR
+    if most is not None:
+        settings = _with_most(most, detector, settings)
+    gateway_settings(gateway, detector, settings)
+    return Held(gateway, detector, settings, (gateway, detector, GATEWAY))
+
+
+def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    flag = f"--max-inflight-per-worker {most}"
+    if detector != SERVED_DETECTOR:
+        raise UsageError(f"{flag}: only with --saturation {SERVED_DETECTOR}")
+    if MOST_REQUESTS in settings:
+        raise UsageError(f"{flag}: --set {MOST_REQUESTS} says the same: choose one")
+    if most == AUTO:
+        return settings
+    if not (most.isascii() and most.isdigit() and 1 <= int(most) <= 2**31):
+        raise UsageError(f"{flag}: must be a whole number from 1 on, or {AUTO}")
+    return {**settings, MOST_REQUESTS: int(most)}
+
+
+def plan_text(config: RouterConfig, spec: ExperimentSpec | None) -> str:
+    """The policy as TOML, every parameter spelled out; clients by name, and never a key.
+
+    ``spec`` is of workers that would be started. Raises UsageError as starting them would.
+    """
+    params = make_params(config.router, router_class(config.router).Params, config.settings)
+    settings = as_settings(config.router, params)
+    plan: dict[str, Any] = {"router": config.router}
+    local = config.local if spec is None else spec.local
+    if local is not None:
+        plan["local"] = local
+    if spec is not None:
+        plan |= {"dp": spec.dp, "backend": spec.backend and spec.backend.kind}
+        settings |= {k: v for k, v in spec.settings.items() if k.startswith(f"{spec.local}.")}
+    else:
+        plan["workers"] = [worker.url for worker in config.workers]
+    if config.gateway is not None:
+        plan |= {"gateway": config.gateway, "saturation": config.saturation}
+        parts = gateway_settings(config.gateway, config.saturation, config.settings)
+        if config.saturation == SERVED_DETECTOR and MOST_REQUESTS not in config.settings:
+            parts[MOST_REQUESTS] = AUTO
+        settings = parts | settings
+    plan["max_queue"] = config.max_queue
+    plan["max_queue_per_client"] = config.max_queue_per_client or config.max_queue
+    if config.keys is not None:
+        plan["clients"] = sorted(set(config.keys.values()))
+    tables = {"weights": config.weights, "settings": settings}
+    lines = [f"{key} = {toml_value(value)}" for key, value in plan.items()]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]"] if table else []
+        lines += [f"{toml_value(key)} = {toml_value(value)}" for key, value in table.items()]
+    return "\n".join(lines)

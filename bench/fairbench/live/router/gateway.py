@@ -1,0 +1,102 @@
+"""The gateway before the router, as its configuration has it, with what its detector looks at."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from aiohttp import ClientSession
+
+from fairbench.errors import UsageError
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.ingress import Ringing
+from fairbench.live.router.loads import PolledLoads, most_running, poll
+from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
+from fairbench.schedulers.gateway.bands import GatewayParams
+from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.gateway.registry import GATEWAY, detector_class, policy_class
+from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
+from fairbench.schedulers.gateway.saturation.utilization import Utilization
+from fairbench.schedulers.params import as_settings, make_params
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import FleetView
+
+MOST_REQUESTS = f"{Concurrency.name}.requests"
+
+log = logging.getLogger(__name__)
+
+
+def gateway_settings(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every parameter of a gateway, as NAME.PARAM.
+
+    Raises UsageError for an unknown name, a wrong value, or one that is not possible here.
+    """
+    owners: dict[str, Any] = {
+        policy: policy_class(policy).Params,
+        saturation: detector_class(saturation).Params,
+        GATEWAY: GatewayParams,
+    }
+    resolved: dict[str, Any] = {}
+    for owner, params in owners.items():
+        resolved |= as_settings(owner, make_params(owner, params, settings))
+    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
+        raise UsageError(
+            "gateway.order = 'longest-prefix': serve does not match what it holds with the "
+            "workers' caches: choose from fcfs, edf"
+        )
+    return resolved
+
+
+async def hold_requests(
+    config: RouterConfig, session: ClientSession, dispatcher: Dispatcher, info: WorkerInfo
+) -> list[Coroutine[Any, Any, None]]:
+    """Put the gateway before the router, if there is to be one; what has to run beside it."""
+    if config.gateway is None:
+        return []
+    urls = [worker.url for worker in config.workers]
+    settings = dict(config.settings)
+    if config.saturation == Concurrency.name and MOST_REQUESTS not in settings:
+        settings = _as_workers_say(await most_running(session, urls), info) | settings
+    fleet: FleetView = dispatcher
+    beside: list[Coroutine[Any, Any, None]] = []
+    pool_tokens = info.pool_tokens or ASSUMED_POOL_TOKENS
+    if config.saturation == Utilization.name:
+        params = make_params(Utilization.name, Utilization.Params, settings)
+        fleet = loads = PolledLoads(dispatcher, pool_tokens, params.stale_s, dispatcher.now_s)
+        beside.append(poll(session, urls, loads, params.poll_s))
+    gateway = build_gateway(
+        config.gateway,
+        config.saturation,
+        settings,
+        router=dispatcher.router,
+        setup=Setup(weights=config.weights, pool_tokens=pool_tokens, fleet=fleet),
+    )
+    dispatcher.hold(gateway, _alarm)
+    return beside
+
+
+def _as_workers_say(most: int | None, info: WorkerInfo) -> dict[str, Any]:
+    """Settings under which the engines have what they can run, and no queue of their own."""
+    if most is None:
+        most = Concurrency.Params.requests
+        log.warning(
+            "no worker says how many requests it runs at once; assumed: %d "
+            "(--max-inflight-per-worker)",
+            most,
+        )
+    else:
+        log.info("gateway: %d requests at a worker at once", most)
+    found: dict[str, Any] = {MOST_REQUESTS: most}
+    if info.pool_tokens:
+        found |= {
+            f"{Concurrency.name}.tokens": info.pool_tokens,
+            f"{Concurrency.name}.by": "larger",
+        }
+    return found
+
+
+def _alarm(delay_s: float, ring: Callable[[], None]) -> Ringing:
+    return asyncio.get_running_loop().call_later(delay_s, ring)

@@ -1,0 +1,142 @@
+"""The queue before the workers in the router's process: what is held, and when it is asked again.
+
+No sockets here and no tasks, as in the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol, TypeAlias
+
+from fairbench.core import Request
+from fairbench.live.router.charges import Charge
+from fairbench.live.router.flight import Flight, OnSent, Wish
+from fairbench.live.router.problem import Problem
+from fairbench.schedulers.gateway.queue import HoldsRequests
+from fairbench.schedulers.views import Read
+
+RETRY_AFTER_S = 5
+SHORTEST_NAP_S = 0.001  # between two alarms, so that no rounding of times keeps the loop busy
+
+
+class Ringing(Protocol):
+    """An alarm that is set."""
+
+    def cancel(self) -> None:
+        """It is wanted no more."""
+        ...
+
+
+Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
+"""Calls a function so many seconds from now."""
+
+
+class Ingress:
+    """Requests that wait before the workers until the ``queue`` lets them go, and those it let go.
+
+    ``send`` makes a flight of one that goes; ``is_open`` says whether any worker is up; ``alarm``
+    wakes the queue when it wants to be asked although nothing has happened, None for a queue that
+    never does.
+    """
+
+    def __init__(
+        self,
+        queue: HoldsRequests,
+        send: Callable[[Request, int, Wish], Flight],
+        now_s: Callable[[], float],
+        is_open: Callable[[], bool],
+        alarm: Alarm | None = None,
+    ) -> None:
+        self.queue = queue
+        self._send = send
+        self._now_s = now_s
+        self._is_open = is_open
+        self._alarm = alarm
+        self._ringing: Ringing | None = None
+        self._held: dict[Request, tuple[OnSent, Wish]] = {}
+        self._gone: set[Request] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def held(self) -> Counter[str]:
+        """Requests that are held, by client."""
+        return Counter(request.client for request in self._held)
+
+    def let_go(self, request: Request) -> bool:
+        """Whether it has gone once and is not over: it has waited, and has been charged."""
+        return request in self._gone
+
+    def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> Flight | None:
+        """A request arrives. None if it is held: ``on_sent`` is then called with its end here.
+
+        Raises Problem: 429 if the queue refuses it, and whatever sending it does.
+        """
+        sent: list[Flight | Problem] = []
+        self._held[request] = sent.append, wish
+        if not self.queue.enter(request, self._now_s()):
+            del self._held[request]
+            raise _too_many("the queue before the workers takes no more of this client now")
+        self.release()
+        if not sent:
+            self._held[request] = on_sent, wish
+            return None
+        if isinstance(sent[0], Problem):
+            raise sent[0]
+        return sent[0]
+
+    def over(self, request: Request, charge: Charge) -> None:
+        """It is over, wherever it was, and has cost so much. A second call says nothing new."""
+        if request in self._held:
+            del self._held[request]
+            self.queue.withdraw(request)
+        elif request in self._gone:
+            self._gone.remove(request)
+            read = Read(charge.input_tokens, charge.cached_tokens)
+            self.queue.finish(request, charge.output_tokens, self._now_s(), read)
+
+    def release(self) -> None:
+        """Ask the queue who has waited too long, and who may go now."""
+        now_s, is_open = self._now_s(), self._is_open()
+        ends: list[tuple[Request, Flight | Problem]] = [
+            (request, _given_up(is_open)) for request in self.queue.shed(now_s)
+        ]
+
+        def send(request: Request, routed: int) -> None:
+            self._gone.add(request)
+            try:
+                flight: Flight | Problem = self._send(request, routed, self._held[request][1])
+            except Problem as problem:
+                flight = problem
+            ends.append((request, flight))
+
+        if is_open:
+            self.queue.release(now_s, send)
+        for request, end in ends:
+            on_sent, _ = self._held.pop(request)
+            on_sent(end)
+        self._set_alarm(now_s)
+
+    def _set_alarm(self, now_s: float) -> None:
+        if self._ringing is not None:
+            self._ringing.cancel()
+            self._ringing = None
+        wake_s = self.queue.wake_s(now_s) if self._alarm and self._held else None
+        if self._alarm is not None and wake_s is not None:
+            self._ringing = self._alarm(max(wake_s - now_s, SHORTEST_NAP_S), self.release)
+
+
+def _given_up(is_open: bool) -> Problem:
+    if is_open:
+        return _too_many("the request has waited as long as it may, or others went before it")
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "no worker was up as long as the request may wait",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def _too_many(why: str) -> Problem:
+    return Problem(HTTPStatus.TOO_MANY_REQUESTS, why, retry_after_s=RETRY_AFTER_S)

@@ -1,0 +1,169 @@
+"""The workers' loads as they say themselves, polled: what a saturation detector looks at."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.schedulers.views import WorkerLoad
+
+# SGLang's own page of loads, and the names of the same in what it, the emulator and vLLM export.
+LOADS, METRICS = "/v1/loads?include=core", "/metrics"
+WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
+RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
+USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
+TIMEOUT = ClientTimeout(total=1.0)
+
+log = logging.getLogger(__name__)
+
+
+class Told(NamedTuple):
+    """What a worker says of itself: requests that wait and run, and the share of its KV pool."""
+
+    waiting: int
+    running: int
+    usage: float
+
+
+class PolledLoads:
+    """A ``FleetView`` of what the workers said last; who has not for ``stale_s`` says nothing."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        pool_tokens: int,
+        stale_s: float,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._pool_tokens = pool_tokens
+        self._stale_s = stale_s
+        self._now_s = now_s
+        self._told: dict[int, tuple[float, Told]] = {}
+
+    def workers(self) -> Collection[int]:
+        """Those that are up."""
+        return self._dispatcher.workers()
+
+    def load(self, worker: int) -> WorkerLoad:
+        """As it said last, if it has lately."""
+        counted = self._dispatcher.load(worker)
+        at_s, told = self._told.get(worker, (-self._stale_s, None))
+        if told is None or self._now_s() - at_s > self._stale_s:
+            return counted
+        tokens = round(told.usage * self._pool_tokens)
+        return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running)
+
+    def hear(self, worker: int, told: Told) -> None:
+        """It has said so just now."""
+        self._told[worker] = self._now_s(), told
+        self._dispatcher.release()
+
+
+async def poll(
+    session: ClientSession, urls: Sequence[str], loads: PolledLoads, poll_s: float
+) -> None:
+    """Ask every worker every ``poll_s``, until cancelled; each on its own, so that none is late."""
+    await asyncio.gather(
+        *(_poll_one(session, url, number, loads, poll_s) for number, url in enumerate(urls))
+    )
+
+
+async def _poll_one(
+    session: ClientSession, url: str, worker: int, loads: PolledLoads, poll_s: float
+) -> None:
+    page, complained = LOADS, False
+    while True:
+        told = await _ask(session, url + page)
+        if told is None:
+            page = METRICS if page == LOADS else LOADS
+            told = await _ask(session, url + page)
+        if told is not None:
+            loads.hear(worker, told)
+        elif not complained and worker in loads.workers():
+            complained = True
+            log.warning("worker %d says no load at %s or %s: full", worker, LOADS, METRICS)
+        await asyncio.sleep(poll_s)
+
+
+async def _ask(session: ClientSession, url: str) -> Told | None:
+    try:
+        async with session.get(url, timeout=TIMEOUT) as answer:
+            body = await answer.read()
+            return told_by(body) if answer.ok else None
+    except (ClientError, OSError, TimeoutError):
+        return None
+
+
+def told_by(body: bytes) -> Told | None:
+    """What a page of loads, or of metrics, says; None if that is nothing.
+
+    The numbers of several ranks are added, of their shares of the pool the mean is taken.
+    """
+    try:
+        page = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        page = None
+    try:
+        return _of_metrics(body.decode("utf-8", "replace")) if page is None else _of_loads(page)
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return None
+
+
+def _of_loads(page: Any) -> Told | None:
+    ranks = page.get("loads") if isinstance(page, dict) else None
+    if not isinstance(ranks, list) or not ranks:
+        return None
+    return _sum_of(
+        [(one["num_waiting_reqs"], one["num_running_reqs"], one["token_usage"]) for one in ranks]
+    )
+
+
+def _of_metrics(text: str) -> Told | None:
+    found: dict[str, list[float]] = {}
+    for name, value in _SAMPLE.findall(text):
+        found.setdefault(name, []).append(float(value))
+    waiting, running, usage = (_first(found, names) for names in (WAITING, RUNNING, USAGE))
+    if waiting is None or running is None or usage is None:
+        return None
+    return _sum_of(list(zip(waiting, running, usage, strict=False)))
+
+
+def _first(found: Mapping[str, list[float]], names: Sequence[str]) -> list[float] | None:
+    return next((found[name] for name in names if name in found), None)
+
+
+def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
+    waiting, running, usage = (list(column) for column in zip(*ranks, strict=True))
+    return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
+
+
+async def most_running(session: ClientSession, urls: Sequence[str]) -> int | None:
+    """How many requests every worker can run at once, None if none of them says so."""
+    pages = [url + page for url in urls for page in ("/server_info", LOADS)]
+    told = await asyncio.gather(*(_most(session, page) for page in pages))
+    return min((most for most in told if most), default=None)
+
+
+async def _most(session: ClientSession, url: str) -> int | None:
+    try:
+        async with session.get(url, timeout=TIMEOUT) as answer:
+            page: Any = msgspec.json.decode(await answer.read())
+    except (ClientError, OSError, TimeoutError, msgspec.DecodeError):
+        return None
+    ranks = page.get("loads") if isinstance(page, dict) else None
+    most = [
+        one.get("max_running_requests")
+        for one in (ranks if isinstance(ranks, list) else [page])
+        if isinstance(one, dict)
+    ]
+    whole = [one for one in most if type(one) is int and one > 0]
+    return sum(whole) if whole and len(whole) == len(most) else None

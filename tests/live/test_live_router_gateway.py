@@ -1,0 +1,321 @@
+"""A gateway in the router's process: who is held and who goes, what is charged and given back."""
+
+import asyncio
+from array import array
+
+import pytest
+from live_router import CHAT, GENERATE, cluster, streamed, until
+
+from fairbench.live.router.charges import Charge
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.loads import PolledLoads, Told, told_by
+from fairbench.live.router.problem import Problem
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.registry import build_router
+
+CLIENT = "x-fairbench-client"
+ONE = {"gateway": "vtc", "settings": {"concurrency.requests": 1}}
+
+
+class Clock:
+    """A clock that is set by hand, and one alarm."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.ring = None
+
+    def __call__(self):
+        return self.now
+
+    def alarm(self, delay_s, ring):
+        self.ring = (self.now + delay_s, ring)
+        return self
+
+    def cancel(self):
+        self.ring = None
+
+    def wait(self, until_s):
+        """Let the alarms ring that are set until then."""
+        while self.ring and self.ring[0] <= until_s:
+            self.now, ring = self.ring
+            self.ring = None
+            ring()
+        self.now = until_s
+
+
+def desk(policy="vtc", workers=1, **settings):
+    """A dispatcher behind a gateway that lets one request go to each worker at a time."""
+    clock = Clock()
+    at = Dispatcher(build_router("least-loaded", {}, workers), workers, 1_000, clock)
+    at.router.prepare(Setup(fleet=at))
+    given = {"concurrency.requests": 1} | {key.replace("__", "."): v for key, v in settings.items()}
+    setup = Setup(pool_tokens=1_000, fleet=at)
+    gateway = build_gateway(policy, "concurrency", given, router=at.router, setup=setup)
+    at.hold(gateway, clock.alarm)
+    return at, clock
+
+
+def asked(at, client="ann", tokens=100):
+    return at.make_request(client, array("I", range(tokens)), 8, -1, 0)
+
+
+def counters(at):
+    return at.ingress.queue.balances[0]
+
+
+def served(at, flight, charge):
+    at.finish(flight, charge.output_tokens)
+    at.over(flight.request, charge)
+
+
+def test_the_next_goes_when_one_is_over_and_the_client_with_least_goes_first():
+    at, _ = desk()
+    first = at.dispatch(asked(at, "flood"))
+    told = []
+    for client in ("flood", "flood", "ann"):
+        assert at.dispatch(asked(at, client), told.append) is None
+    assert at.ingress.held() == {"flood": 2, "ann": 1}
+    served(at, first, Charge(100, 8, 0))
+    assert [flight.request.client for flight in told] == ["ann"]
+    served(at, told[0], Charge(100, 8, 0))
+    served(at, told[1], Charge(100, 8, 0))
+    served(at, told[2], Charge(100, 8, 0))
+    assert counters(at) == {"flood": 3 * 116, "ann": 100 + 116}  # lifted to 100 when it came
+    assert at.under_way == 0
+
+
+@pytest.mark.parametrize(("policy", "sign"), [("vtc", 1), ("dlpm", -1), ("drr", -1), ("wfq", 1)])
+@pytest.mark.parametrize(
+    "charge", [Charge(), Charge(100, 8, 0), Charge(400, 8, 0), Charge(90, 0, 64)]
+)
+def test_what_was_charged_when_it_went_is_put_right_by_what_it_cost(policy, sign, charge):
+    """100 tokens were guessed; the policies of gateways count cached ones, schedulers do not."""
+    at, _ = desk(policy, concurrency__requests=9)
+    flight, _ = at.dispatch(asked(at)), at.dispatch(asked(at))  # one stays, and so does its client
+    before = counters(at)["ann"]
+    served(at, flight, charge)
+    guessed = 100 + 2 * 128 if policy in ("drr", "wfq") else 100
+    cached = 0 if policy in ("drr", "wfq") else charge.cached_tokens
+    cost = charge.input_tokens - cached + 2 * charge.output_tokens
+    assert sign * (counters(at)["ann"] - before) == cost - guessed
+
+
+def test_a_request_that_nobody_waits_for_any_more_leaves_no_trace():
+    at, _ = desk()
+    first, told = at.dispatch(asked(at, "flood")), []
+    gone = asked(at, "ann")
+    assert at.dispatch(gone, told.append) is None
+    at.over(gone)
+    at.over(gone)
+    assert (at.under_way, told) == (1, [])
+    served(at, first, Charge(100, 8, 0))
+    assert told == []
+    assert at.dispatch(asked(at, "bob")) is not None
+
+
+def test_a_request_whose_worker_failed_neither_waits_nor_pays_again():
+    at, _ = desk("token-bucket", workers=2, **{"token-bucket__burst": 1.0})
+    flight = at.dispatch(asked(at))
+    at.finish(flight, 0, failed=True)
+    again = at.dispatch(flight.request)
+    assert again is not None
+    served(at, again, Charge(100, 8, 0))
+    with pytest.raises(Problem, match="no more of this client") as raised:
+        at.dispatch(asked(at))
+    assert (raised.value.status, raised.value.retry_after_s) == (429, 5)
+
+
+def test_who_has_waited_too_long_is_told_when_the_time_has_come_and_not_before():
+    at, clock = desk(gateway__ttl_s=30.0)
+    flight, told = at.dispatch(asked(at)), []
+    clock.wait(10.0)
+    at.dispatch(asked(at), told.append)
+    clock.wait(39.9)
+    assert told == []
+    clock.wait(40.1)
+    assert [(one.status, one.retry_after_s) for one in told] == [(429, 5)]
+    assert at.under_way == 1
+    served(at, flight, Charge(100, 8, 0))
+    assert len(told) == 1
+
+
+def test_it_is_the_workers_fault_if_none_was_up_for_as_long():
+    at, clock = desk(gateway__ttl_s=30.0)
+    flight, told = at.dispatch(asked(at)), []
+    at.dispatch(asked(at), told.append)
+    at.leave(0)
+    at.finish(flight, 0, failed=True)
+    at.over(flight.request)
+    clock.wait(31.0)
+    assert [one.status for one in told] == [503]
+
+
+def test_a_full_gateway_refuses_and_a_higher_band_displaces():
+    settings = {"gateway__max_requests": 1, "gateway__priority": {"gold": 1}}
+    at, _ = desk(**settings)
+    at.dispatch(asked(at))
+    told = []
+    at.dispatch(asked(at), told.append)
+    with pytest.raises(Problem):
+        at.dispatch(asked(at, "bob"))
+    assert at.dispatch(asked(at, "gold"), told.append) is None
+    assert [one.status for one in told] == [429]
+    assert at.ingress.held() == {"gold": 1}
+
+
+PAGES = [
+    (
+        b'{"loads": [{"num_waiting_reqs": 2, "num_running_reqs": 5, "token_usage": 0.25},'
+        b' {"num_waiting_reqs": 1, "num_running_reqs": 4, "token_usage": 0.75}]}',
+        Told(3, 9, 0.5),
+    ),
+    (
+        b'sglang:num_queue_reqs{model_name="m"} 3.0\nsglang:num_running_reqs{model_name="m"} 8.0\n'
+        b'sglang:token_usage{model_name="m"} 0.5\n',
+        Told(3, 8, 0.5),
+    ),
+    (
+        b"# HELP vllm:num_requests_waiting x\nvllm:num_requests_running 8.0\n"
+        b"vllm:num_requests_waiting 1.0\nvllm:kv_cache_usage_perc 1e-1\n",
+        Told(1, 8, 0.1),
+    ),
+    *((page, None) for page in (b"", b"[]", b'{"loads": [1]}', b'{"detail": "Not Found"}')),
+    (b"sglang:num_queue_reqs nan\nsglang:num_running_reqs 1\nsglang:token_usage 0.5\n", None),
+]
+
+
+@pytest.mark.parametrize(("page", "told"), PAGES)
+def test_a_worker_says_how_loaded_it_is(page, told):
+    assert told_by(page) == told
+
+
+def test_what_a_worker_said_long_ago_counts_no_more():
+    clock = Clock()
+    at = Dispatcher(build_router("round-robin", {}, 2), 2, 1_000, clock)
+    loads = PolledLoads(at, 1_000, 0.2, clock)
+    assert loads.load(0).queued is None
+    loads.hear(0, Told(3, 9, 0.5))
+    assert loads.load(0) == (0, 500, 3, 9)
+    clock.now = 0.3
+    assert loads.load(0).queued is None
+
+
+def run(test):
+    asyncio.run(test())
+
+
+def ask(under_test, client, body=None):
+    async def answered():
+        async with under_test.post(GENERATE, body, **{CLIENT: client}) as answer:
+            await answer.read()
+            return answer.status
+
+    return asyncio.create_task(answered())
+
+
+def test_requests_are_held_here_and_a_client_that_leaves_frees_its_place():
+    async def test():
+        async with cluster(1, router=ONE, held_at=0) as (under_test, [worker]):
+            first = ask(under_test, "flood")
+            await until(lambda: len(worker.seen) == 1)
+            gone, last = ask(under_test, "flood"), ask(under_test, "ann")
+            await until(lambda: under_test.proxy.under_way == 3)
+            assert await under_test.metric('fairbench_held_requests{client="ann"}') == 1
+            gone.cancel()
+            await until(lambda: under_test.proxy.under_way == 2)
+            worker.released.set()
+            assert await asyncio.gather(first, last) == [200, 200]
+            assert [seen[1]["x-smg-routing-key"] for seen in worker.seen] == ["flood", "ann"]
+            assert under_test.proxy.under_way == 0
+            assert await under_test.metric('fairbench_held_seconds_total{client="ann"}') > 0
+            # 100 tokens, 32 of them cached, and 3 of output; ann was lifted to what flood had paid.
+            assert counters(under_test.proxy.dispatcher) == {"flood": 74, "ann": 174}
+
+    run(test)
+
+
+def test_a_stream_counts_until_its_end():
+    async def test():
+        async with cluster(1, router=ONE, held_at=1) as (under_test, [worker]):
+            async with under_test.post(CHAT, streamed(CHAT), **{CLIENT: "a"}) as answer:
+                await answer.content.readany()
+                second = ask(under_test, "b")
+                await until(lambda: under_test.proxy.under_way == 2)
+                assert len(worker.seen) == 1
+                worker.released.set()
+                await answer.read()
+            assert await second == 200
+
+    run(test)
+
+
+def test_a_worker_that_fails_gives_back_what_was_charged():
+    async def test():
+        async with cluster(1, router=ONE, status=500) as (under_test, _):
+            assert await ask(under_test, "ann") == 500
+            assert counters(under_test.proxy.dispatcher) == {"ann": 0}
+            assert under_test.proxy.under_way == 0
+
+    run(test)
+
+
+def test_who_must_make_room_leaves_the_gateway_too():
+    async def test():
+        router = {**ONE, "max_queue": 3}
+        async with cluster(1, router=router, held_at=0) as (under_test, [worker]):
+            first = ask(under_test, "flood")
+            await until(lambda: len(worker.seen) == 1)
+            second = ask(under_test, "flood")
+            await until(lambda: under_test.proxy.under_way == 2)
+            third = ask(under_test, "flood")
+            await until(lambda: under_test.proxy.under_way == 3)
+            modest = ask(under_test, "ann")
+            assert await third == 429
+            assert under_test.proxy.dispatcher.ingress.held() == {"flood": 1, "ann": 1}
+            worker.released.set()
+            assert await asyncio.gather(first, second, modest) == [200, 200, 200]
+
+    run(test)
+
+
+def test_as_many_go_as_workers_say_that_they_run():
+    async def test():
+        router = {"gateway": "fcfs"}
+        info = {"max_running_requests": 2, "max_total_num_tokens": 10_000}
+        async with cluster(1, router=router, info=info, held_at=0) as (under_test, [worker]):
+            asked = [ask(under_test, "ann") for _ in range(3)]
+            await until(lambda: under_test.proxy.under_way == 3)
+            assert under_test.proxy.dispatcher.ingress.held() == {"ann": 1}
+            worker.released.set()
+            assert await asyncio.gather(*asked) == [200] * 3
+
+    run(test)
+
+
+def test_nor_more_of_their_prompts_than_they_can_hold():
+    async def test():
+        info = {"max_running_requests": 100, "max_total_num_tokens": 150}
+        async with cluster(1, router={"gateway": "fcfs"}, info=info, held_at=0) as made:
+            under_test, [worker] = made
+            asked = [ask(under_test, "ann") for _ in range(3)]
+            await until(lambda: under_test.proxy.under_way == 3)
+            assert under_test.proxy.dispatcher.ingress.held() == {"ann": 1}
+            worker.released.set()
+            assert await asyncio.gather(*asked) == [200] * 3
+
+    run(test)
+
+
+def test_a_polled_worker_gets_nothing_while_it_says_that_it_is_full():
+    async def test():
+        router = {"gateway": "vtc", "saturation": "utilization"}
+        async with cluster(1, router=router, load=[9, 1, 0.1]) as (under_test, [worker]):
+            asked = ask(under_test, "ann")
+            await until(lambda: under_test.proxy.under_way == 1)
+            await asyncio.sleep(0.15)
+            assert worker.seen == []
+            worker.load = [0, 1, 0.1]
+            assert await asked == 200
+
+    run(test)
