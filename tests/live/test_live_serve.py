@@ -11,7 +11,17 @@ from contextlib import asynccontextmanager, contextmanager
 import live_null_server
 import pytest
 from aiohttp import ClientError, ClientSession
-from live_router import CHAT, GENERATE, WORDS, Worker, events, payloads, streamed, until
+from live_router import (
+    CHAT,
+    GENERATE,
+    WORDS,
+    Worker,
+    cluster,
+    events,
+    payloads,
+    streamed,
+    until,
+)
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -352,29 +362,41 @@ def test_a_dry_run_starts_no_worker(monkeypatch):
     assert "gateway" not in plan
 
 
+@pytest.mark.parametrize(
+    ("arguments", "local"),
+    [
+        ((), "dlpm"),
+        (("--scheduler", "vtc"), "vtc"),
+        (("--scheduler", "vtc", "--gateway", "vtc"), "vtc"),
+        (("--router", "round-robin"), None),  # nobody has asked for a local scheduler
+        (("--gateway", "vtc"), None),
+    ],
+)
+def test_a_local_scheduler_is_asked_for_by_its_pair(arguments, local):
+    assert planned(*WORKER, *arguments).get("local") == local
+
+
 REPORT = {"fairbench": {"local": "dlpm", "params": {}}}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "info", "warned"),
+    ("local", "info", "warning"),
     [
-        ((), {}, b"worker 0 does not run dlpm but a scheduler of its engine's own"),
-        (("--scheduler", "vtc"), REPORT, b"worker 0 does not run vtc but dlpm"),
-        ((), {"internal_states": [REPORT]}, None),
-        (("--router", "round-robin"), {}, None),  # nobody has asked for a local scheduler
-        (("--gateway", "vtc"), {}, None),
+        ("dlpm", {}, "worker 0 does not run dlpm but a scheduler of its engine's own"),
+        ("vtc", REPORT, "worker 0 does not run vtc but dlpm"),
+        ("dlpm", {"internal_states": [REPORT, REPORT]}, ""),
+        ("dlpm", {"internal_states": [REPORT, {"fairbench": {"vocab_size": 9}}]}, ""),
+        (None, {}, ""),
     ],
 )
-def test_it_warns_of_workers_that_do_not_run_the_scheduler_asked_for(arguments, info, warned):
+def test_it_warns_of_workers_that_do_not_run_the_scheduler_asked_for(local, info, warning, caplog):
     async def run():
-        async with serving(*arguments, info=info) as (url, process, _):
-            assert url
-            process.terminate()
-            _, log = await process.communicate()
-            assert (b"does not run" in log) == (warned is not None)
-            assert (warned or b"") in log
+        async with cluster(1, router={"local": local}, info=info):
+            return [one for one in caplog.messages if "does not run" in one]
 
-    asyncio.run(run())
+    told = asyncio.run(run())
+    assert len(told) == bool(warning)
+    assert all(warning in one for one in told)
 
 
 def test_a_port_that_is_taken_is_named():
