@@ -1,7 +1,5 @@
 """Hypothesis strategies, and prompts as plain tokens for brute-force oracles."""
 
-from functools import lru_cache
-
 from hypothesis import strategies as st
 
 from fairbench.core import Segment
@@ -20,7 +18,6 @@ def prompts(keys="abc", lengths=LENGTHS, max_size=3):
     return st.lists(segments(keys, lengths), min_size=1, max_size=max_size).map(tuple)
 
 
-@lru_cache(maxsize=10_000)
 def tokens_of(prompt):
     """The prompt token by token: a token is (segment key, offset)."""
     return tuple((key, offset) for key, length in prompt for offset in range(length))

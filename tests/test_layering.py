@@ -7,7 +7,6 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -41,20 +40,12 @@ IMPURE = (
 )
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def imports(path: Path) -> tuple[str, ...]:
+def imports(path: Path) -> Iterator[str]:
     """Every module that a file names in an import, wherever in the file but for types only."""
-    return tuple(_imports(parsed(path), path))
+    yield from _imports(ast.parse(path.read_text(encoding="utf-8")), path)
 
 
 def _imports(node: ast.AST, path: Path) -> Iterator[str]:
-    if isinstance(node, ast.expr):
-        return
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return
     if isinstance(node, ast.Import):
@@ -72,7 +63,6 @@ def within(name: str, parents: tuple[str, ...]) -> bool:
     return any(name == parent or name.startswith(f"{parent}.") for parent in parents)
 
 
-@cache
 def target(name: str) -> Path | None:
     """The file of the package that an imported name is in, None if it is not in the package."""
     package, *parts = name.split(".")
@@ -91,10 +81,7 @@ def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-@cache
-def arrows() -> dict[Path, set[Path]]:
-    """Which modules each module imports."""
-    return {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
+ARROWS = {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
 
 
 def test_every_room_has_a_floor():
@@ -109,7 +96,7 @@ def test_a_room_imports_only_from_the_floors_below(name):
         f"{path.relative_to(SOURCE)} -> {used.relative_to(SOURCE)}"
         for path in MODULES
         if room(path) == name
-        for used in sorted(arrows()[path])
+        for used in sorted(ARROWS[path])
         if room(used) not in below
     ]
     assert not wrong
@@ -118,7 +105,7 @@ def test_a_room_imports_only_from_the_floors_below(name):
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_nothing_in_a_folder_goes_round_in_a_circle(folder):
     graph = defaultdict(set)
-    for path, used in arrows().items():
+    for path, used in ARROWS.items():
         if folder not in path.parents or path == folder / "__init__.py":
             continue
         child = folder / path.relative_to(folder).parts[0]
@@ -145,24 +132,18 @@ def test_nothing_imports_the_source_root():
 
 
 def calls(path: Path) -> set[str]:
-    """What a file calls: functions by their names, attributes of a name with it before the dot."""
-    called = [node.func for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
-    names = {func.id for func in called if isinstance(func, ast.Name)}
-    return names | {
-        f"{func.value.id}.{func.attr}"
-        for func in called
-        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name)
-    }
+    """The names of what a file calls, as they are written there."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
 
 
 def test_only_the_command_line_prints_or_exits():
     for path in MODULES:
         if room(path) != "cli":
-            called = calls(path)
-            assert "print" not in called, path
+            assert "print" not in calls(path), path
             assert not [name for name in imports(path) if within(name, ("typer",))], path
         if room(path) in ("execute", "api"):
-            assert not called & {"exit", "sys.exit", "os._exit"}, path
+            assert not calls(path) & {"exit", "sys.exit", "os._exit"}, path
 
 
 # What may be imported inside functions of commands: what needs an extra, or is Ctrl-C's to stop.
@@ -175,7 +156,7 @@ def test_modules_import_at_their_top_but_for_extras(name):
     for path in MODULES:
         if room(path) != name:
             continue
-        tree = parsed(path)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         late = [
             found
             for function in ast.walk(tree)

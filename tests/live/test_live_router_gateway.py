@@ -2,10 +2,14 @@
 
 import asyncio
 from array import array
+from collections import Counter
+from contextlib import asynccontextmanager
 
 import pytest
-from live_router import CHAT, GENERATE, cluster, streamed, until
+from live_emulator import running
+from live_router import CHAT, GENERATE, cluster, router_before, streamed, until
 
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.loads import PolledLoads, Told, told_by
@@ -319,3 +323,52 @@ def test_a_polled_worker_gets_nothing_while_it_says_that_it_is_full():
             assert await asked == 200
 
     run(test)
+
+
+FLOOD, MODEST, AT_ONCE = 30, 6, 4
+# A quantum is worth a request, since a modest client has but a few that wait.
+SMALL = {"dlpm": {"dlpm.quantum": 96}}
+
+
+@asynccontextmanager
+async def stock_worker():
+    """The address of an emulated worker as engines come: first come, first served."""
+    settings = {"engine.max_running_requests": AT_ONCE}
+    async with running(asyncio.get_running_loop(), settings=settings) as (_, session):
+        yield WorkerAddress(str(session._base_url).rstrip("/"))
+
+
+async def shares(requests, **router):
+    """A flooder and a modest client that each want more than half; what each has had by the end.
+
+    Also how often a place at the worker was left empty though somebody was held.
+    """
+    async with stock_worker() as address, router_before([address], **router) as under_test:
+        dispatcher, left, idle = under_test.proxy.dispatcher, [requests], [0]
+
+        async def client(name, number):
+            while left[0] > 0:
+                ids = [16 + (number * 7919 + left[0] * 31 + n) % 30_000 for n in range(64)]
+                body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 16}}
+                async with under_test.post(GENERATE, body, **{CLIENT: name}) as answer:
+                    await answer.read()
+                    assert answer.status == 200
+                left[0] -= 1
+                held = len(dispatcher.ingress) if dispatcher.ingress else 0
+                idle[0] += bool(held) and dispatcher.load(0).in_flight < AT_ONCE
+                had[name] += left[0] >= 0
+
+        had = Counter()
+        asked = [client("flood", number) for number in range(FLOOD)]
+        await asyncio.gather(*asked, *(client("ann", FLOOD + n) for n in range(MODEST)))
+        return had, idle[0]
+
+
+@pytest.mark.parametrize("policy", [None, "vtc", "dlpm"])
+def test_a_modest_client_gets_its_share_over_a_stock_worker(policy):
+    """All requests are as long; half of them are the modest client's fair share."""
+    router = {} if policy is None else {"gateway": policy, "settings": SMALL.get(policy, {})}
+    had, idle = asyncio.run(shares(120, **router))
+    share = had["ann"] / had.total()
+    assert share >= 0.9 / 2 if policy else share < 0.5 / 2
+    assert idle == 0  # so that fairness costs no throughput

@@ -4,7 +4,8 @@ import pytest
 
 from fairbench.errors import DataError
 from fairbench.live.headers import CLIENT_ALIASES, DEFAULT_CLIENT, HEALTH, OTHERS
-from fairbench.live.router.identity import Keyring, client_of, read_keys
+from fairbench.live.router.identity import Keyring, client_of
+from fairbench.live.router.keys_file import read_keys
 from fairbench.live.router.problem import Problem
 
 KEYS = {"k1": "ann"}
@@ -42,7 +43,7 @@ def test_anything_but_a_known_key_is_turned_away(authorization):
 def test_keys_are_read_from_a_file(tmp_path):
     path = tmp_path / "keys.toml"
     path.write_text('"k1" = "ann"\nk2 = "ann"\n')
-    assert read_keys(path) == {"k1": "ann", "k2": "ann"}
+    assert read_keys(path).keys == {"k1": "ann", "k2": "ann"}
 
 
 @pytest.mark.parametrize(

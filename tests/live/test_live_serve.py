@@ -333,7 +333,10 @@ def planned(*arguments):
 
 def test_a_dry_run_says_what_would_be_done_and_shows_no_key(tmp_path):
     keys = tmp_path / "keys.toml"
-    keys.write_text('"secret-1" = "ann"\n"secret-2" = "ann"\n"secret-3" = "bob"\n')
+    keys.write_text(
+        '"secret-1" = "ann"\n"secret-2" = "ann"\n"secret-3" = "bob"\n'
+        "[clients.bob]\nweight = 2\ntokens_per_min = 600\n[clients.ann]\nweight = 3\n"
+    )
     flags = ("--keys", str(keys), "--weights", "ann=4", "--set", "gateway.ttl_s=30")
     plan = planned(*GATEWAY, *flags)
     settings = plan.pop("settings")
@@ -345,7 +348,8 @@ def test_a_dry_run_says_what_would_be_done_and_shows_no_key(tmp_path):
         "max_queue": 10_000,
         "max_queue_per_client": 10_000,
         "clients": ["ann", "bob"],
-        "weights": {"ann": 4.0},
+        "weights": {"ann": 4.0, "bob": 2.0},
+        "quotas": {"bob": {"tokens_per_min": 600}},
     }
     assert settings["gateway.ttl_s"] == 30.0
     assert settings["concurrency.requests"] == "auto"

@@ -87,7 +87,7 @@ def test_the_example_schedules_a_cluster(tmp_path, processes):
     command, *flags = processes
     plural = "s" if command == "sweep" else ""
     flags += [f"--scheduler{plural}", "round-robin+fewest-running", f"--workload{plural}", "chat"]
-    flags += ["--dp", "2", "--duration", "3", "--result-dir", str(tmp_path), "--json"]
+    flags += ["--dp", "2", "--duration", "20", "--result-dir", str(tmp_path), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "fairbench", command, *flags],
         env=os.environ | {VARIABLE: str(EXAMPLE)},

@@ -17,7 +17,7 @@ from fairbench.sim.records.spool import restore, spooled
 from fairbench.sim.recovery import recover
 from fairbench.sim.run import simulate
 
-SPEC = small_spec("d2lpm", "tot", dp=2, pool=9_000, flags={"num_programs": 1})
+SPEC = small_spec("d2lpm", "tot", dp=2, pool=9_000)
 
 
 def plain(result):

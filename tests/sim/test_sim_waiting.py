@@ -45,10 +45,9 @@ class Both:
         self.slow.enter(request)
 
     def matched(self, request):
-        """Token by token against all that is cached, which is what ends at leaves."""
+        """Token by token against all that is cached."""
         tokens = self.tokens[request]
-        leaves = (node for node in self.cache.nodes() if not node.children)
-        ends = (tokens_of(path(leaf)) for leaf in leaves)
+        ends = (tokens_of(path(node)) for node in self.cache.nodes())
         return max((common(tokens, end) for end in ends), default=0)
 
     def store(self, text):

@@ -13,6 +13,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import assigned, given, split_args
+from fairbench.cli.serve_plan import held_by, plan_text
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError, unknown_name
@@ -91,7 +92,8 @@ def serve(
         Path | None,
         Option(
             metavar="FILE.toml",
-            help='API keys, lines of "KEY" = "CLIENT". Without it a request says whose it is.',
+            help='API keys, lines of "KEY" = "CLIENT", then tables of weights and quotas; it may '
+            "change meanwhile. Without it a request says whose it is.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -161,19 +163,20 @@ def serve(
     `user` in its body, or by its API key.
     """
     require_live_extra()
-    from fairbench.cli.serve_plan import held_by, plan_text
     from fairbench.live.http_server import check_address
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
-    from fairbench.live.router.identity import read_keys
+    from fairbench.live.router.keys_file import read_keys
 
     if bool(worker_url) == bool(dp):
         raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
     if worker_url and (misplaced := _given(context, ONLY_WITH_DP)):
         raise UsageError(f"--{misplaced[0].replace('_', '-')}: only with --dp")
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
-    clients = read_keys(keys) if keys else None
-    entitled = _weights(weights, clients)
+    known = read_keys(keys) if keys else None
+    clients = known.keys if known else None
+    flagged = _weights(weights, clients)
+    entitled = {**known.weights, **flagged} if known else flagged
     check_address(host, port)
     asked = not (router or gateway) or bool(_given(context, ("scheduler",)))
     held = held_by(gateway, saturation, max_inflight_per_worker, assigned(settings))
@@ -196,8 +199,9 @@ def serve(
             router=routed.router,
             workers=routed.workers,
             settings=routed.settings,
-            weights=routed.weights,
+            weights=_own(routed.weights, flagged, known.weights) if known else routed.weights,
             keys=clients,
+            keys_file=keys,
             tokenizer=tokenizer,
             max_queue=max_queue,
             max_queue_per_client=max_queue_per_client,
@@ -218,7 +222,7 @@ def serve(
     )
     if dry_run:
         planned = named or planned_workers(flags, assignments, entitled, parts=held.parts)
-        typer.echo(plan_text(config_of(planned), planned.spec))
+        typer.echo(plan_text(config_of(planned), planned.spec, known))
         return
     with (
         nullcontext(named)
@@ -240,6 +244,13 @@ def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, floa
         if name not in known:
             raise unknown_name("client in --weights", name, known)
     return weights
+
+
+def _own(
+    weights: Mapping[str, float], flagged: Mapping[str, float], filed: Mapping[str, float]
+) -> dict[str, float]:
+    """Weights that the keys file does not say, or that flags say otherwise."""
+    return {one: weight for one, weight in weights.items() if one in flagged or one not in filed}
 
 
 def _given(context: typer.Context, names: tuple[str, ...]) -> list[str]:

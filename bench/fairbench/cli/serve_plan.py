@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.gateway import MOST_REQUESTS, SERVED_DETECTOR, served_gateway
 from fairbench.config.toml import toml_value
 from fairbench.errors import UsageError
-from fairbench.live.router.config import SERVED_DETECTOR, RouterConfig
-from fairbench.live.router.gateway import MOST_REQUESTS, gateway_settings
 from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import router_class
+
+if TYPE_CHECKING:
+    from fairbench.live.router.config import RouterConfig
+    from fairbench.live.router.keys_file import KeysFile
 
 AUTO = "auto"
 
@@ -38,7 +41,7 @@ def held_by(
     detector = saturation or SERVED_DETECTOR
     if most is not None:
         settings = _with_most(most, detector, settings)
-    gateway_settings(gateway, detector, settings)
+    served_gateway(gateway, detector, settings)
     return Held(gateway, detector, settings, (gateway, detector, GATEWAY))
 
 
@@ -55,10 +58,13 @@ def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping
     return {**settings, MOST_REQUESTS: int(most)}
 
 
-def plan_text(config: RouterConfig, spec: ExperimentSpec | None) -> str:
+def plan_text(
+    config: RouterConfig, spec: ExperimentSpec | None, known: KeysFile | None = None
+) -> str:
     """The policy as TOML, every parameter spelled out; clients by name, and never a key.
 
-    ``spec`` is of workers that would be started. Raises UsageError as starting them would.
+    ``spec`` is of workers that would be started, ``known`` the keys file. Raises UsageError as
+    starting them would.
     """
     params = make_params(config.router, router_class(config.router).Params, config.settings)
     settings = as_settings(config.router, params)
@@ -73,15 +79,19 @@ def plan_text(config: RouterConfig, spec: ExperimentSpec | None) -> str:
         plan["workers"] = [worker.url for worker in config.workers]
     if config.gateway is not None:
         plan |= {"gateway": config.gateway, "saturation": config.saturation}
-        parts = gateway_settings(config.gateway, config.saturation, config.settings)
+        parts = served_gateway(config.gateway, config.saturation, config.settings)
         if config.saturation == SERVED_DETECTOR and MOST_REQUESTS not in config.settings:
             parts[MOST_REQUESTS] = AUTO
         settings = parts | settings
     plan["max_queue"] = config.max_queue
     plan["max_queue_per_client"] = config.max_queue_per_client or config.max_queue
-    if config.keys is not None:
-        plan["clients"] = sorted(set(config.keys.values()))
-    tables = {"weights": config.weights, "settings": settings}
+    tables: dict[str, Mapping[str, Any]] = {"weights": config.weights, "settings": settings}
+    if known is not None:
+        plan["clients"] = sorted(set(known.keys.values()))
+        tables |= {
+            "weights": {**known.weights, **config.weights},
+            "quotas": {one: quota.table() for one, quota in known.quotas.items()},
+        }
     lines = [f"{key} = {toml_value(value)}" for key, value in plan.items()]
     for name, table in tables.items():
         lines += ["", f"[{name}]"] if table else []

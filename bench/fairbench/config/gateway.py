@@ -7,6 +7,7 @@ from typing import Any
 
 from fairbench.config.backend import BackendConfig
 from fairbench.errors import UsageError
+from fairbench.schedulers.gateway.bands import GatewayParams
 from fairbench.schedulers.gateway.registry import (
     DEFAULT_DETECTOR,
     GATEWAY,
@@ -14,8 +15,12 @@ from fairbench.schedulers.gateway.registry import (
     detector_class,
     policy_class,
 )
+from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
+from fairbench.schedulers.params import as_settings, make_params
 
 GATEWAY_KEYS = ("gateway", "saturation")
+SERVED_DETECTOR = Concurrency.name  # of `serve`: the one that any engine can be counted by
+MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # at a worker at once
 
 
 def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
@@ -47,3 +52,24 @@ def check_gateway(gateway: Mapping[str, str], backend: BackendConfig | None) -> 
     """Raise UsageError for a gateway before real or emulated servers."""
     if gateway and backend is not None:
         raise UsageError(f"gateway = {gateway['gateway']!r}: only simulated runs have one")
+
+
+def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every parameter of a gateway before real servers, as NAME.PARAM.
+
+    Raises UsageError for an unknown name, a wrong value, or one that is not possible here.
+    """
+    owners: dict[str, Any] = {
+        policy: policy_class(policy).Params,
+        saturation: detector_class(saturation).Params,
+        GATEWAY: GatewayParams,
+    }
+    resolved: dict[str, Any] = {}
+    for owner, params in owners.items():
+        resolved |= as_settings(owner, make_params(owner, params, settings))
+    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
+        raise UsageError(
+            "gateway.order = 'longest-prefix': serve does not match what it holds with the "
+            "workers' caches: choose from fcfs, edf"
+        )
+    return resolved

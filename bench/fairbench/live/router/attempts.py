@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from aiohttp import ClientSession, web
@@ -51,7 +51,7 @@ class Asking:
     place: Place
     asked: Asked
     sent: Mapping[str, str]
-    bill: Bill = field(default_factory=Bill)
+    bill: Bill
 
 
 class Attempts:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from fairbench.config.gateway import SERVED_DETECTOR
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
-
-SERVED_DETECTOR = "concurrency"  # the one that any engine can be counted by
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,9 @@ class RouterConfig:
     """The router by its name and ``NAME.PARAM`` settings, the workers, and the limits.
 
     ``weights`` are what clients are entitled to, 1 where there is none.
-    ``keys`` maps API keys to clients; without them a request says whose it is. ``tokenizer`` is a
+    ``keys`` maps API keys to clients; without them a request says whose it is. With ``keys_file``,
+    those there count, read again when it changes, with its weights, over which ``weights`` are
+    laid, and its quotas. ``tokenizer`` is a
     tokenizer.json, without which tokens are approximated. ``max_queue`` bounds the requests that
     are under way, most of which wait at the workers, ``max_queue_per_client`` those of each client
     (None: bounded only when others want in). ``vocab_size`` is the model's, None if the workers
@@ -35,6 +37,7 @@ class RouterConfig:
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     keys: Mapping[str, str] | None = None
+    keys_file: Path | None = None
     tokenizer: str | None = None
     max_queue: int = 10_000
     max_queue_per_client: int | None = None

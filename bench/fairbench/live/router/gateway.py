@@ -9,51 +9,33 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from fairbench.errors import UsageError
+from fairbench.config.gateway import MOST_REQUESTS
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.ingress import Ringing
 from fairbench.live.router.loads import PolledLoads, most_running, poll
 from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
-from fairbench.schedulers.gateway.bands import GatewayParams
 from fairbench.schedulers.gateway.build import build_gateway
-from fairbench.schedulers.gateway.registry import GATEWAY, detector_class, policy_class
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.gateway.saturation.utilization import Utilization
-from fairbench.schedulers.params import as_settings, make_params
+from fairbench.schedulers.params import make_params
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView
-
-MOST_REQUESTS = f"{Concurrency.name}.requests"
 
 log = logging.getLogger(__name__)
 
 
-def gateway_settings(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every parameter of a gateway, as NAME.PARAM.
-
-    Raises UsageError for an unknown name, a wrong value, or one that is not possible here.
-    """
-    owners: dict[str, Any] = {
-        policy: policy_class(policy).Params,
-        saturation: detector_class(saturation).Params,
-        GATEWAY: GatewayParams,
-    }
-    resolved: dict[str, Any] = {}
-    for owner, params in owners.items():
-        resolved |= as_settings(owner, make_params(owner, params, settings))
-    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
-        raise UsageError(
-            "gateway.order = 'longest-prefix': serve does not match what it holds with the "
-            "workers' caches: choose from fcfs, edf"
-        )
-    return resolved
-
-
 async def hold_requests(
-    config: RouterConfig, session: ClientSession, dispatcher: Dispatcher, info: WorkerInfo
+    config: RouterConfig,
+    session: ClientSession,
+    dispatcher: Dispatcher,
+    info: WorkerInfo,
+    weights: Mapping[str, float],
 ) -> list[Coroutine[Any, Any, None]]:
-    """Put the gateway before the router, if there is to be one; what has to run beside it."""
+    """Put the gateway before the router, if there is to be one; what has to run beside it.
+
+    ``weights`` may change meanwhile.
+    """
     if config.gateway is None:
         return []
     urls = [worker.url for worker in config.workers]
@@ -72,7 +54,7 @@ async def hold_requests(
         config.saturation,
         settings,
         router=dispatcher.router,
-        setup=Setup(weights=config.weights, pool_tokens=pool_tokens, fleet=fleet),
+        setup=Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet),
     )
     dispatcher.hold(gateway, _alarm)
     return beside

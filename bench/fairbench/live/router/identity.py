@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 from http import HTTPStatus
-from pathlib import Path
 from secrets import token_bytes
 from typing import Protocol
 
-from fairbench.errors import DataError
-from fairbench.files.toml_text import read_toml
 from fairbench.live import headers
 from fairbench.live.router.problem import Problem
 
@@ -38,24 +35,6 @@ class Keyring:
 
     def _hashed(self, key: str) -> bytes:
         return blake2b(key.encode("utf-8", "surrogatepass"), key=self._secret).digest()
-
-
-def read_keys(path: Path) -> dict[str, str]:
-    """API key -> client, from a TOML file of lines ``"KEY" = "CLIENT"``.
-
-    Raises DataError, which never shows a key.
-    """
-    keys = read_toml(path, str(path), secret=True)
-    for number, (key, client) in enumerate(keys.items(), 1):
-        if not isinstance(client, str):
-            raise DataError(f"{path}: key {number}: its client must be a text")
-        if not is_name(client):
-            raise DataError(f"{path}: key {number}: its client must be a name, not {client!r}")
-        if not (key.isascii() and key.isprintable() and key == key.strip() != ""):
-            raise DataError(f"{path}: key {number}: must be printable ASCII, without spaces around")
-    if not keys:
-        raise DataError(f"{path}: holds no key")
-    return keys
 
 
 def client_of(sent: Mapping[str, str], user: str | None, keys: Owners | None) -> str:

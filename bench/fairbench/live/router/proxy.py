@@ -12,13 +12,14 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
+from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Asking, Attempts
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import Asked
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
-from fairbench.live.router.identity import Keyring, client_of
+from fairbench.live.router.identity import client_of
 from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
@@ -43,6 +44,7 @@ class Proxy:
         attempts: Attempts,
         facts: WorkerFacts,
         text: TextTokens,
+        access: Access,
     ) -> None:
         self._config = config
         self._session = session
@@ -51,9 +53,9 @@ class Proxy:
         self._attempts = attempts
         self._facts = facts
         self._text = text
-        self._keys = None if config.keys is None else Keyring(config.keys)
+        self._access = access
         self._places = Places(
-            config.max_queue, config.max_queue_per_client or config.max_queue, config.weights
+            config.max_queue, config.max_queue_per_client or config.max_queue, access.weights
         )
         self._long_bodies = asyncio.Semaphore(1)
 
@@ -69,7 +71,7 @@ class Proxy:
 
     async def models(self, http: web.Request) -> web.StreamResponse:
         """``/v1/models``, as the first worker that answers has it."""
-        client_of(http.headers, None, self._keys)
+        client_of(http.headers, None, self._access.keys)
         timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
             url = self._config.workers[worker].url + http.path
@@ -88,13 +90,15 @@ class Proxy:
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         """One request of an API that generates."""
-        client_of(http.headers, None, self._keys)  # a stranger's body is not even read
+        if self._access.keys is not None:  # a stranger's body is not even read
+            self._access.quotas.ask(client_of(http.headers, None, self._access.keys))
         limits = self._facts.limits
         call = await self._parsed(await self._read(http), api, limits)
-        client = client_of(http.headers, call.user, self._keys)
+        client = client_of(http.headers, call.user, self._access.keys)
         api.sign(call, client)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
-        with self._places.take(client) as place:
+        wanted = len(call.ids) + (call.max_new_tokens or 0)
+        with self._places.take(client) as place, self._access.quotas.lease(client, wanted) as bill:
             request = self.dispatcher.make_request(
                 client,
                 call.ids,
@@ -108,7 +112,7 @@ class Proxy:
                 min(most_output, limits.most_tokens),
             )
             sent = self._headers(http, client)
-            asking = Asking(http, api.path, call, request, place, asked, sent)
+            asking = Asking(http, api.path, call, request, place, asked, sent, bill)
             return await self._unless_evicted(asking)
 
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
@@ -152,7 +156,7 @@ class Proxy:
 
     def _authorization(self, http: web.Request) -> dict[str, str]:
         """The client's key, unless it is for this router."""
-        return _kept(http, ("Authorization",)) if self._config.keys is None else {}
+        return _kept(http, ("Authorization",)) if self._access.keys is None else {}
 
 
 def _kept(http: web.Request, names: Sequence[str]) -> dict[str, str]:

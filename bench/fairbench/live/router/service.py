@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
 from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.subscriber import Subscriber
+from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Attempts
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.config import RouterConfig
@@ -48,12 +49,13 @@ async def running(
     urls = [worker.url for worker in config.workers]
     async with _new_session() as session:
         info = await ask_workers(session, urls)
-        dispatcher = _new_dispatcher(config, router, info)
+        access = Access(config, time.monotonic)
+        dispatcher = _new_dispatcher(config, router, info, access.weights)
         warn_of_others(config.local, dict(enumerate(info.locals)))
         facts = WorkerFacts(session, urls, info, config)
         breakers = Breakers(len(urls), time.monotonic)
         subscribers = _subscribers(config, dispatcher)
-        polling = await hold_requests(config, session, dispatcher, info)
+        polling = await hold_requests(config, session, dispatcher, info, access.weights)
         metrics.watch(dispatcher, subscribers)
 
         async def returned(worker: int) -> None:
@@ -68,8 +70,9 @@ async def running(
             _background(subscriber.run() for subscriber in subscribers.values()),
         ):
             await health.begin(FIRST_CHECK_S)
-            async with _background([health.watch(config.health_interval_s), *polling]):
-                yield Proxy(config, session, dispatcher, health, attempts, facts, text)
+            watching = [health.watch(config.health_interval_s), access.watch(), *polling]
+            async with _background(watching):
+                yield Proxy(config, session, dispatcher, health, attempts, facts, text, access)
 
 
 def _new_session() -> ClientSession:
@@ -81,7 +84,9 @@ def _new_session() -> ClientSession:
     )
 
 
-def _new_dispatcher(config: RouterConfig, router: Router, info: WorkerInfo) -> Dispatcher:
+def _new_dispatcher(
+    config: RouterConfig, router: Router, info: WorkerInfo, weights: Mapping[str, float]
+) -> Dispatcher:
     workers = config.workers
     dispatcher = Dispatcher(
         router,
@@ -91,9 +96,7 @@ def _new_dispatcher(config: RouterConfig, router: Router, info: WorkerInfo) -> D
         page_tokens=info.page_tokens,
         followed={n for n, worker in enumerate(workers) if worker.kv_events is not None},
     )
-    router.prepare(
-        Setup(weights=config.weights, pool_tokens=info.pool_tokens or 0, fleet=dispatcher)
-    )
+    router.prepare(Setup(weights=weights, pool_tokens=info.pool_tokens or 0, fleet=dispatcher))
     return dispatcher
 
 

@@ -1,0 +1,77 @@
+"""Access: whose a key is, and what clients are entitled to, as the keys file has it now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from fairbench.errors import DataError
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.identity import Keyring
+from fairbench.live.router.keys_file import KeysFile, read_keys
+from fairbench.live.router.quotas import Quotas
+
+LOOK_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Access:
+    """Keys, weights and quotas. ``weights`` is one object for good: it changes in place.
+
+    The keys file is read again once it has changed and has then been the same at two looks, so that
+    one which is being written is left alone. It counts as a whole or not at all. Weights of the
+    configuration count more than the file's. ``keys`` is None if a request says whose it is.
+    Raises DataError for a file that is wrong from the start.
+    """
+
+    def __init__(self, config: RouterConfig, now_s: Callable[[], float]) -> None:
+        self.weights = dict(config.weights)
+        self.quotas = Quotas(now_s)
+        self.keys = None if config.keys is None else Keyring(config.keys)
+        self._own = config.weights
+        self._path = config.keys_file
+        self._read = self._seen = None if self._path is None else _stamp(self._path)
+        if self._path is not None:
+            self._apply(read_keys(self._path))
+
+    async def watch(self) -> None:
+        """Look at the file every second, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Read the file if it has changed; one that is wrong changes nothing, and is told of."""
+        if self._path is None:
+            return
+        before, self._seen = self._seen, _stamp(self._path)
+        if self._seen == self._read or self._seen != before:
+            return
+        self._read = self._seen
+        try:
+            file = read_keys(self._path)
+        except DataError as error:
+            log.warning("%s: what was read before holds on", error)
+            return
+        self._apply(file)
+        clients = len(set(file.keys.values()))
+        log.info("%s: read again: %d keys of %d clients", self._path, len(file.keys), clients)
+
+    def _apply(self, file: KeysFile) -> None:
+        self.keys = Keyring(file.keys)
+        self.quotas.change(file.quotas)
+        weights = {**file.weights, **self._own}
+        self.weights.clear()
+        self.weights.update(weights)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes when the file does, through links; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev

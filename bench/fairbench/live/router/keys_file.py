@@ -1,0 +1,71 @@
+"""The keys file: whose each API key is, and what each client is entitled to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+from fairbench.files.toml_text import read_toml
+from fairbench.live.router.identity import is_name
+from fairbench.live.router.quotas import REQUESTS, TOKENS, Quota
+from fairbench.schedulers.setup import checked_weights
+
+CLIENTS = "clients"
+WEIGHT = "weight"
+FIELDS = (WEIGHT, TOKENS, REQUESTS)
+MOST = 10**12  # a minute
+
+
+@dataclass(frozen=True, slots=True)
+class KeysFile:
+    """API key -> client; and by client, where they are given, weights and quotas."""
+
+    keys: Mapping[str, str]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+
+def read_keys(path: Path) -> KeysFile:
+    """A TOML file of lines ``"KEY" = "CLIENT"``, then maybe tables ``[clients.CLIENT]``.
+
+    Raises DataError, which never shows a key: nor a name where a key may have got by mistake.
+    """
+    data = read_toml(path, str(path), secret=True)
+    tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
+    for number, (key, client) in enumerate(data.items(), 1):
+        if not isinstance(client, str):
+            raise DataError(f"{path}: key {number}: its client must be a text")
+        if not is_name(client):
+            raise DataError(f"{path}: key {number}: its client must be a name, not {client!r}")
+        if not (key.isascii() and key.isprintable() and key == key.strip() != ""):
+            raise DataError(f"{path}: key {number}: must be printable ASCII, without spaces around")
+    if not data:
+        raise DataError(f"{path}: holds no key")
+    for number, (client, table) in enumerate(tables.items(), 1):
+        if not isinstance(table, dict) or client not in data.values():
+            raise DataError(f"{path}: {CLIENTS}: entry {number} is no table of a client with a key")
+        _check(table, f"{path}: {CLIENTS}.{client}")
+    quotas = {client: Quota(one.get(TOKENS), one.get(REQUESTS)) for client, one in tables.items()}
+    return KeysFile(
+        data,
+        {client: float(one[WEIGHT]) for client, one in tables.items() if WEIGHT in one},
+        {client: quota for client, quota in quotas.items() if any(quota)},
+    )
+
+
+def _check(table: Mapping[str, Any], where: str) -> None:
+    for number, name in enumerate(table, 1):
+        if name not in FIELDS:
+            names = ", ".join(FIELDS)
+            raise DataError(f"{where}: entry {number} is none of {names} (keys go above tables)")
+    try:
+        checked_weights({WEIGHT: table.get(WEIGHT, 1)})
+    except UsageError as error:
+        raise DataError(f"{where}: {str(error).removeprefix('weights.')}") from None
+    for name in (TOKENS, REQUESTS):
+        most = table.get(name, 1)
+        if type(most) is not int or not 1 <= most <= MOST:
+            raise DataError(f"{where}: {name} = {most!r}: must be a whole number from 1 to {MOST}")

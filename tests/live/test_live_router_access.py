@@ -1,0 +1,224 @@
+"""The keys file: weights and quotas a client, and what becomes of it when it is changed."""
+
+import asyncio
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_router import GENERATE, PATHS, cluster
+
+from fairbench.errors import DataError
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.access import Access
+from fairbench.live.router.charges import Charge
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.keys_file import KeysFile, read_keys
+from fairbench.live.router.problem import Problem
+from fairbench.live.router.quotas import Quota, Quotas
+
+FILE = """\
+"secret-1" = "ann"
+"secret-2" = "bob"
+[clients.ann]
+weight = 4
+tokens_per_min = 6_000
+[clients.bob]
+requests_per_min = 2
+"""
+
+
+@pytest.fixture
+def keys(tmp_path):
+    path = tmp_path / "keys.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_keys_file_has_weights_and_quotas(keys):
+    quotas = {"ann": Quota(tokens=6_000), "bob": Quota(requests=2)}
+    owners = {"secret-1": "ann", "secret-2": "bob"}
+    assert read_keys(keys) == KeysFile(owners, {"ann": 4.0}, quotas)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('"secret-3" = "cat"', "entry 2 is none of weight, tokens_per_min, requests_per_min"),
+        ("weight = 0", "Cannot overwrite a value"),
+        ("[clients.secret-1]", "clients: entry 3 is no table of a client with a key"),
+        ("[clients.bob.secret-1]", "clients.bob: entry 2 is none of weight"),
+        ("[clients]\nsecret-1 = 'ann'", "clients: entry 3 is no table of a client"),
+        ("tokens_per_min = 0", "clients.bob: tokens_per_min = 0: must be a whole number from 1"),
+        ("tokens_per_min = 1.5", "tokens_per_min = 1.5: must be a whole number"),
+        ("tokens_per_min = true", "tokens_per_min = True: must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_said_without_a_key(keys, line, complaint):
+    end = "" if "weight" not in line else "weight = 1\n"
+    keys.write_text(f"{FILE}{end}{line}\n")
+    with pytest.raises(DataError) as raised:
+        read_keys(keys)
+    assert complaint in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_weight_is_limited_as_everywhere(keys):
+    keys.write_text(FILE.replace("weight = 4", "weight = -4"))
+    with pytest.raises(DataError, match=r"clients.ann: weight = -4: must be a number from 1e-06"):
+        read_keys(keys)
+
+
+def access(path, **weights):
+    workers = [WorkerAddress("http://127.0.0.1:9")]
+    return Access(RouterConfig("round-robin", workers, weights=weights, keys_file=path), lambda: 0)
+
+
+def changed(path, text):
+    """The file as it is after a change, whatever the clock's steps are."""
+    before = path.stat().st_mtime_ns
+    path.write_text(text)
+    os.utime(path, ns=(before + 10**9, before + 10**9))
+
+
+def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
+    caplog.set_level("INFO")
+    at = access(keys, bob=2.0)
+    weights = at.weights
+    assert (at.keys.get("secret-1"), weights) == ("ann", {"ann": 4.0, "bob": 2.0})
+    at.look()
+    changed(keys, '"secret-3" = "ann"\n')
+    at.look()
+    assert at.keys.get("secret-1") == "ann"  # it may still be written
+    at.look()
+    assert (at.keys.get("secret-1"), at.keys.get("secret-3")) == (None, "ann")
+    assert at.weights is weights
+    assert weights == {"bob": 2.0}
+    assert at.quotas.limits == {}
+    assert [one.partition("keys.toml: ")[2] for one in caplog.messages] == [
+        "read again: 1 keys of 1 clients"
+    ]
+
+
+@pytest.mark.parametrize("broken", ['"secret-3" = ', '"secret-3" = 7\n', "", None])
+def test_a_broken_or_lost_file_changes_nothing_and_is_told_of_once(keys, broken, caplog):
+    at = access(keys)
+    if broken is None:
+        keys.unlink()
+    else:
+        changed(keys, broken)
+    for _ in range(4):
+        at.look()
+    assert (at.keys.get("secret-1"), at.weights["ann"]) == ("ann", 4.0)
+    assert at.quotas.limits["bob"].requests == 2
+    [warning] = caplog.messages
+    assert "what was read before holds on" in warning
+    assert "secret" not in warning
+    keys.write_text('"secret-4" = "ann"\n')
+    at.look()
+    at.look()
+    assert at.keys.get("secret-4") == "ann"
+
+
+class Minutes:
+    """Quotas on a clock that is set by hand."""
+
+    def __init__(self, **quota):
+        self.now = 0.0
+        self.quotas = Quotas(lambda: self.now)
+        self.quotas.change({"ann": Quota(**quota)})
+
+    def ask(self):
+        """Seconds after which it is to try again; 0 if it is taken in."""
+        try:
+            self.quotas.ask("ann")
+        except Problem as problem:
+            return problem.retry_after_s
+        return 0
+
+    def serve(self, wanted, *charge):
+        with self.quotas.lease("ann", wanted) as bill:
+            for one in charge:
+                bill.add(one)
+
+
+def test_requests_a_minute():
+    at = Minutes(requests=2)
+    assert [at.ask(), at.ask(), at.ask()] == [0, 0, 30]
+    at.now = 29.0
+    assert at.ask() == 1
+    at.now = 30.0
+    assert [at.ask(), at.ask()] == [0, 30]
+    at.quotas.ask("bob")  # who has no quota
+
+
+def test_tokens_a_minute_are_what_was_really_had_and_debts_are_paid_back():
+    at = Minutes(tokens=600)  # 10 a second
+    assert at.ask() == 0
+    at.serve(100, Charge(100, 50, 80))
+    at.serve(5_000, Charge(10, 0), Charge(10, 10))  # two workers; it asked for more than it had
+    assert at.ask() == 0  # 420 are left
+    at.serve(0, Charge(420, 300))
+    assert at.ask() == 30
+    at.now = 29.0
+    assert at.ask() == 1
+    at.now = 30.5
+    assert at.ask() == 0
+
+
+def test_what_is_asked_for_is_taken_until_it_is_known():
+    at = Minutes(tokens=600)
+    at.ask()
+    with at.quotas.lease("ann", 600):
+        assert at.ask() == 1
+    assert at.ask() == 0  # it was refused later, or its client left: nothing was had
+
+
+def test_another_quota_holds_at_once_and_debts_stay():
+    at = Minutes(tokens=600)
+    at.ask()
+    at.serve(0, Charge(1_200, 0))
+    assert at.ask() == 60
+    at.quotas.change({"ann": Quota(tokens=6_000)})
+    assert at.ask() == 0
+    at.quotas.change({})
+    at.quotas.change({"ann": Quota(tokens=600)})
+    assert at.ask() == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 40), st.integers(1, 900), st.integers(0, 900)), max_size=40),
+    st.integers(1, 2_000),
+)
+def test_nobody_gets_more_than_a_minute_beyond_the_rate_and_one_request(steps, per_min):
+    """Served one after the other: what is under way is one request."""
+    at, had, most = Minutes(tokens=per_min), 0, 0
+    for wait_s, prompt, output in steps:
+        at.now += wait_s
+        assert had <= per_min * (1 + at.now / 60) + most + 1e-6
+        if not at.ask():
+            at.serve(prompt, Charge(prompt, output))
+            had, most = had + prompt + output, max(most, prompt + output)
+
+
+def test_over_quota_is_429_before_the_body_is_read(keys):
+    async def run():
+        async with cluster(1, router={"keys_file": keys}) as (under_test, [worker]):
+
+            async def status(key, body=None):
+                sent = {"Authorization": f"Bearer {key}"}
+                async with under_test.post(GENERATE, body, **sent) as answer:
+                    assert ("Retry-After" in answer.headers) == (answer.status == 429)
+                    return answer.status
+
+            broken = {"input_ids": "no"}
+            assert [await status("secret-2") for _ in range(3)] == [200, 200, 429]
+            assert await status("secret-2", broken) == 429
+            assert await status("secret-1") == 200
+            long = {**PATHS[GENERATE], "sampling_params": {"max_new_tokens": 10_000}}
+            assert await status("secret-1", long) == 200  # of which it used 103
+            assert await status("secret-1") == 200
+            assert await status("secret-9") == 401
+            assert len(worker.seen) == 5
+
+    asyncio.run(run())
