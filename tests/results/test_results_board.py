@@ -223,6 +223,14 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, text, complaint):
         read_lines(path)
 
 
+def test_names_in_a_file_cannot_write_to_the_terminal(tmp_path):
+    path = tmp_path / "lines.csv"
+    path.write_text(lines_csv([line("\x1b[2Jvtc [bold]", place="a\x1bb")]))
+    text = board_text(make_board(read_lines(path), sort=RATE))
+    assert "\x1b" not in text
+    assert "vtc [bold]" in text
+
+
 def test_places_and_rows_are_chosen_by_name():
     lines = [line(row, place=place) for row in "ab" for place in ("tot s1 dp 2", "tot s10 dp 2")]
     assert [one.place for one in chosen(lines, ["tot s1"], [])] == ["tot s1 dp 2"] * 2

@@ -54,7 +54,11 @@ def board_markdown(board: Board) -> str:
         *(_head(board, one).replace("\n", " ") for one in board.metrics),
     ]
     rows = [
-        [ranks_text(row, board), f"`{row.name}`", *(_cell(row, one) for one in board.metrics)]
+        [
+            ranks_text(row, board),
+            f"`{row.name}`",
+            *(_cell(row, one, board) for one in board.metrics),
+        ]
         for row in board.rows
     ]
     lines = [escaped(_heading(board)), "", *table(headings, rows, str), ""]
@@ -91,11 +95,11 @@ def _table(board: Board, label: int, *, ends: bool) -> Table:
         cells: list[Text] = []
         for metric in board.metrics:
             one = row.scores[metric.key]
-            mark = mark_of(one) if row.name != board.baseline else " "
+            mark = mark_of(one, row, board)
             cells.append(Text.assemble(value_text(one, metric), (mark, STYLES.get(mark, ""))))
             if ends or metric is board.metrics[0]:
                 cells.append(Text(ends_text(one, metric), style="dim"))
-        found.add_row(ranks_text(row, board), row.name, *cells)
+        found.add_row(ranks_text(row, board), Text(row.name), *cells)
     return found
 
 
@@ -106,17 +110,15 @@ def _head(board: Board, metric: BoardMetric) -> str:
     return f"{words}\n{unit}".rstrip()
 
 
-def _cell(row: BoardRow, metric: BoardMetric) -> str:
+def _cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
     one = row.scores[metric.key]
     ends = ends_text(one, metric)
-    return " ".join(
-        filter(None, (value_text(one, metric), f"({ends})" if ends else "", mark_of(one)))
-    )
+    return f"{value_text(one, metric)}{f' ({ends})' if ends else ''} {mark_of(one, row, board)}"
 
 
-def mark_of(one: Score) -> str:
-    """Whether it is certainly better or worse than the baseline, or noise."""
-    return MARKS.get(one.against, NOISE)
+def mark_of(one: Score, row: BoardRow, board: Board) -> str:
+    """Whether it is certainly better or worse than the baseline, or noise; of that itself none."""
+    return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
 
 def value_text(one: Score, metric: BoardMetric) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError
+from fairbench.errors.printable import printable
 from fairbench.files.csv_text import csv_reader
 from fairbench.metrics.catalogue import metric_of
 
@@ -87,7 +88,8 @@ def _line(row: Mapping[str | None, Any], where: str) -> Line:
     summary = {key: value for key, value in read.items() if value is not None or metric_of(key)}
     bounds = {key: row.get(key, "").split() for key in BOUNDS}
     notes = {key: UNSAID for key, value in summary.items() if value is None}
-    return Line(row["place"], row["cell"], int(seed), {**summary, **bounds, "notes": notes})
+    place, scheduler = printable(row["place"]), printable(row["cell"])
+    return Line(place, scheduler, int(seed), {**summary, **bounds, "notes": notes})
 
 
 def _value(key: str, text: str, where: str) -> Any:
