@@ -21,7 +21,7 @@ LARGEST_INPUT = 300
 VTC_UNIT = max(LARGEST_INPUT, 2 * POOL)
 DLPM_UNIT = LARGEST_INPUT + 2 * POOL
 QUANTUM = 400
-DEPTH = 80  # outstanding requests of a backlogged client and worker, more than fit
+DEPTH = 40  # outstanding requests of a backlogged client and worker, more than fit
 
 
 def vtc() -> VTC:
