@@ -15,6 +15,7 @@ LOCALS = {
     "equinox": {},
     "fairserve": {"fairserve.overload_waiting": 4, "fairserve.user_rpm": 3},
     "edf": {"edf.default_s": 5.0},
+    "edf-textbook": {"edf-textbook.default_s": 1.0},
     "dlpm-upstream": {"dlpm-upstream.quantum": 500},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
 }

@@ -37,6 +37,7 @@ LOCALS = {
     "equinox": "fairbench.schedulers.local.equinox:Equinox",
     "fairserve": "fairbench.schedulers.local.fairserve:FairServe",
     "edf": "fairbench.schedulers.local.edf:EDF",
+    "edf-textbook": "fairbench.schedulers.local.edf_textbook:TextbookEDF",
     "autellix": "fairbench.schedulers.local.autellix:Autellix",
 }
 

@@ -1,0 +1,90 @@
+"""The textbook's SLO-aware scheduler: earliest deadline first with preemption, as printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selection, WaitingView
+from fairbench.schedulers.local.least_first import least_first
+
+BLOCK_TOKENS = 16
+SPARED = 100  # whoever has no more tokens to go than this is not preempted
+
+
+class TextbookEDF(LocalScheduler):
+    """By deadline, then by length; if somebody is starving, the longest running ones lose memory.
+
+    Code 24.6.1 of a textbook on distributed LLM serving, with its flaws, each of which its own
+    numbers show: starving is who has fewer steps until the deadline than tokens in prompt *and*
+    answer, as if a prompt token took a step; that includes everyone who is late already, for whom
+    nothing can be done; room is made for the first of them in the queue, not the most urgent, and
+    whoever comes first by deadline takes it in the next pass, often the one that was just
+    preempted. Nobody looks whether running requests outgrow the memory: the printed loop exceeds
+    its own budget, while an engine here retracts then.
+
+    Steps are ``step_s``; a request without a deadline is due ``default_s`` after its arrival. What
+    it preempts keeps its tokens here and is computed again, in the listing they are lost.
+    """
+
+    name = "edf-textbook"
+    preempts = True
+    work_conserving = False  # the room that it makes is given away in the next pass only
+
+    @dataclass(frozen=True)
+    class Params:
+        """``step_s``: a decode step, in which the listing counts."""
+
+        step_s: Annotated[float, Gt(0)] = 0.03
+        default_s: Annotated[float, Gt(0)] = 30.0
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def wake_s(self, view: WaitingView, now_s: float) -> float | None:
+        return now_s + self.params.step_s
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in least_first(view, lambda one: (self._due_s(one), _tokens(one))):
+            if not (yield request):
+                continue  # who does not fit is passed over
+        starving = (one for one in view.queue_order() if self._starves(one, now_s))
+        if (first := next(starving, None)) is not None:
+            for victim in victims(first, view.running, view.running.free_tokens):
+                yield Preempt(victim)
+
+    def _due_s(self, request: Request) -> float:
+        if request.deadline_s is not None:
+            return request.deadline_s
+        due_s = request.next_deadline_s
+        return request.arrival_s + self.params.default_s if due_s is None else due_s
+
+    def _starves(self, request: Request, now_s: float) -> bool:
+        return self._due_s(request) - now_s < _tokens(request) * self.params.step_s
+
+
+def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
+    """Who goes until the prompt fits, in blocks: the one with most tokens to go first."""
+    need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS
+    for one in sorted(running, key=_remaining, reverse=True):
+        if free >= need or _remaining(one) <= SPARED:
+            return
+        free += blocks(one.held_tokens)
+        yield one.request
+
+
+def blocks(tokens: int) -> int:
+    """So many blocks hold these tokens."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+def _tokens(request: Request) -> int:
+    return request.input_tokens + request.max_new_tokens
+
+
+def _remaining(one: Running) -> int:
+    return one.request.max_new_tokens - one.output_tokens
