@@ -177,9 +177,9 @@ def test_what_is_asked_for_is_taken_until_it_is_known():
 def test_another_quota_holds_at_once_and_debts_stay():
     at = Minutes(tokens=600)
     at.ask()
-    at.serve(0, Charge(1_200, 0))
-    assert at.ask() == 60
-    at.quotas.change({"ann": Quota(tokens=6_000)})
+    at.serve(0, Charge(6_000, 0))
+    assert at.ask() == 60  # and not 540
+    at.quotas.change({"ann": Quota(tokens=6_001)})
     assert at.ask() == 0
     at.quotas.change({})
     at.quotas.change({"ann": Quota(tokens=600)})

@@ -3,15 +3,19 @@
 import asyncio
 from array import array
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from live_emulator import running
 from live_router import CHAT, GENERATE, cluster, router_before, streamed, until
 
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.flight import Flight
 from fairbench.live.router.loads import PolledLoads, Told, told_by
 from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Setup
@@ -372,3 +376,68 @@ def test_a_modest_client_gets_its_share_over_a_stock_worker(policy):
     share = had["ann"] / had.total()
     assert share >= 0.9 / 2 if policy else share < 0.5 / 2
     assert idle == 0  # so that fairness costs no throughput
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "serve", "fail", "retry", "go away", "leave", "join", "wait"]),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("policy", ["dlpm", "token-bucket"])
+@given(steps=STEPS)
+def test_whatever_happens_each_request_ends_once_and_none_is_held_without_need(policy, steps):
+    at, clock = desk(policy, workers=2, gateway__ttl_s=30.0)
+    told, waiting, away = {}, {}, []
+
+    def ended(made, end):
+        assert told.pop(made, None) is None or end is not None
+        waiting.pop(made, None)
+        told[made] = end
+
+    for step, number in steps:
+        flying = [end for end in told.values() if isinstance(end, Flight)]
+        one = flying[number % len(flying)] if flying else None
+        if step == "ask" and at.up:
+            made = asked(at, f"client-{number % 3}", 10 * number)
+            waiting[made] = None
+            with suppress(Problem):
+                flight = at.dispatch(made, partial(ended, made))
+                if flight is not None:
+                    ended(made, flight)
+            if made in waiting and made not in at.ingress:
+                ended(made, None)
+        elif step == "serve" and one:
+            told[one.request] = None
+            served(at, one, Charge(number, number, 0))
+        elif step in ("fail", "retry") and one:
+            at.finish(one, 0, failed=True)
+            told[one.request] = None
+            if step == "retry" and at.up:
+                told[one.request] = at.dispatch(one.request)
+            else:
+                at.over(one.request)
+        elif step == "go away" and waiting:
+            made = next(iter(waiting))
+            at.over(made)
+            del waiting[made]
+            away.append(made)
+        elif step == "leave":
+            at.leave(number % 2)
+        elif step == "join":
+            at.join(number % 2)
+        elif step == "wait":
+            clock.wait(clock.now + 4 * number)
+        assert set(waiting) == {made for made in waiting if made in at.ingress}
+        assert len(at.ingress) == len(waiting)
+        busy = sum(isinstance(end, Flight) for end in told.values())
+        assert not waiting or busy >= len(at.up)
+        assert not any(made in told for made in away)
+    for end in list(told.values()):
+        if isinstance(end, Flight):
+            served(at, end, Charge(1, 1, 0))
+    clock.wait(clock.now + 60.0)
+    assert (len(at.ingress), waiting) == (0, {})

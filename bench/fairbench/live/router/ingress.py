@@ -61,6 +61,10 @@ class Ingress:
     def __len__(self) -> int:
         return len(self._held)
 
+    def __contains__(self, request: object) -> bool:
+        """Whether the request is held."""
+        return request in self._held
+
     def held(self) -> Counter[str]:
         """Requests that are held, by client."""
         return Counter(request.client for request in self._held)

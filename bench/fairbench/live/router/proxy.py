@@ -97,7 +97,7 @@ class Proxy:
         client = client_of(http.headers, call.user, self._access.keys)
         api.sign(call, client)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
-        wanted = len(call.ids) + (call.max_new_tokens or 0)
+        wanted = len(call.ids) + min(call.max_new_tokens or 0, limits.most_tokens)
         with self._places.take(client) as place, self._access.quotas.lease(client, wanted) as bill:
             request = self.dispatcher.make_request(
                 client,

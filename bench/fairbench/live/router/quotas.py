@@ -98,5 +98,5 @@ def _over(quota: str, minutes: float) -> Problem:
     return Problem(
         HTTPStatus.TOO_MANY_REQUESTS,
         f"over the quota of this client, {quota} a minute",
-        retry_after_s=max(1, ceil(minutes * MINUTE_S)),
+        retry_after_s=max(1, ceil(min(minutes, 1.0) * MINUTE_S)),  # much may be given back soon
     )
