@@ -3,7 +3,9 @@
 import copy
 import gzip
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -287,3 +289,19 @@ def test_ctrl_c_while_python_imports_leaves_no_traceback():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "fairbench: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "word"), [("INT", 130, "interrupted"), ("TERM", 143, "terminated")]
+)
+def test_a_signal_ends_a_command_that_reads_with_a_line_and_its_code(tmp_path, signum, code, word):
+    os.mkfifo(tmp_path / "slow.jsonl")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairbench", "score", str(tmp_path / "slow.jsonl")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with (tmp_path / "slow.jsonl").open("w"):  # it has begun to read
+        process.send_signal(getattr(signal, f"SIG{signum}"))
+        _, said = process.communicate()
+    assert (process.returncode, said) == (code, f"fairbench: {word}\n")

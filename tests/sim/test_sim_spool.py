@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_helpers import small_spec
 
-from fairbench.errors import RunFailed
+from fairbench.errors import DataError, RunFailed
 from fairbench.sim.records import columns
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.spool import restore, spooled
@@ -85,7 +85,7 @@ def test_files_cut_off_anywhere_keep_what_was_filed_together(tmp_path_factory, v
     with cut.open("rb+") as file:
         file.truncate(size)
     found = {"a": Columns(("x", "y")), "b": Columns(("x",))}
-    restore(found, folder)
+    restore(found, folder, clients=2)
     rows = len(found["a"])
     assert found["a"].column("x").tolist() == values[:rows]
     assert found["a"].column("y").tolist() == list(range(rows))
@@ -117,5 +117,27 @@ def test_what_does_not_fit_is_reported_and_spoils_nothing(tmp_path):
     failure = pytest.raises(RunFailed, match=r"a\.arrows: cannot be written: File too large")
     with failure, spooled({"a": log}, tmp_path), limit:
         fill(log, range(14))
-    restore({"a": found}, tmp_path)
+    restore({"a": found}, tmp_path, clients=2)
     assert found.column("x").tolist() == list(range(14))
+
+
+def test_a_flipped_bit_is_noticed_or_changes_a_number(tmp_path):
+    log = Columns(("client", "end_ps"))
+    with spooled({"a": log}, tmp_path):
+        log.append(1, 5)
+        log.append(0, 7)
+    path = tmp_path / "a.arrows"
+    whole, ends = path.read_bytes(), set()
+    for bit in range(0, 8 * len(whole), 11):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        found = Columns(("client", "end_ps"))
+        try:
+            restore({"a": found}, tmp_path, clients=2)
+        except DataError as error:
+            ends.add(str(error).removeprefix(f"{path}: ")[:7])
+        else:
+            assert set(found.column("client").tolist()) <= {0, 1}
+            ends.add(len(found))
+    assert ends == {"damaged", 0, 2}

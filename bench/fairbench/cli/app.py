@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fairbench import __version__
 from fairbench.cli.commands import COMMANDS, load
-from fairbench.cli.exits import FAILED, INTERRUPTED, USAGE, complain, discard_output
+from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted
 from fairbench.errors import FairbenchError, UsageError
 from fairbench.errors.validation import complaint
 from fairbench.execute.interruption import Interrupted
@@ -44,6 +44,9 @@ class _Commands(TyperGroup):
         except FairbenchError as error:
             complain(str(error), getattr(error, "__notes__", ()))
             code = USAGE if isinstance(error, UsageError) else FAILED
+        except MemoryError:
+            complain("there is not enough memory")
+            code = FAILED
         except OSError as error:  # files that users name are checked where they are opened
             complain(f"{error.filename or 'standard output'}: {error.strerror}")
             discard_output()
@@ -76,9 +79,8 @@ def _before_typer() -> Iterator[None]:
     except Interrupted as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        complain("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        raise typer.Exit(interrupted(error)) from None
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         discard_output()
         raise typer.Exit(FAILED) from None

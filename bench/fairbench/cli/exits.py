@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterable
+from types import FrameType
 
 from fairbench.errors.printable import printable, printable_lines
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 STDOUT = 1  # its file descriptor
 
 
@@ -16,6 +18,26 @@ def complain(message: str, notes: Iterable[str] = ()) -> None:
     """One line on stderr, and under it notes, such as the end of a server's log."""
     line = printable(" ".join(message.split()))
     print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+def heed_sigterm() -> None:
+    """From here on SIGTERM ends the command as Ctrl-C does: what is open is closed."""
+
+    def end(signum: int, _: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def interrupted(error: KeyboardInterrupt) -> int:
+    """Say by which signal the command ends; the exit code, 128 plus the signal's number."""
+    terminated = isinstance(error, Terminated)
+    complain("terminated" if terminated else "interrupted")
+    return TERMINATED if terminated else INTERRUPTED
 
 
 def discard_output() -> None:

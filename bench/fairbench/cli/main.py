@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import sys
 
-from fairbench.cli.exits import FAILED, INTERRUPTED, complain
+from fairbench.cli.exits import FAILED, complain, heed_sigterm, interrupted
 
 
 def main() -> None:
-    """Run the command line; exits 0 fine, 1 a run failed, 2 wrong usage, 130 interrupted."""
+    """Run the command line; exits 0 fine, 1 a run failed, 2 wrong usage, 130 or 143 by a signal."""
     try:
+        heed_sigterm()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # whatever a path or name has in it
                 stream.reconfigure(errors="backslashreplace")
@@ -20,6 +21,5 @@ def main() -> None:
         from fairbench.cli.app import app  # in here: Ctrl-C may come while Python still imports
 
         app()
-    except KeyboardInterrupt:
-        complain("interrupted")
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt as error:
+        sys.exit(interrupted(error))

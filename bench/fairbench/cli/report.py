@@ -15,7 +15,7 @@ from fairbench.report.pages.repeat_page import repeat_page
 from fairbench.report.pages.run_page import run_page
 from fairbench.report.pages.sweep_page import sweep_page
 from fairbench.results.intervals import INTERVALS_FILE
-from fairbench.results.store import MANIFEST, read_run
+from fairbench.results.store import MANIFEST, read_run, write_text
 from fairbench.results.sweep_store import SWEEP_FILE
 
 
@@ -40,7 +40,7 @@ def report(
         raise UsageError(f"--output-file {path}: must end in .html or .md")
     text = _rendered(_page(directory), path.suffix)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
     except OSError as error:
         raise UsageError(f"--output-file {path}: cannot be written: {error.strerror}") from None
     typer.echo(f"report  {path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SomeTable = TypeVar("SomeTable", bound=Table)
+MAX_TIME_S = 1e12
+MAX_COUNT = 2**53
+MAX_WORKER = 2**20
 STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 
@@ -45,7 +49,42 @@ def read_service(run: StoredRun) -> Service:
 def _table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
     clients = {row["client"]: number for number, row in enumerate(run.summary["clients"])}
     codes = {"client": clients, "status": STATES}
-    return kind.from_columns(_columns(run.table(name), codes, str(run.path)))
+    table, where = run.table(name), f"{run.path / name}.parquet"
+    _check_types(table, kind, where)
+    made = kind.from_columns(_columns(table, codes, str(run.path)))
+    _check_values(made, where)
+    return made
+
+
+def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
+    """Raise DataError unless columns can be cast to those of a kind of table, and are whole."""
+    import pyarrow.types as types
+
+    for column in fields(kind):
+        if table.column_names.count(column.name) > 1:
+            raise DataError(f"{where}: column {column.name!r} is there twice")
+        if column.name not in table.column_names:
+            continue
+        values, named = table.column(column.name), column.name in ("client", "status")
+        integers, floats = types.is_integer(values.type), types.is_floating(values.type)
+        fits = types.is_dictionary(values.type) if named else integers
+        if not (fits or (floats and "Floats" in str(column.type))):
+            raise DataError(f"{where}: column {column.name!r} cannot be of type {values.type}")
+        if values.null_count:
+            raise DataError(f"{where}: column {column.name!r}: a value is missing")
+
+
+def _check_values(table: Table, where: str) -> None:
+    """Raise DataError for numbers that no run has."""
+    for name, values in table.to_columns().items():
+        if values.dtype == np.float64:
+            wrong = np.isinf(values) | (np.abs(values) > MAX_TIME_S)
+        else:
+            least, most = (-1, MAX_WORKER) if name == "worker" else (0, MAX_COUNT)
+            wrong = (values < least) | (values > most)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"{where}, row {row + 1}: {name} = {values[row]}: out of range")
 
 
 def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,6 +212,16 @@ def _cleaned(content: Any) -> Any:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all: what was there stays until all of it is written."""
     hidden = path.with_name(f".{path.name}.part")
-    hidden.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    hidden.replace(path)
+    try:
+        hidden.write_text(text, encoding="utf-8")
+        hidden.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            hidden.unlink()
+        raise

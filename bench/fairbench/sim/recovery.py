@@ -19,9 +19,10 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     Raises DataError if a file cannot be read.
     """
     source = source_of(spec)
-    simulation = Simulation(spec, spec.client_plans(), source)
+    plans = spec.client_plans()
+    simulation = Simulation(spec, plans, source)
     requests, programs, service = simulation.logs
-    restore(simulation.logs._asdict(), folder)
+    restore(simulation.logs._asdict(), folder, len(plans))
     arrivals = programs.column("arrival_ps")
     ends = requests.column("finish_ps"), programs.column("finish_ps"), service.column("end_ps")
     simulation.cluster.last_arrival_ps = int(arrivals.max(initial=0))

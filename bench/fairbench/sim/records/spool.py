@@ -18,12 +18,17 @@ from numpy.typing import NDArray
 
 from fairbench.errors import DataError, RunFailed
 from fairbench.metrics.arrow import to_arrow, to_numpy
+from fairbench.metrics.records import STATUS_NAMES
 from fairbench.sim.records.columns import Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER = "records"  # of the run's directory
+MAX_PS = 2**62
+MAX_COUNT = 2**53
+COUNTS = ("steps", "batch_size", "depth", "retractions", "requests", "demand_requests")
+MAX_WORKER = 2**20
 
 
 @contextmanager
@@ -47,7 +52,7 @@ def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
         file_blocks()
 
 
-def restore(logs: Mapping[str, Columns], folder: Path) -> None:
+def restore(logs: Mapping[str, Columns], folder: Path, clients: int) -> None:
     """Fill empty logs with what a simulation has left in ``folder``, even if it was killed.
 
     All get equally many blocks: those that were filed together. Raises DataError if a file cannot
@@ -55,18 +60,50 @@ def restore(logs: Mapping[str, Columns], folder: Path) -> None:
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
     for filed in zip(*found.values(), strict=False):
-        for log, batch in zip(logs.values(), filed, strict=True):
-            log.add_block(np.column_stack([to_numpy(column) for column in batch.columns]))
+        for (name, log), batch in zip(logs.items(), filed, strict=True):
+            log.add_block(_rows(batch, log, f"{_path(folder, name)}", clients))
+
+
+def _rows(batch: pa.RecordBatch, log: Columns, where: str, clients: int) -> NDArray[np.int64]:
+    """The rows of a batch. Raises DataError if they are none of this log's."""
+    import pyarrow as pa
+
+    if not batch.schema.equals(_schema(log.names)):
+        raise DataError(f"{where}: damaged: other columns than the log has")
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException:
+        raise DataError(f"{where}: damaged: columns of different lengths") from None
+    if any(column.null_count or column.buffers()[1].size % 8 for column in batch.columns):
+        raise DataError(f"{where}: damaged: a value is missing")
+    rows = np.column_stack([to_numpy(column) for column in batch.columns])
+    for name, values in zip(log.names, rows.T, strict=True):
+        least, most = _range(name, clients)
+        if len(values) and not (least <= values.min() and values.max() <= most):
+            raise DataError(f"{where}: damaged: {name} is out of range")
+    return rows
+
+
+def _range(name: str, clients: int) -> tuple[int, int]:
+    """The least and the most that can be in a column; -1 is never, or nowhere yet."""
+    if name == "client":
+        return 0, clients - 1
+    if name == "status":
+        return 0, len(STATUS_NAMES) - 1
+    if name == "worker":
+        return -1, MAX_WORKER
+    if name.endswith("_tokens") or name in COUNTS:
+        return 0, MAX_COUNT
+    return (-MAX_PS, MAX_PS) if name.endswith("_ps") else (-(2**63), 2**63 - 1)
 
 
 class FileBlocks:
     """``Blocks`` in a fresh file. Each is there to stay once ``add`` returns."""
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:
-        import pyarrow as pa
 
         self._path = path
-        self._schema = pa.schema([(name, pa.int64()) for name in names])
+        self._schema = _schema(names)
         self._bytes = 0
         self._append(self._schema.serialize())
 
@@ -94,6 +131,12 @@ class FileBlocks:
         self._bytes += message.size
 
 
+def _schema(names: tuple[str, ...]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.int64()) for name in names])
+
+
 def _path(folder: Path, name: str) -> Path:
     return folder / f"{name}.arrows"
 
@@ -112,8 +155,12 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     batches = []
-    with suppress(StopIteration, OSError, pa.ArrowInvalid):  # its end, or where it was cut off
-        reader = pa.ipc.open_stream(pa.py_buffer(mapped))
-        while True:
-            batches.append(reader.read_next_batch())
+    try:
+        with suppress(StopIteration, OSError, pa.ArrowInvalid):  # its end, or where it was cut off
+            reader = pa.ipc.open_stream(pa.py_buffer(mapped))
+            while True:
+                batches.append(reader.read_next_batch())
+    except (pa.ArrowException, MemoryError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: damaged: {reason}") from None
     return batches

@@ -1,0 +1,121 @@
+"""Directories of runs in which a file was damaged: one line, exit code 2, nothing written."""
+
+import json
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.config.resolve import resolve
+from fairbench.execute.context import run_context
+from fairbench.execute.one_run import run_and_save
+from fairbench.live.backends.base import LiveOptions
+from fairbench.results.store import write_text
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    spec = resolve({"workload": "chat", "scenario": "none", "num_programs": 1})
+    with run_context() as context:
+        return run_and_save(spec, LiveOptions(), tmp_path_factory.mktemp("runs"), context)[1]
+
+
+@pytest.fixture
+def run(good, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(good, tmp_path / "run")
+    shutil.copytree(good, tmp_path / "good")
+    return tmp_path / "run"
+
+
+def refused(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    (line,) = result.stderr.splitlines()
+    return line.removeprefix("fairbench: ")
+
+
+def change_column(path, name, change):
+    """Replace a column of a table by what ``change`` makes of its values."""
+    table = pq.read_table(path)
+    values = change(table.column(name).to_pylist())
+    pq.write_table(table.set_column(table.column_names.index(name), name, values), path)
+
+
+DAMAGE = [
+    ("start_s", lambda v: pa.array([b"a"] * len(v)), "'start_s' is of type binary: must hold"),
+    ("start_s", lambda v: pa.array([[1.0]] * len(v)), "'start_s' is of type list<"),
+    ("start_s", lambda v: pa.array(["a"] * len(v)), "'start_s' cannot be of type dictionary<"),
+    ("start_s", lambda v: pa.array([None, *v[1:]]), "'start_s': a value is missing"),
+    ("start_s", lambda v: pa.array([1e300, *v[1:]]), "row 1: start_s = 1e+300: out of range"),
+    ("steps", lambda v: pa.array([None, *v[1:]]), "'steps': a value is missing"),
+    ("steps", lambda v: pa.array([1.5, *v[1:]]), "'steps' cannot be of type double"),
+    ("worker", lambda v: pa.array([2**40, *v[1:]]), "row 1: worker = 1099511627776: out of range"),
+    ("output_tokens", lambda v: pa.array([-1, *v[1:]]), "row 1: output_tokens = -1: out of range"),
+    ("client", lambda v: pa.array(range(len(v))), "'client' cannot be of type int64"),
+]
+
+
+@pytest.mark.parametrize(("column", "change", "complaint"), DAMAGE)
+@pytest.mark.parametrize("command", [("score", "run"), ("report", "run")])
+def test_columns_are_looked_at_before_they_are_cast(run, command, column, change, complaint):
+    change_column(run / "service.parquet", column, change)
+    line = refused(*command)
+    assert line.startswith("run/service.parquet")
+    assert complaint in line
+    assert not (run / "report.html").exists()
+
+
+def test_requests_for_the_lists_of_an_output_file(run):
+    change_column(run / "requests.parquet", "status", lambda v: pa.array([[b"a"]] * len(v)))
+    line = refused("show", "run", "--output-file", "x", "--output-details")
+    assert line.startswith("run/requests.parquet: column 'status' is of type list<")
+    assert not (run.parent / "x").exists()
+
+
+def test_a_table_of_a_million_rows_in_a_few_bytes(run, monkeypatch):
+    monkeypatch.setenv("FAIRBENCH_READ_MIB", "8")
+    rows = 2_000_000
+    pq.write_table(
+        pa.table({"start_s": pa.array([0.0]).take(pa.array([0] * rows))}), run / "service.parquet"
+    )
+    assert (run / "service.parquet").stat().st_size < 2**20
+    assert "run/service.parquet: is too large: " in refused("score", "run")
+
+
+def test_a_date_in_the_experiment(run):
+    with (run / "experiment.toml").open("a") as file:
+        file.write("\n[settings.x]\nmin_match_tokens = 2024-01-01T00:00:00Z\n")
+    line = refused("check", "run", "good")
+    assert line.startswith("run/experiment.toml: ")
+    assert "must not be a date" in line
+
+
+def test_an_integer_of_60_digits_in_the_summary(run):
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "victim_p99_s": 10**59}))
+    line = refused("check", "good", "run", "--fail-if", "victim_p99_s:+10%")
+    assert line == "run/summary.json: cannot be read: an integer of 60 digits does not fit 64 bits"
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(run, monkeypatch):
+    (run / "report.html").write_text("old")
+
+    def full(path, *args, **kwargs):
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    assert refused("report", "run").endswith("cannot be written: No space left on device")
+    assert (run / "report.html").read_text() == "old"
+    assert not [path for path in run.iterdir() if path.name.endswith(".part")]
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "one")
+    write_text(path, "two")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "two")]

@@ -1,0 +1,31 @@
+"""Mutated files of users end in success or in one line, never in a traceback."""
+
+import random
+
+import pytest
+from fuzz_files import INPUTS, attempt, outcome, prepared, well
+
+
+def wrong_ends(count, seed):
+    rng = random.Random(seed)
+    with prepared() as here:
+        ended = [attempt(here, rng) for _ in range(count)]
+    return [one for one in ended if not well(one[0])]
+
+
+def test_a_few_mutated_files():
+    assert wrong_ends(12, seed=1) == []
+
+
+@pytest.mark.slow
+def test_many_mutated_files():
+    assert wrong_ends(5000, seed=2) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INPUTS)
+def test_what_is_mutated_is_valid(name):
+    with prepared() as here:
+        for other, (data, _) in INPUTS.items():
+            (here / other).write_bytes(data)
+        assert outcome(INPUTS[name][1]) == "0"
