@@ -303,3 +303,27 @@ def test_a_numbered_emulator_says_who_it_is_and_reads_what_stands_in_the_request
     assert (worker, worker_in(answer["id"])) == ("3", 3)
     assert answer["usage"]["completion_tokens"] == 5
     assert list(clients) == ["gold"]
+
+
+def test_a_rendered_prompt_is_the_tokens_that_it_is_served_as():
+    async def test(_, session):
+        found = []
+        for kind, body in (
+            ("completions", {"prompt": "one two three"}),
+            ("completions", {"prompt": [7, 8]}),
+            ("chat/completions", {"messages": [{"role": "user", "content": "one two"}]}),
+        ):
+            asked = {**body, "max_tokens": 1}
+            async with session.post(f"/v1/{kind}/render", json=asked) as answer:
+                rendered = await answer.json()
+            async with session.post(f"/v1/{kind}", json=asked) as answer:
+                found.append((rendered, (await answer.json())["usage"]["prompt_tokens"]))
+        async with session.post("/v1/completions/render", json={"prompt": 7}) as answer:
+            return found, answer.status
+
+    ((text, text_tokens), (ids, ids_tokens), (chat, chat_tokens)), status = run(test)
+    assert len(text[0]["token_ids"]) == text_tokens == 3
+    assert ids[0]["token_ids"] == [7, 8]
+    assert ids_tokens == 2
+    assert len(chat["token_ids"]) == chat_tokens
+    assert status == 400

@@ -46,7 +46,9 @@ def emulator_app(emulator: EmulatedWorker) -> web.Application:
             web.route("*", "/flush_cache", _answering(lambda: _flush_cache(emulator))),
             web.post("/generate", _serve(emulator, EmulatedGenerate())),
             web.post("/v1/completions", _serve(emulator, EmulatedCompletions())),
+            web.post("/v1/completions/render", _render(emulator, EmulatedCompletions())),
             web.post("/v1/chat/completions", _serve(emulator, EmulatedChat())),
+            web.post("/v1/chat/completions/render", _render(emulator, EmulatedChat())),
         ]
     )
     number = emulator.config.number
@@ -103,6 +105,20 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
             emulator.engine.abort(generation)
 
     return serve
+
+
+def _render(emulator: EmulatedWorker, api: EmulatedCompletions | EmulatedChat) -> Handler:
+    """A prompt's tokens, which vLLM tells: vllm-router asks before it chooses a worker."""
+
+    async def render(request: web.Request) -> web.Response:
+        raw = await request.read()
+        try:
+            call = await parsed(raw, api.call, request.headers, emulator.text)
+        except BadRequest as error:
+            return _json(api.error(str(error), HTTPStatus.BAD_REQUEST), HTTPStatus.BAD_REQUEST)
+        return _json(api.rendered(call))
+
+    return render
 
 
 def _refusal(api: EmulatedApi) -> web.Response:

@@ -77,6 +77,10 @@ class _OpenAIApi(ABC):
         answer = self._answer(self.object_name, generation, [_choice(generation, message)])
         return answer | {"usage": _usage(generation)}
 
+    def rendered(self, call: EmulatedCall) -> Any:
+        """The tokens of its prompt, in the shape that vllm-router 0.1.17 reads."""
+        return {"request_id": call.rid, "token_ids": call.ids.tolist(), "model": call.model}
+
     def error(self, message: str, status: int) -> Any:
         """What is said instead of an answer."""
         error_type = "BadRequestError" if status < 500 else "InternalServerError"
@@ -101,6 +105,9 @@ class EmulatedCompletions(_OpenAIApi):
         """Raises BadRequest."""
         body = decoded(raw, _Completion)
         return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
+
+    def rendered(self, call: EmulatedCall) -> Any:
+        return [super().rendered(call)]  # vLLM takes several prompts
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
         return {"text": text}
