@@ -64,7 +64,7 @@ def test_power_of_two_compares_pools_where_they_are_reported():
 # cache-aware.
 
 
-@pytest.mark.parametrize("rules", ["sgl-router", "smg"])
+@pytest.mark.parametrize("rules", ["sgl-router", "sgl-model-gateway", "smg"])
 def test_cache_aware_follows_a_prefix_above_the_threshold_only(rules):
     send = make(CacheAware, rules=rules, cache_threshold=0.5)
     first = send(("doc", 60), ("x", 40))
@@ -79,6 +79,16 @@ def test_on_a_miss_sgl_router_goes_by_trees_and_smg_by_load():
         assert send(("b", 10)) == 1
         send.end(0)
         assert send(("c", 50)) == expected  # worker 1 has the smaller tree, worker 0 is idle
+
+
+def test_ties_go_to_the_first_worker_as_released_and_to_the_least_used_in_smg():
+    for rules, expected in (("sgl-model-gateway", [0, 0, 0]), ("smg", [0, 1, 0])):
+        send = make(CacheAware, rules=rules)
+        sent = []
+        for name in "abc":  # each alone, so that nobody is busy when the next comes
+            sent.append(send((name, 100)))
+            send.end(len(sent) - 1)
+        assert sent == expected
 
 
 def test_cache_aware_balances_only_beyond_both_thresholds():

@@ -23,14 +23,18 @@ class CacheAware(CountingRouter):
     ``cache_threshold`` of the prompt. Else, ``sgl-router`` (sgl-project/sglang @026f853,
     sgl-router/src/policies/cache_aware.rs): to the worker with the smallest tree; ``smg``
     (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and vllm-project/router,
-    its fork): to the one with least in flight, ties by requests ever sent there. Both
-    remember prompts, not caches: what an engine has evicted is still believed to be there. Clients
-    are not seen. Both measure characters where prompts are text, which changes no ratio here.
+    its fork): to the one with least in flight, ties by requests ever sent there.
+    ``sgl-model-gateway`` lies between them and is what was released (sgl-project/sglang @053b63f,
+    sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
+    0.1.17 by its choices): as ``smg``, but ties go to the first of its list. All remember prompts,
+    not caches: what an engine has evicted is still believed to be there. Clients are not seen. They
+    measure characters where prompts are text, which changes no ratio here.
 
-    Known defects, kept: sgl-router breaks ties by the lowest number (``rotate_ties`` turns them);
-    smg keeps what it knows of workers that left, and sends requests that match one to the first
-    worker, without remembering it (``purge_on_leave``). Which of several holders is matched is
-    arbitrary there; here it is the one to which the prefix was sent last.
+    Known defects, kept: sgl-router and sgl-model-gateway break ties by the lowest number
+    (``rotate_ties`` turns them), so whatever is new goes to an idle cluster's first worker; smg
+    keeps what it knows of workers that left, and sends requests that match one to the first worker,
+    without remembering it (``purge_on_leave``). Which of several holders is matched is arbitrary
+    there; here it is the one to which the prefix was sent last.
     """
 
     name = "cache-aware"
@@ -46,7 +50,7 @@ class CacheAware(CountingRouter):
         pools differ by more, or one is above; 1 is never.
         """
 
-        rules: Literal["sgl-router", "smg"] = "smg"
+        rules: Literal["sgl-router", "sgl-model-gateway", "smg"] = "smg"
         cache_threshold: Annotated[float, Ge(0), Le(1)] = 0.3
         balance_abs: Annotated[int, Ge(0)] = 64
         balance_rel: Annotated[float, Ge(0)] = 1.5
@@ -87,7 +91,7 @@ class CacheAware(CountingRouter):
         most, least = max(loads.values()), min(loads.values())
         if most - least > self.params.balance_abs and most > self.params.balance_rel * least:
             return True
-        if self.params.rules == "sgl-router":
+        if self.params.rules != "smg":
             return False
         usage = [used for worker in loads if (used := self.usage(worker)) is not None]
         if not usage:
@@ -98,7 +102,7 @@ class CacheAware(CountingRouter):
     def _least(self, loads: dict[int, int]) -> int:
         if self.params.rotate_ties:
             return self._fleet.cheapest(loads)
-        if self.params.rules == "sgl-router":
+        if self.params.rules != "smg":
             return min(loads, key=lambda w: loads[w])
         return min(loads, key=lambda w: (loads[w], self._sent[w]))
 
@@ -133,5 +137,5 @@ class CacheAware(CountingRouter):
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         super().on_worker_leave(worker, now_s)
-        if self.params.rules == "sgl-router" or self.params.purge_on_leave or self.params.kv_events:
+        if self.params.rules != "smg" or self.params.purge_on_leave or self.params.kv_events:
             self._tree.purge(worker)
