@@ -1,0 +1,92 @@
+"""A gateway before a stock SGLang server: who gets what of it when one client floods it.
+
+    python tests/sglang_cpu/test_sglang_cpu_gateway.py DIR
+
+prints the shares and the throughput of each policy, in rounds, since machines are not steady.
+"""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from live_router import GENERATE, router_before
+from sglang_cpu_server import sglang_server, why_absent
+
+from fairbench.live import headers
+from fairbench.live.processes.addresses import WorkerAddress
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent()),
+]
+
+AT_ONCE = 4
+STOCK = f"--max-running-requests={AT_ONCE}", "--max-total-tokens=8000"
+FLOOD, MODEST = 24, 6  # requests that each has waiting or under way
+PROMPT, OUTPUT = 64, 32
+REQUESTS = 80
+POLICIES = {
+    None: {},
+    "vtc": {},
+    "dlpm": {"dlpm.quantum": PROMPT + 2 * OUTPUT},
+}
+
+
+async def shared(url, policy, seed):
+    """Requests served to each client, the seconds that took, and how often a place was empty."""
+    settings = {"gateway": policy, "settings": POLICIES[policy]}
+    async with router_before([WorkerAddress(url)], **settings) as under_test:
+        dispatcher, left, idle, had = under_test.proxy.dispatcher, [REQUESTS], [0], Counter()
+
+        async def client(name, number):
+            while left[0] > 0:
+                first = (seed * 977 + number * 131 + left[0] * 17) % 1900
+                ids = [3 + (first + n * n) % 2000 for n in range(PROMPT)]
+                sampling = {"max_new_tokens": OUTPUT, "ignore_eos": True}
+                body = {"input_ids": ids, "sampling_params": sampling}
+                async with under_test.post(GENERATE, body, **{headers.CLIENT: name}) as answer:
+                    assert answer.status == 200, await answer.text()
+                    await answer.read()
+                left[0] -= 1
+                had[name] += left[0] >= 0
+                held = len(dispatcher.ingress) if dispatcher.ingress else 0
+                idle[0] += bool(held) and dispatcher.load(0).in_flight < AT_ONCE
+
+        begun_s = time.monotonic()
+        asked = [client("flood", number) for number in range(FLOOD)]
+        await asyncio.gather(*asked, *(client("modest", FLOOD + n) for n in range(MODEST)))
+        return had, time.monotonic() - begun_s, idle[0]
+
+
+def test_the_modest_client_gets_its_share_of_a_stock_server(tmp_path):
+    with sglang_server(tmp_path, *STOCK) as server:
+        share = {}
+        for seed, policy in enumerate(POLICIES):
+            had, _, idle = asyncio.run(shared(server.url, policy, seed))
+            share[policy] = had["modest"] / had.total()
+            assert idle == 0
+    assert share[None] < 0.6 / 2
+    assert min(share["vtc"], share["dlpm"]) >= 0.9 / 2
+
+
+def main(folder):
+    """Print a line for each policy and round."""
+    with sglang_server(folder, *STOCK) as server:
+        asyncio.run(shared(server.url, None, 99))  # warms up
+        for seed in range(3):
+            for policy in POLICIES:
+                had, took_s, idle = asyncio.run(shared(server.url, policy, seed))
+                share = had["modest"] / had.total()
+                speed = (REQUESTS + FLOOD + MODEST - 1) * OUTPUT / took_s
+                print(
+                    f"round {seed + 1}, gateway {policy or 'none'}: modest {share:.3f}, "
+                    f"{speed:.1f} output tok/s, places left empty {idle} times",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
