@@ -156,3 +156,17 @@ def test_others_records_are_judged_by_the_flag(tmp_path):
     assert {one["client"]: one["goodput_ratio"] for one in summary["clients"]} == {"a": 0.5, "b": 1}
     refused = CliRunner().invoke(app, ["score", str(path), "--goodput", "ttft:2x"])
     assert refused.exit_code == 2
+
+
+def test_a_comparison_has_goodput_in_its_columns_and_tables(tmp_path, documented):
+    flags = ("--workload", documented, "--scenario", "none", "--num-runs", 1, "--num-programs", 2)
+    sides = ("round-robin+fcfs", "round-robin+edf")
+    words = ("compare", *sides, *flags, "--result-dir", tmp_path / "runs", "--disable-tqdm")
+    result = CliRunner().invoke(app, [str(one) for one in words])
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "on time, worst client" in result.stdout
+    (path,) = (tmp_path / "runs").iterdir()
+    head, *rows = (path / "metrics.csv").read_text().splitlines()
+    assert '"goodput_ratio"' in head
+    assert len(rows) == 2
+    assert '"goodput_targets"' in (path / "clients.csv").read_text().splitlines()[0]

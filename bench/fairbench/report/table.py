@@ -263,7 +263,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
         if not (
             reason == NOT_CONTENDED
             or key.endswith("_ms")
-            or key.startswith("time_to_")
+            or key.startswith(("time_to_", "goodput_late", "goodput_slack"))
             or _is_bound(key, summary)
         ):
             by_reason.setdefault(reason, []).append(key.removeprefix("clients."))
