@@ -47,6 +47,8 @@ def _texts(schema: pa.Schema, shown: str) -> list[str]:
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         if types.is_string(kind) or types.is_large_string(kind):
             names.append(field.name)
+        elif types.is_null(kind):
+            continue  # of no row anything is known, as of a metric that no run has
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
                 f"{shown}: column {field.name!r} is of type {kind}: must hold numbers or texts"
