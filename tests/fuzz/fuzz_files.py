@@ -52,7 +52,7 @@ REQUEST |= {"input_tokens": 9, "output_tokens": 4, "cached_tokens": 2, "worker":
 BENCH = {"input_lens": [9, 8], "output_lens": [2, 3], "ttfts": [0.1, 0.2], "errors": ["", ""]}
 BENCH |= {"itls": [[0.1], [0.1, 0.2]], "request_rate": float("inf"), "max_concurrency": None}
 MEASURED = {"path": "VTC/all_results_overload.jsonl", "client": [0, 1], "prompt_len": [5, 5]}
-MEASURED |= {"output_len": [5, 5], "req_time": [0, 1], "recorded": "2023-12-01"}
+MEASURED |= {"output_len": [5, 5], "req_time": [0, 1], "recorded": "2023-12"}
 MEASURED |= {"first_token_latency": [1, 1], "request_latency": [2, 2], "weights": [1, 2]}
 VTC = {"req_time": 0.5, "first_token_latency": 0.1, "request_latency": 1.5, "adapter_dir": "a"}
 VTC |= {"prompt_len": 5, "output_len": 6}
@@ -60,7 +60,17 @@ CHAT = {
     "conversation_a": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
 }
 TRACE = {"t": 0.5, "client": 0, "prompt_len": 5, "output_len": 6}
-WORKLOAD = """
+PARAMS = """[params]
+turns_min = 1
+turns_max = 2
+think_mean_s = 1.0
+user_tokens = 9.0
+user_sigma = 0.5
+output_tokens = 9.0
+output_sigma = 0.5
+max_new_tokens = 16
+"""
+WORKLOAD = f"""
 name = "mine"
 program = "chat"
 latency = "program"
@@ -68,15 +78,17 @@ clients = 2
 duration_s = 20.0
 warmup_s = 0.0
 max_drain_s = 60.0
-[params]
-[scenarios.s1]
+{PARAMS}[scenarios.s1]
 rate = 1.0
 [scenarios.s2]
 rate = 1.0
-[scenarios.s2.misbehaving]
+[[scenarios.s2.misbehaving]]
+client = 1
 rate_multiple = 4.0
 """
-TRACED = WORKLOAD.replace('"chat"', '"single"').replace(
+SINGLE = "[params]\ninput_min = 5\ninput_max = 9\noutput_min = 5\noutput_max = 9\n"
+TRACED = WORKLOAD.replace('"chat"', '"single"').replace(PARAMS, SINGLE)
+TRACED = TRACED.replace(
     "\nclients",
     """
 arrivals = { kind = "trace", params = { file = "t.jsonl" } }
@@ -90,7 +102,10 @@ def jsonl(*records):
 
 
 INPUTS = {  # name of the file -> its valid content, and the command that reads it
-    "lines.jsonl": (jsonl(REQUEST, {**REQUEST, "client": "b"}), ["score", "lines.jsonl"]),
+    "lines.jsonl": (
+        jsonl(REQUEST, {**REQUEST, "client": "b", "program": 2}),
+        ["score", "lines.jsonl"],
+    ),
     "bench.jsonl": (jsonl(BENCH), ["score", "bench.jsonl", "--json"]),
     "vtc.json": (jsonl({"result": {"responses": [VTC, VTC]}}), ["score", "vtc.json"]),
     "measured.jsonl": (jsonl(MEASURED), ["validate", "measured.jsonl"]),
