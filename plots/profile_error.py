@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fairbench.config.sweep import read_sweep
 from fairbench.figures.claims.pairs import Outcome, Pair, Seen
+from fairbench.figures.claims.places import contended
 from fairbench.hardware.catalogue import MEASURED
 from fairbench.results.store import Summary, runs_in
 
@@ -54,6 +55,19 @@ def asked(pair: Pair, runs: Seeds) -> list[Seen]:
     ]
 
 
+def competed(pair: Pair, runs: Seeds) -> bool:
+    """Whether there was contention, on average over the seeds."""
+    return contended(runs[name] for name in pair.compared)
+
+
+def sign(pair: Pair, seen: Seen) -> Outcome:
+    """On which side of its flip a single seed lies, contended or not."""
+    if seen.low is not None and seen.low > pair.flip:
+        return Outcome.HOLDS
+    reversed_ = seen.high is not None and seen.high < pair.flip
+    return Outcome.REVERSED if reversed_ else Outcome.CANNOT_TELL
+
+
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:
     """``1.08x to 1.23x``, bounds named as such."""
     values = sorted((one.value, one.bound) for one in seen if one.value is not None)
@@ -65,14 +79,14 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-def verdict(found: Mapping[str, Sequence[Seen]]) -> str:
+def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
     """Whether the sign that it has as it is stays, or where it does not."""
-    signs = {column: {one.outcome for one in seen} for column, seen in found.items()}
-    if len(signs[AS_IT_IS]) > 1 or Outcome.UNCONTENDED in signs[AS_IT_IS]:
-        counts = Counter(one.outcome for one in found[AS_IT_IS])
+    usual = set(signs[AS_IT_IS])
+    if len(usual) > 1:
+        counts = Counter(signs[AS_IT_IS])
         return "undecided as it is: " + ", ".join(f"{n} {name}" for name, n in counts.items())
-    flips = [column for column in COLUMNS if signs[column] != signs[AS_IT_IS]]
-    said = "holds" if signs[AS_IT_IS] == {Outcome.HOLDS} else "reversed"
+    flips = [column for column in COLUMNS if set(signs[column]) != usual]
+    said = "holds" if usual == {Outcome.HOLDS} else "reversed"
     return f"{said}; " + (f"not so at {', '.join(flips)}" if flips else "the sign never changes")
 
 
@@ -87,8 +101,13 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
     for cell, columns in cells.items():
         for pair in CONCLUSIONS:
             found = {column: asked(pair, columns[column]) for column in COLUMNS}
-            row = {column: shown(pair, seen) for column, seen in found.items()}
-            rows.append({"cell": cell, "conclusion": pair.name, **row, "verdict": verdict(found)})
+            row = {
+                column: shown(pair, seen)
+                + ("" if competed(pair, columns[column]) else " (not contended)")
+                for column, seen in found.items()
+            }
+            signs = {column: [sign(pair, one) for one in seen] for column, seen in found.items()}
+            rows.append({"cell": cell, "conclusion": pair.name, **row, "verdict": verdict(signs)})
     return rows
 
 

@@ -34,7 +34,11 @@ def cell(
         mean = fmean(value) if several else of_seed(value, 0)
         combined[name] = interval(mean, spread, **bound)
     basis = {"simulated": True, "timing_profile": PROFILE, "duration": 1000.0, "unfinished": 0}
-    basis |= {"demand_limited": not contended, "notes": {}, "censored": list(at_least)}
+    basis |= {
+        "queue_empty_share": 0.0 if contended else 1.0,
+        "notes": {},
+        "censored": list(at_least),
+    }
     members = tuple(
         ComparedRun(
             one,

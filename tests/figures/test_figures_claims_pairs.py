@@ -96,13 +96,21 @@ def test_a_bound_on_the_wrong_side_tells_nothing():
 def test_a_place_counts_only_if_all_competed():
     runs = at((2.0,), (1.0,))
     assert contended(runs.values())
-    limited = {0: {**runs["vtc"][0], "demand_limited": True}}
+    limited = {0: {**runs["vtc"][0], "queue_empty_share": 0.06}}
     assert FASTER.seen({**runs, "vtc": limited}).outcome is UNCONTENDED
     idle = "not contended: no client was short of service"
     unhurt = {0: {**runs["vtc"][0], "notes": {"min_entitlement_ratio": idle}}}
     assert FASTER.seen({**runs, "vtc": unhurt}).outcome is UNCONTENDED
     others = {**runs, "lpm": limited}
     assert FASTER.seen(others).outcome is HOLDS  # not compared here
+
+
+@pytest.mark.parametrize(("shares", "competed"), [((0.0, 0.1), True), ((0.01, 0.1), False)])
+def test_how_long_queues_were_empty_counts_on_average(shares, competed):
+    runs = at((2.0, 2.0), (1.0, 1.0))
+    vtc = {n: {**runs["vtc"][n], "queue_empty_share": share} for n, share in enumerate(shares)}
+    assert contended([runs["d2lpm"], vtc]) is competed
+    assert not contended([{0: {**runs["vtc"][0], "queue_empty_share": None}}])
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,12 @@ CLAIMS: Sequence[Claim] = sorted(
 MAP = "claims-map.md"  # what ``map_table`` writes
 RULE = (
     "A place (workload, scenario and replicas) counts if clients competed there under every "
-    "scheduler compared: queues were not empty for more than 5% of the window, and someone was "
-    "short of service. A claim holds in a place if the 95% interval of the difference, paired by "
-    "seed, lies on its side, is reversed if it lies on the other, and cannot be told otherwise, "
-    "which counts for neither (of one seed the difference alone decides). The shape is there if it "
-    "holds in four fifths of the places. Verdicts in brackets are by other measures than the "
-    "paper's. Where claims do not hold, or nothing was contended:"
+    "scheduler compared: on average over the seeds queues were not empty for more than 5% of the "
+    "window, and someone was short of service. A claim holds in a place if the 95% interval of the "
+    "difference, paired by seed, lies on its side, is reversed if it lies on the other, and cannot "
+    "be told otherwise, which counts for neither (of one seed the difference alone decides). The "
+    "shape is there if it holds in four fifths of the places. Verdicts in brackets are by other "
+    "measures than the paper's. Where claims do not hold, or nothing was contended:"
 )
 
 
