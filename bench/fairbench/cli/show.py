@@ -10,6 +10,7 @@ import typer
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_run_line
 from fairbench.cli.output import print_json, print_summary
 from fairbench.errors import DataError
+from fairbench.files.reader import MissingFile
 from fairbench.live.run_folder import FOLDER
 from fairbench.results.intervals import INTERVALS_FILE
 from fairbench.results.store import SUMMARY, read_run
@@ -29,7 +30,7 @@ def show(
     try:
         stored = read_run(run_dir)
     except DataError as error:
-        hint = _hint(run_dir) if isinstance(error.__context__, FileNotFoundError) else ""
+        hint = _hint(run_dir) if isinstance(error.__context__, MissingFile) else ""
         if not hint:
             raise
         raise DataError(f"{run_dir}: {hint}") from None
