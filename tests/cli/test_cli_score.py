@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -16,9 +15,8 @@ from fairbench.metrics.trace import throughput_tok_s
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import read_run
 from fairbench.validate.measured import load_measured
+from shared_data import VTC_RUNS, needs
 
-SHARED = Path(__file__).resolve().parents[3] / "shared"
-MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"
 TINY = ["--workload", "chat", "--scenario", "s1", "--num-programs", "3", "--scheduler", "vtc"]
 RECORD = {"client": "a", "start": 0, "first_token": 1, "end": 2, "input_tokens": 3}
 RECORD |= {"output_tokens": 4}
@@ -167,13 +165,13 @@ def test_a_run_takes_no_flags_of_foreign_files(run, tmp_path):
     assert (result.exit_code, "is not a run directory" in result.stderr) == (2, True)
 
 
-@pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
+@needs(VTC_RUNS)
 @pytest.mark.parametrize("line", [1, 3])
 def test_the_real_records_of_vtc_artifact_come_out_as_its_own_columns_say(line):
-    records = [json.loads(text) for text in gzip.decompress(MEASURED.read_bytes()).splitlines()]
+    records = [json.loads(text) for text in gzip.decompress(VTC_RUNS.read_bytes()).splitlines()]
     path = records[line - 1]["path"]
-    (run,) = [one for one in load_measured(MEASURED) if _is(one.name, path)]
-    got = scored(MEASURED, "--line", line, "--window-end", 1e9)
+    (run,) = [one for one in load_measured(VTC_RUNS) if _is(one.name, path)]
+    got = scored(VTC_RUNS, "--line", line, "--window-end", 1e9)
     trace = run.trace
     assert got["layout"] == "vtc-columns"
     assert (got["num_requests"], got["refused"]) == (len(trace), trace.refused)

@@ -12,9 +12,7 @@ from fairbench.metrics.metric import Display
 from fairbench.results.store import StoredRun
 from fairbench.validate import calibrate, files
 from fairbench.validate.live_run import compare_live, live_lines
-
-SHARED = Path(__file__).resolve().parents[3] / "shared"
-MEASURED = SHARED / "data/vtc_measured_runs.jsonl.gz"
+from shared_data import VTC_RUNS, needs
 
 
 def record(path):
@@ -155,10 +153,10 @@ def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
     assert complaint in result.stderr
 
 
-@pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
+@needs(VTC_RUNS)
 def test_what_the_real_runs_are_known_to_miss_and_nothing_else():
     """docs/results/measured.md names the causes."""
-    whole = json.loads(invoke(MEASURED, "--json").stdout)
+    whole = json.loads(invoke(VTC_RUNS, "--json").stdout)
     missed = {run["name"]: [m.split(":")[0] for m in run["misses"]] for run in whole["runs"]}
     assert {name: misses for name, misses in missed.items() if misses} == {
         "FCFS/increase": ["TTFT P50 of client 1"],

@@ -103,7 +103,10 @@ def alive(pid):
     return state != "Z"
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+@pytest.mark.skipif(
+    not Path("/proc").is_dir(),
+    reason="tells the dead from zombies by /proc, which this system does not have (Linux has it)",
+)
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

@@ -1,20 +1,17 @@
 """The bundled profiles: the shared numbers, and what names one."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile, model_names, profile_ids, resolve_profile
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "profiles"
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="../shared/profiles is not here")
+from shared_data import PROFILES, needs
 
 
-@needs_shared
+@needs(PROFILES)
 def test_the_bundled_coefficients_are_the_shared_ones():
-    text = (SHARED / "engine_profiles.json").read_text(encoding="utf-8")
+    text = (PROFILES / "engine_profiles.json").read_text(encoding="utf-8")
     shared = {key.lower(): value for key, value in json.loads(text)["profiles"].items()}
     ours = "a10g-24gb/llama-2-7b/tp1/slora-fitted"  # fitted here, see fairbench validate
     assert {*shared, ours} <= {*profile_ids()}
@@ -25,9 +22,9 @@ def test_the_bundled_coefficients_are_the_shared_ones():
         assert profile.grade == entry["grade"]
 
 
-@needs_shared
+@needs(PROFILES)
 def test_the_bundled_pools_are_the_shared_ones():
-    data = json.loads((SHARED / "kv_pools.json").read_text(encoding="utf-8"))
+    data = json.loads((PROFILES / "kv_pools.json").read_text(encoding="utf-8"))
     pools = {key.lower(): value for key, value in data["pools"].items()}
     of_one_gpu = {name.rsplit("/", 2)[0]: name for name in profile_ids() if "/tp1/" in name}
     found = pools.keys() & of_one_gpu

@@ -1,16 +1,13 @@
 """Iteration times against the documented formula and the shared evaluator."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.hardware.catalogue import load_profile, profile_ids
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "profiles"
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="../shared/profiles is not here")
+from shared_data import PROFILES, needs
 
 profiles = st.sampled_from(profile_ids()).map(load_profile)
 chunks = st.tuples(st.integers(0, 100_000), st.integers(1, 16_384))
@@ -50,9 +47,9 @@ def test_decode_time_is_exactly_linear_in_context(profile, size, context, more):
     assert longer == more * profile.context_ps > 0
 
 
-@needs_shared
+@needs(PROFILES)
 def test_the_reference_evaluator_agrees():
-    spec = importlib.util.spec_from_file_location("timing_ref", SHARED / "timing_ref.py")
+    spec = importlib.util.spec_from_file_location("timing_ref", PROFILES / "timing_ref.py")
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
     for name in profile_ids():

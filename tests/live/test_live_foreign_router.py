@@ -120,7 +120,10 @@ def test_an_interrupted_run_leaves_nothing_of_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(SMG is None, reason="no sglang-router (FAIRBENCH_SGLANG_ROUTER, or on PATH)")
+@pytest.mark.skipif(
+    SMG is None,
+    reason="needs the program sglang-router: FAIRBENCH_SGLANG_ROUTER names none, nor is it on PATH",
+)
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("round_robin", "round-robin"), ("cache_aware", "cache-aware")]
 )

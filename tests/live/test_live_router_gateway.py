@@ -287,25 +287,17 @@ def test_who_must_make_room_leaves_the_gateway_too():
     run(test)
 
 
-def test_as_many_go_as_workers_say_that_they_run():
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"max_running_requests": 2, "max_total_num_tokens": 10_000},
+        {"max_running_requests": 100, "max_total_num_tokens": 150},  # the prompts of two
+    ],
+)
+def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info):
     async def test():
         router = {"gateway": "fcfs"}
-        info = {"max_running_requests": 2, "max_total_num_tokens": 10_000}
         async with cluster(1, router=router, info=info, held_at=0) as (under_test, [worker]):
-            asked = [ask(under_test, "ann") for _ in range(3)]
-            await until(lambda: under_test.proxy.under_way == 3)
-            assert under_test.proxy.dispatcher.ingress.held() == {"ann": 1}
-            worker.released.set()
-            assert await asyncio.gather(*asked) == [200] * 3
-
-    run(test)
-
-
-def test_nor_more_of_their_prompts_than_they_can_hold():
-    async def test():
-        info = {"max_running_requests": 100, "max_total_num_tokens": 150}
-        async with cluster(1, router={"gateway": "fcfs"}, info=info, held_at=0) as made:
-            under_test, [worker] = made
             asked = [ask(under_test, "ann") for _ in range(3)]
             await until(lambda: under_test.proxy.under_way == 3)
             assert under_test.proxy.dispatcher.ingress.held() == {"ann": 1}

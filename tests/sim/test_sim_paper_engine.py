@@ -92,7 +92,6 @@ def test_held_back_a_sibling_finds_its_prefix_cached_and_else_computes_it():
     assert computed == {True: {0: 45, 2: 45, 1: 5}, False: {0: 45, 1: 45, 2: 45}}
 
 
-@pytest.mark.skipif(not PRESET.exists(), reason="the wheel has no examples")
 def test_the_preset_holds_under_any_flags():
     file = read_experiment(PRESET)
     flags = {"workload": "chat", "scheduler": "d2lpm", "dp": 2, "num_programs": 1}

@@ -1,15 +1,15 @@
 """Published numbers beside predictions."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.validate.crosschecks import crosschecks
+from shared_data import PROFILES, needs
 
-SHARED = Path(__file__).resolve().parents[3] / "shared/profiles/crosschecks.json"
+CHECKS = PROFILES / "crosschecks.json"
 CHAT = {
     "what": "batch-1 TPOT ShareGPT: A100 10.77 (vLLM 0.20.1)",
     "source": "someone",
@@ -60,10 +60,10 @@ def test_an_absent_file_is_named(tmp_path):
         crosschecks(tmp_path / "absent.json")
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="no cross-checks at hand")
+@needs(CHECKS)
 def test_every_published_number_stands_in_the_file_and_predictions_are_of_its_size():
-    text = SHARED.read_text(encoding="utf-8")
-    checks = crosschecks(SHARED)
+    text = CHECKS.read_text(encoding="utf-8")
+    checks = crosschecks(CHECKS)
     computed = [check for check in checks if not check.quoted]
     assert len(computed) == 11
     assert len(checks) - len(computed) == 3

@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,9 +29,7 @@ from fairbench.validate.replay import (
     server_limits,
     with_request_step,
 )
-
-MEASURED = Path(__file__).resolve().parents[3] / "shared/data/vtc_measured_runs.jsonl.gz"
-needs_measured = pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
+from shared_data import VTC_RUNS, needs
 
 
 def record(path="fair_bench/FCFS/all_results_overload.jsonl", **changes):
@@ -282,10 +279,10 @@ def test_only_the_named_scenarios_are_fitted_to():
         calibrate.fitted_runs([run])
 
 
-@needs_measured
+@needs(VTC_RUNS)
 @pytest.mark.slow  # the fast suite has every target of them (tests/cli/test_cli_validate.py)
 def test_throughput_and_refusals_of_the_ten_runs_that_were_not_fitted():
-    runs = load_measured(MEASURED)
+    runs = load_measured(VTC_RUNS)
     held_out = [run for run in runs if run.scenario not in FITTED_SCENARIOS]
     assert (len(runs), len(held_out)) == (16, 10)
     for run in held_out:
@@ -302,7 +299,7 @@ def minibatches(trace):
     return [(float(group[0]), len(group)) for group in groups[1:-1]]
 
 
-@needs_measured
+@needs(VTC_RUNS)
 @pytest.mark.parametrize(
     ("name", "cycle"),
     [
@@ -316,7 +313,7 @@ def test_minibatches_form_as_they_did_on_the_server(name, cycle):
 
     Without the adapters' share of the pool all three would settle on 1, 8 and 11.
     """
-    (run,) = [run for run in load_measured(MEASURED) if run.name == name]
+    (run,) = [run for run in load_measured(VTC_RUNS) if run.name == name]
     for trace in (run.trace, replay_run(run)):
         sizes = [size for _, size in minibatches(trace)]
         cycles = [sorted(sizes[at : at + len(cycle)]) for at in range(0, len(sizes), len(cycle))]
@@ -324,10 +321,10 @@ def test_minibatches_form_as_they_did_on_the_server(name, cycle):
         assert all(one == list(cycle) for one in cycles if len(one) == len(cycle))
 
 
-@needs_measured
+@needs(VTC_RUNS)
 def test_the_last_request_of_a_cycle_waits_for_room_as_long_as_on_the_server():
     """It fits when the others have come so far; with a token less a prompt, a third earlier."""
-    (run,) = [run for run in load_measured(MEASURED) if run.name == "FCFS/overload"]
+    (run,) = [run for run in load_measured(VTC_RUNS) if run.name == "FCFS/overload"]
     waits_s = []
     for trace in (run.trace, replay_run(run)):
         after_seven = [

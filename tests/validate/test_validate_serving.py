@@ -1,7 +1,6 @@
 """Measured serving runs: reading them, the load generator, the gateways, the replay."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,9 +23,8 @@ from fairbench.validate.serving.measured import serving_run
 from fairbench.validate.serving.predict import predict
 from fairbench.validate.serving.profiles import MEASURED, profile_of
 from fairbench.validate.serving.replay import replay
+from shared_data import SERVING_RUNS, needs
 
-SHARED = Path(__file__).resolve().parents[3] / "shared/data/serving_measured_runs.jsonl.gz"
-needs_measured = pytest.mark.skipif(not SHARED.exists(), reason="no measured runs at hand")
 PROFILE = load_profile(MEASURED)
 
 
@@ -237,10 +235,10 @@ def test_profiles_of_other_gpus_have_the_measured_frontend():
         profile_of("b200", "llama-3.1-8b", 1, "vllm")
 
 
-@needs_measured
+@needs(SERVING_RUNS)
 def test_tested_runs_come_out_and_the_operator_profile_does_worse():
     operator = load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")
-    runs = {run.name: run for run in load_serving(SHARED)}
+    runs = {run.name: run for run in load_serving(SERVING_RUNS)}
     for name in ("sglang-a100-mixed-c8-run1", "sglang-a100-mixed-c128-run1"):
         run = runs[name]
         measured, other = (
@@ -254,10 +252,10 @@ def test_tested_runs_come_out_and_the_operator_profile_does_worse():
         assert abs(other.throughput.error_pct) > 10
 
 
-@needs_measured
+@needs(SERVING_RUNS)
 @pytest.mark.slow
 def test_the_fit_gives_the_bundled_profile():
-    *_, found = fit(load_serving(SHARED))
+    *_, found = fit(load_serving(SERVING_RUNS))
     for sequences, context in ((1, 1_000), (8, 4_000), (64, 30_000), (100, 400_000)):
         expected = found.profile.decode_ps(sequences, context)
         assert PROFILE.decode_ps(sequences, context) == pytest.approx(expected, rel=0.005)

@@ -1,7 +1,6 @@
 """Service in windows: the rule by hand, and that a wrong scheduler fails on it."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +17,9 @@ from fairbench.validate.order import scheduler_orders
 from fairbench.validate.pair import Pair
 from fairbench.validate.replay import fitted_profile, replay, server_limits
 from fairbench.validate.windows import Window, service_between, windows
+from shared_data import VTC_RUNS, needs
 
 WEIGHTS = ServiceWeights()
-MEASURED = Path(__file__).resolve().parents[3] / "shared/data/vtc_measured_runs.jsonl.gz"
 # Client 0 asks for 10 in and 5 out: first token at 2 s, end at 6 s; client 1 the same 10 s later.
 TWO = Trace(
     np.array([0, 1]),
@@ -92,9 +91,9 @@ def test_a_wrong_scheduler_fails_on_service_and_on_jain(by_vtc, by_fcfs):
     assert compare_run("VTC/x", "x", by_vtc, by_vtc, fitted=False).misses == []
 
 
-@pytest.mark.skipif(not MEASURED.exists(), reason="no measured runs at hand")
+@needs(VTC_RUNS)
 def test_the_measured_overload_under_vtc_is_matched_by_vtc_and_not_by_fcfs():
-    (run,) = [run for run in load_measured(MEASURED) if run.name == "VTC/overload"]
+    (run,) = [run for run in load_measured(VTC_RUNS) if run.name == "VTC/overload"]
     for scheduler, right in (("VTC", True), ("FCFS", False)):
         chosen = build_scheduler(scheduler, run.recorded)
         simulated = replay(run.trace, chosen, fitted_profile(run.recorded), server_limits())

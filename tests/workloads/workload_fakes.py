@@ -1,13 +1,11 @@
 """A cluster with room for everything: each call takes ``service_s``; time is kept per branch."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from fairbench.core import Demand, Prompt, Segment, prompt_tokens
-
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+from shared_data import SHARED
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def demand_of(calls):
 
 
 def shared_data(name):
-    path = DATA / name
+    path = SHARED / "data" / name
     if not path.exists():
         pytest.skip(f"the shared data set {name} is not beside this checkout")
     return str(path)

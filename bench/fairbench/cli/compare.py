@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, assigned, given
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, Gateway, Goodput, assigned, given
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config.backend import SIM, STARTED
@@ -43,10 +43,7 @@ def compare(
         str | None, Option(metavar="none|s1|s2", help="Who misbehaves. [default: s1]")
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
-    gateway: Annotated[
-        str | None,
-        Option(metavar="POLICY", help="Hold requests before the router, as in `run`."),
-    ] = None,
+    gateway: Gateway = None,
     saturation: Annotated[
         str | None, Option(metavar="DETECTOR", help="When the gateway lets go.")
     ] = None,

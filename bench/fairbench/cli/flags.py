@@ -15,6 +15,13 @@ from fairbench.errors import UsageError
 DEFAULT_RESULT_DIR = Path("results/runs")
 
 
+Gateway = Annotated[
+    str | None,
+    Option(
+        metavar="POLICY",
+        help="Hold requests before the router, see `list gateways`. [default: none]",
+    ),
+]
 Goodput = Annotated[
     list[str] | None,
     Option(

@@ -12,6 +12,7 @@ from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lin
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    Gateway,
     Goodput,
     assigned,
     parse_headers,
@@ -48,13 +49,7 @@ def run(
     ] = None,
     router: Annotated[str | None, Option(help="Another router than the pair's.")] = None,
     local: Annotated[str | None, Option(help="Another local scheduler than the pair's.")] = None,
-    gateway: Annotated[
-        str | None,
-        Option(
-            metavar="POLICY",
-            help="Hold requests before the router, see `list gateways`. [default: none]",
-        ),
-    ] = None,
+    gateway: Gateway = None,
     saturation: Annotated[
         str | None,
         Option(metavar="DETECTOR", help="When the gateway lets go. [default: utilization]"),

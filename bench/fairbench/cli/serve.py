@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import assigned, given, split_args
+from fairbench.cli.flags import Gateway, assigned, given, split_args
 from fairbench.cli.serve_plan import held_by, plan_text
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
@@ -40,13 +40,7 @@ def serve(
             help="A worker that runs already, with its KV events if it publishes any; repeat it.",
         ),
     ] = None,
-    gateway: Annotated[
-        str | None,
-        Option(
-            metavar="POLICY",
-            help="Hold requests before the router, see `list gateways`. [default: none]",
-        ),
-    ] = None,
+    gateway: Gateway = None,
     saturation: Annotated[
         str | None,
         Option(metavar="DETECTOR", help="When the gateway lets go. [default: concurrency]"),

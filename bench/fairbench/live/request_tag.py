@@ -8,7 +8,6 @@ once more, and its own number in the id of its answer.
 from __future__ import annotations
 
 import re
-from collections import ChainMap
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
@@ -27,13 +26,13 @@ def tag(number: int, headers: Mapping[str, str]) -> str:
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers, and those that only stand in the request id any more."""
+    """The headers, their names in lower case, and those that only stand in the request id now."""
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
         return headers
     facts = dict(parse_qsl(text.removeprefix(_TAG)))
     told = {name: facts[name] for name in _FACTS & facts.keys()}
-    return ChainMap(headers, told)  # type: ignore[arg-type]  # nobody writes to it
+    return told | {name.lower(): value for name, value in headers.items()}
 
 
 def answer_id(worker: int, rid: str) -> str:

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from types import SimpleNamespace
+from typing import Protocol
 
 from local_requests import Trie
 
@@ -91,39 +93,40 @@ class Gate:
         return Result.CONTINUE if self._requests else Result.OTHER
 
 
-class Home:
+class Home(Protocol):
     """A scheduler at home somewhere: how requests come, and how a pass of admissions goes."""
 
-    view: WaitingView
+    def arrive(self, request: Request) -> None: ...
 
-    def __init__(self, world: World, scheduler: LocalScheduler) -> None:
+    def retract(self, request: Request) -> None: ...
+
+    def run_pass(self, gate: Gate) -> None: ...
+
+
+class _Driven:
+    """A home that drives ``select`` itself. ``enter`` and ``leave`` are those of its queue."""
+
+    def __init__(
+        self,
+        world: World,
+        scheduler: LocalScheduler,
+        view: WaitingView,
+        enter: Callable[[Request], None],
+        leave: Callable[[Request], None],
+    ) -> None:
         self.world = world
         self.scheduler = scheduler
-
-    def enter(self, request: Request) -> None:
-        raise NotImplementedError
-
-    def run_pass(self, gate: Gate) -> None:
-        raise NotImplementedError
+        self.view = view
+        self._enter = enter
+        self._leave = leave
 
     def arrive(self, request: Request) -> None:
         self.scheduler.on_arrival(request, self.view, 0.0)
-        self.enter(request)
+        self._enter(request)
 
     def retract(self, request: Request) -> None:
         self.scheduler.on_retract(request, self.view, 0.0)
-        self.enter(request)
-
-    def book(self, request: Request, gate: Gate) -> None:
-        recompute = request in self.world.readmitted
-        self.scheduler.on_admitted(request, gate.extend_tokens(request), recompute)
-
-
-class _Driven(Home):
-    """A home that drives ``select`` itself."""
-
-    def leave(self, request: Request) -> None:
-        raise NotImplementedError
+        self._enter(request)
 
     def run_pass(self, gate: Gate) -> None:
         def try_admit(request: Request) -> Tried:
@@ -131,8 +134,9 @@ class _Driven(Home):
             result = gate.add_one_req(request)
             if len(gate.can_run_list) == before:
                 return Tried.NO_ROOM
-            self.leave(request)
-            self.book(request, gate)
+            self._leave(request)
+            recompute = request in self.world.readmitted
+            self.scheduler.on_admitted(request, gate.extend_tokens(request), recompute)
             return Tried.ADMITTED if result is Result.CONTINUE else Tried.LAST
 
         drive(self.scheduler.select(self.view, 0.0), try_admit)
@@ -142,28 +146,18 @@ class ListHome(_Driven):
     """The naive list view."""
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
-        super().__init__(world, scheduler)
-        self.view = ListView([], world.matched, lambda r: world.sequences[r].prompt)
-
-    def enter(self, request: Request) -> None:
-        self.view.enter(request)
-
-    def leave(self, request: Request) -> None:
-        self.view.leave(request)
+        view = ListView([], world.matched, lambda r: world.sequences[r].prompt)
+        super().__init__(world, scheduler, view, view.enter, view.leave)
 
 
 class SimHome(_Driven):
     """The simulator's queue."""
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
-        super().__init__(world, scheduler)
-        self.view = WaitingQueue(world.cache, scheduler.cache_aware)
-
-    def enter(self, request: Request) -> None:
-        self.view.enter(self.world.sequences[request])
-
-    def leave(self, request: Request) -> None:
-        self.view.admit(request)
+        view = WaitingQueue(world.cache, scheduler.cache_aware)
+        super().__init__(
+            world, scheduler, view, lambda r: view.enter(world.sequences[r]), view.admit
+        )
 
     def run_pass(self, gate: Gate) -> None:
         super().run_pass(gate)
@@ -184,14 +178,14 @@ class PluginHome(plugin_home.Home):
         return req.request
 
 
-class EngineHome(Home):
+class EngineHome:
     """The plugin in a fake of SGLang's ``get_new_batch_prefill``, which knows nothing of fairbench.
 
     The real one is in tests/sim/test_sim_plugin_differential.py. A ListView stands for its sorting.
     """
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
-        super().__init__(world, scheduler)
+        self.scheduler = scheduler
         self._sorted = ListView([], world.matched, lambda r: world.sequences[r].prompt)
         config = SimpleNamespace(build=lambda: scheduler, weights={})
         self._home = PluginHome(config, Ledger(), self._sort, self._match)

@@ -46,7 +46,8 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            for request in tried:  # noqa: UP028 - `yield from` would send answers to a list, which takes none
+            # The engine sends an answer for each request, and a list has no send() to take it.
+            for request in tried:  # noqa: UP028 - so `yield from tried` would fail
                 yield request
         finally:
             waiting = [request for request in group if request in self._queued]

@@ -1,0 +1,18 @@
+"""Files for tests that the project does not ship: they lie in ``shared`` beside the checkout."""
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+PROFILES = SHARED / "profiles"
+VTC_RUNS = SHARED / "data/vtc_measured_runs.jsonl.gz"
+SERVING_RUNS = SHARED / "data/serving_measured_runs.jsonl.gz"
+
+
+def needs(path):
+    """Skips a test where the file is absent, and says which."""
+    return pytest.mark.skipif(
+        not path.exists(),
+        reason=f"needs shared/{path.relative_to(SHARED)} beside the checkout, which is not shipped",
+    )
