@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.cli.flags import goodput_flag
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
@@ -17,7 +18,6 @@ from fairbench.targets import (
     Target,
     Targets,
     alone,
-    goodput_flag,
     laid_over,
     named_targets,
     parse_targets,

@@ -125,21 +125,6 @@ def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
     return Targets(**parsed)
 
 
-def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
-    """``[NAME.]LATENCY:TIME`` words by what is before the colon, None for none.
-
-    Raises UsageError for another shape, or for what is given twice.
-    """
-    given: dict[str, str] = {}
-    for word in [word for text in texts or () for word in text.replace(",", " ").split()]:
-        key, colon, time = word.partition(":")
-        if not (key and colon and time) or key in given:
-            shape = "[NAME.]LATENCY:TIME, such as ttft:500ms or gold.e2el:5x, each once"
-            raise UsageError(f"--goodput {word}: write {shape}")
-        given[key] = time
-    return given or None
-
-
 def written_targets(text: str) -> Targets:
     """The targets that ``str`` wrote."""
     return parse_targets(dict(word.split(":") for word in text.split()), "goodput_targets")

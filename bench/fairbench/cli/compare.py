@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, Gateway, Goodput, assigned, given
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, Gateway, Goodput, assigned, given, goodput_flag
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config.backend import SIM, STARTED
@@ -24,7 +24,6 @@ from fairbench.results.contrast import (
     contrast_json,
     known_metrics,
 )
-from fairbench.targets import goodput_flag
 
 
 def compare(

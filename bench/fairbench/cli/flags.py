@@ -44,6 +44,21 @@ def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
     return dict(parse_assignment(text) for text in texts or ())
 
 
+def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
+    """``--goodput`` words, ``[NAME.]LATENCY:TIME``, by what is before the colon, None for none.
+
+    Raises UsageError for another shape, or for what is given twice.
+    """
+    given: dict[str, str] = {}
+    for word in [word for text in texts or () for word in text.replace(",", " ").split()]:
+        key, colon, time = word.partition(":")
+        if not (key and colon and time) or key in given:
+            shape = "[NAME.]LATENCY:TIME, such as ttft:500ms or gold.e2el:5x, each once"
+            raise UsageError(f"--goodput {word}: write {shape}")
+        given[key] = time
+    return given or None
+
+
 def split_commas(flag: str, text: str) -> list[str]:
     """The words between the commas. Raises UsageError for an empty or a repeated one."""
     words = [word.strip() for word in text.split(",")]

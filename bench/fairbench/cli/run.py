@@ -15,6 +15,7 @@ from fairbench.cli.flags import (
     Gateway,
     Goodput,
     assigned,
+    goodput_flag,
     parse_headers,
     split_args,
     split_command,
@@ -35,7 +36,6 @@ from fairbench.live.backends.registry import check_live
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.interval_lines import repeat_lines
 from fairbench.results.store import read_run
-from fairbench.targets import goodput_flag
 
 
 def run(

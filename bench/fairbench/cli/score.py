@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
-from fairbench.cli.flags import Goodput, split_commas
+from fairbench.cli.flags import Goodput, goodput_flag, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
@@ -20,7 +20,6 @@ from fairbench.score.layout import LAYOUTS, parse_map
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.stored_run import score_run
 from fairbench.score.summary import scored_summary, scored_window
-from fairbench.targets import goodput_flag
 
 
 class Unit(StrEnum):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, split_commas
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, goodput_flag, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec, identity
@@ -27,7 +27,6 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.report.comparison_table import comparison_text
 from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
-from fairbench.targets import goodput_flag
 
 
 def sweep(
