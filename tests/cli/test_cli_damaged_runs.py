@@ -6,9 +6,7 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.execute.context import run_context
 from fairbench.execute.one_run import run_and_save
@@ -24,18 +22,10 @@ def good(tmp_path_factory):
 
 
 @pytest.fixture
-def run(good, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run(good, tmp_path):
     shutil.copytree(good, tmp_path / "run")
     shutil.copytree(good, tmp_path / "good")
     return tmp_path / "run"
-
-
-def refused(*arguments):
-    result = CliRunner().invoke(app, list(arguments))
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    (line,) = result.stderr.splitlines()
-    return line.removeprefix("fairbench: ")
 
 
 def change_column(path, name, change):
@@ -61,7 +51,9 @@ DAMAGE = [
 
 @pytest.mark.parametrize(("column", "change", "complaint"), DAMAGE)
 @pytest.mark.parametrize("command", [("score", "run"), ("report", "run")])
-def test_columns_are_looked_at_before_they_are_cast(run, command, column, change, complaint):
+def test_columns_are_looked_at_before_they_are_cast(
+    run, command, column, change, complaint, refused
+):
     change_column(run / "service.parquet", column, change)
     line = refused(*command)
     assert line.startswith("run/service.parquet")
@@ -69,14 +61,14 @@ def test_columns_are_looked_at_before_they_are_cast(run, command, column, change
     assert not (run / "report.html").exists()
 
 
-def test_requests_for_the_lists_of_an_output_file(run):
+def test_requests_for_the_lists_of_an_output_file(run, refused):
     change_column(run / "requests.parquet", "status", lambda v: pa.array([[b"a"]] * len(v)))
     line = refused("show", "run", "--output-file", "x", "--output-details")
     assert line.startswith("run/requests.parquet: column 'status' is of type list<")
     assert not (run.parent / "x").exists()
 
 
-def test_a_table_of_a_million_rows_in_a_few_bytes(run, monkeypatch):
+def test_a_table_of_a_million_rows_in_a_few_bytes(run, monkeypatch, refused):
     monkeypatch.setenv("FAIRBENCH_READ_MIB", "8")
     rows = 2_000_000
     pq.write_table(
@@ -86,7 +78,7 @@ def test_a_table_of_a_million_rows_in_a_few_bytes(run, monkeypatch):
     assert "run/service.parquet: is too large: " in refused("score", "run")
 
 
-def test_a_date_in_the_experiment(run):
+def test_a_date_in_the_experiment(run, refused):
     with (run / "experiment.toml").open("a") as file:
         file.write("\n[settings.x]\nmin_match_tokens = 2024-01-01T00:00:00Z\n")
     line = refused("check", "run", "good")
@@ -94,14 +86,14 @@ def test_a_date_in_the_experiment(run):
     assert "must not be a date" in line
 
 
-def test_an_integer_of_60_digits_in_the_summary(run):
+def test_an_integer_of_60_digits_in_the_summary(run, refused):
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps({**summary, "victim_p99_s": 10**59}))
     line = refused("check", "good", "run", "--fail-if", "victim_p99_s:+10%")
     assert line == "run/summary.json: cannot be read: an integer of 60 digits does not fit 64 bits"
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(run, monkeypatch):
+def test_a_page_that_cannot_be_written_leaves_the_old_one(run, monkeypatch, refused):
     (run / "report.html").write_text("old")
 
     def full(path, *args, **kwargs):

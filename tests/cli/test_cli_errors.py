@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,25 +43,6 @@ def whole_summary():
 def summary(whole_summary):
     """The summary of a real run, to be damaged."""
     return copy.deepcopy(whole_summary)
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch):
-    """Run the command in an empty directory; returns its one line of complaint."""
-    monkeypatch.chdir(tmp_path)
-
-    def refused(*arguments, code=2):
-        before = sorted(tmp_path.iterdir())
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exit_code == code, result.output
-        assert result.stdout == ""
-        assert sorted(tmp_path.iterdir()) == before
-        lines = result.stderr.rstrip("\n").split("\n")
-        assert len(lines) == 1
-        assert lines[0].startswith("fairbench: ")
-        return lines[0].removeprefix("fairbench: ")
-
-    return refused
 
 
 @pytest.mark.parametrize(
@@ -301,13 +283,28 @@ def test_ctrl_c_while_python_imports_leaves_no_traceback():
     ("signum", "code", "word"), [("INT", 130, "interrupted"), ("TERM", 143, "terminated")]
 )
 def test_a_signal_ends_a_command_that_reads_with_a_line_and_its_code(tmp_path, signum, code, word):
-    os.mkfifo(tmp_path / "slow.jsonl")
+    slow = tmp_path / "slow.jsonl"
+    os.mkfifo(slow)
     process = subprocess.Popen(
-        [sys.executable, "-m", "fairbench", "score", str(tmp_path / "slow.jsonl")],
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "fairbench", "score", str(slow)], stderr=subprocess.PIPE, text=True
     )
-    with (tmp_path / "slow.jsonl").open("w"):  # it has begun to read
+    try:
+        writing = opened_to_write(slow, process)  # it has begun to read
         process.send_signal(getattr(signal, f"SIG{signum}"))
-        _, said = process.communicate()
+        _, said = process.communicate(timeout=300)
+        os.close(writing)
+    finally:
+        process.kill()
     assert (process.returncode, said) == (code, f"fairbench: {word}\n")
+
+
+def opened_to_write(pipe, reader):
+    """A named pipe's descriptor, once the process ``reader`` has opened the other end."""
+    deadline = time.monotonic() + 300
+    while True:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            assert reader.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)

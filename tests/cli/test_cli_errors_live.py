@@ -3,29 +3,9 @@
 import socket
 
 import pytest
-from typer.testing import CliRunner
-
-from fairbench.cli.app import app
 
 WORKER = "http://127.0.0.1:1"
 EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch):
-    """Run the command in an empty directory; returns its one line of complaint."""
-    monkeypatch.chdir(tmp_path)
-
-    def refused(*arguments):
-        before = sorted(tmp_path.iterdir())
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exit_code == 2, result.output
-        assert result.stdout == ""
-        assert sorted(tmp_path.iterdir()) == before
-        (line,) = result.stderr.splitlines()
-        return line.removeprefix("fairbench: ")
-
-    return refused
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
-
-from fairbench.cli.app import app
 
 REQUEST = {"client": "a", "start": 0, "first_token": 1, "end": 2}
 REQUEST |= {"input_tokens": 1, "output_tokens": 1}
@@ -16,22 +13,6 @@ MEASURED = {"path": "VTC/all_results_overload.jsonl", "client": [0, 1], "prompt_
 MEASURED |= {"output_len": [5, 5], "req_time": [0, 1]}
 MEASURED |= {"first_token_latency": [1, 1], "request_latency": [2, 2]}
 GIB = 2**30
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch):
-    """Run the command in an empty directory; returns its one line of complaint."""
-    monkeypatch.chdir(tmp_path)
-
-    def refused(*arguments):
-        before = sorted(tmp_path.iterdir())
-        result = CliRunner().invoke(app, list(arguments))
-        assert (result.exit_code, result.stdout) == (2, ""), result.output
-        assert sorted(tmp_path.iterdir()) == before
-        (line,) = result.stderr.splitlines()
-        return line.removeprefix("fairbench: ")
-
-    return refused
 
 
 def test_score_of_a_status_that_is_a_list(refused, tmp_path):
@@ -67,7 +48,8 @@ def test_validate_of_what_cannot_have_been_measured(refused, tmp_path, field, va
 def test_json_that_python_itself_does_not_read(refused, tmp_path, command, text, complaint):
     (tmp_path / "file.jsonl").write_text(text)
     line = refused(*command, "file.jsonl")
-    assert line.startswith("file.jsonl, line 1: ")
+    dataset = "dataset " if command[0] == "run" else ""
+    assert line.startswith(f"{dataset}file.jsonl, line 1: ")
     assert line.endswith(complaint)
 
 
@@ -110,14 +92,6 @@ def test_tokenizers_that_fail(refused, with_tokenizer, parts):
     assert line.startswith("tokenizer tok.json: ")
 
 
-def test_a_tokenizer_that_pads_to_a_billion_counts_words(with_tokenizer, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    fixed = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None}
-    padding = {**fixed, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-    result = CliRunner().invoke(app, with_tokenizer(padding=padding))
-    assert result.exit_code == 0, result.output
-
-
 BOMBS = {
     "zeros": bytes(2**20),
     "line": b"1" * 2**20,
@@ -153,7 +127,7 @@ def test_a_bomb_of_3_gigabytes_takes_less_than_one(command, bomb, tmp_path):
 def test_an_endless_file_takes_less_than_a_gigabyte(command):
     memory, line = limited([*command, "/dev/zero"])
     assert memory < GIB
-    assert "too large" in line or "/dev/zero" in line
+    assert line.startswith("fairbench: /dev/zero: is too large: ")
 
 
 PEAK = """

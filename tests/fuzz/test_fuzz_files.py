@@ -3,14 +3,14 @@
 import random
 
 import pytest
-from fuzz_files import INPUTS, attempt, outcome, prepared, well
+from fuzz_files import INPUTS, RUN_COMMANDS, attempt, copy_run, outcome, prepared, well
 
 
 def wrong_ends(count, seed):
     rng = random.Random(seed)
     with prepared() as here:
         ended = [attempt(here, rng) for _ in range(count)]
-    return [one for one in ended if not well(one[0])]
+    return [one for one in ended if not well(one[0], one[2])]
 
 
 def test_a_few_mutated_files():
@@ -29,3 +29,11 @@ def test_what_is_mutated_is_valid(name):
         for other, (data, _) in INPUTS.items():
             (here / other).write_bytes(data)
         assert outcome(INPUTS[name][1]) == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", RUN_COMMANDS, ids=" ".join)
+def test_so_is_the_run_that_is_damaged(command):
+    with prepared() as here:
+        copy_run(here)
+        assert outcome(command) == "0"

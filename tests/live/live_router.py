@@ -2,12 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import ClientSession, web
 
+from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.app import PROXY, router_app
 from fairbench.live.router.config import RouterConfig
@@ -42,6 +44,7 @@ class Worker:
     seen: list = field(default_factory=list)
     aborted: int = 0
     sent_bytes: int = 0
+    polls: int = 0  # how often its load was asked for
     released: asyncio.Event = field(default_factory=asyncio.Event)
     healthy: bool | None = True  # None: it does not answer before it is ``released``
     runner: web.AppRunner | None = None
@@ -82,6 +85,7 @@ class Worker:
         return web.json_response(self.info)
 
     async def loads(self, _):
+        self.polls += 1
         if self.load is None:
             return web.Response(status=404)
         names = "num_waiting_reqs", "num_running_reqs", "token_usage"
@@ -227,3 +231,41 @@ def payloads(data):
     events = data.split(b"\n\n")
     assert events[-2:] == [b"data: [DONE]", b""]
     return [json.loads(event.removeprefix(b"data: ")) for event in events[:-2]]
+
+
+@dataclass
+class Flood:
+    """Clients by name, each with so many requests waiting or under way at a worker.
+
+    All are of ``prompt`` tokens, no two alike, until ``requests`` were answered.
+    """
+
+    clients: Mapping[str, int]
+    requests: int
+    at_once: int
+    prompt: int
+    vocab: int
+    seed: int = 0
+
+    async def against(self, under_test, sampling):
+        """Requests served to each client, and how often a place was empty while one was held."""
+        dispatcher, left = under_test.proxy.dispatcher, self.requests
+        had, idle = Counter(), 0
+
+        async def client(name, number):
+            nonlocal left, idle
+            while left > 0:
+                first = self.seed * 977 + number * 7919 + left * 31
+                ids = [16 + (first + n * n) % self.vocab for n in range(self.prompt)]
+                body = {"input_ids": ids, "sampling_params": sampling}
+                async with under_test.post(GENERATE, body, **{headers.CLIENT: name}) as answer:
+                    assert answer.status == 200, await answer.text()
+                    await answer.read()
+                left -= 1
+                had[name] += left >= 0
+                held = len(dispatcher.ingress) if dispatcher.ingress else 0
+                idle += bool(held) and dispatcher.load(0).in_flight < self.at_once
+
+        names = [name for name, number in self.clients.items() for _ in range(number)]
+        await asyncio.gather(*(client(name, number) for number, name in enumerate(names)))
+        return had, idle

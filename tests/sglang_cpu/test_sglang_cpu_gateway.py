@@ -8,14 +8,12 @@ prints the shares and the throughput of each policy, in rounds, since machines a
 import asyncio
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from live_router import GENERATE, router_before
+from live_router import Flood, router_before
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 
 pytestmark = [
@@ -38,27 +36,13 @@ POLICIES = {
 async def shared(url, policy, seed):
     """Requests served to each client, the seconds that took, and how often a place was empty."""
     settings = {"gateway": policy, "settings": POLICIES[policy]}
+    sampling = {"max_new_tokens": OUTPUT, "ignore_eos": True}
+    clients = {"flood": FLOOD, "modest": MODEST}
+    flood = Flood(clients, REQUESTS, AT_ONCE, prompt=PROMPT, vocab=1900, seed=seed)
     async with router_before([WorkerAddress(url)], **settings) as under_test:
-        dispatcher, left, idle, had = under_test.proxy.dispatcher, [REQUESTS], [0], Counter()
-
-        async def client(name, number):
-            while left[0] > 0:
-                first = (seed * 977 + number * 131 + left[0] * 17) % 1900
-                ids = [3 + (first + n * n) % 2000 for n in range(PROMPT)]
-                sampling = {"max_new_tokens": OUTPUT, "ignore_eos": True}
-                body = {"input_ids": ids, "sampling_params": sampling}
-                async with under_test.post(GENERATE, body, **{headers.CLIENT: name}) as answer:
-                    assert answer.status == 200, await answer.text()
-                    await answer.read()
-                left[0] -= 1
-                had[name] += left[0] >= 0
-                held = len(dispatcher.ingress) if dispatcher.ingress else 0
-                idle[0] += bool(held) and dispatcher.load(0).in_flight < AT_ONCE
-
         begun_s = time.monotonic()
-        asked = [client("flood", number) for number in range(FLOOD)]
-        await asyncio.gather(*asked, *(client("modest", FLOOD + n) for n in range(MODEST)))
-        return had, time.monotonic() - begun_s, idle[0]
+        had, idle = await flood.against(under_test, sampling)
+        return had, time.monotonic() - begun_s, idle
 
 
 def test_the_modest_client_gets_its_share_of_a_stock_server(tmp_path):

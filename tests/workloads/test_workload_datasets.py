@@ -166,10 +166,12 @@ class TestWrongFiles:
             load_source("chat", write())
 
     def test_missing_file_folder_and_suffix(self, tmp_path):
-        with pytest.raises(DataError, match=r"absent\.jsonl: cannot be read: No such file"):
+        with pytest.raises(
+            DataError, match=r"^dataset .*absent\.jsonl: cannot be read: No such file"
+        ):
             load_source("chat", str(tmp_path / "absent.jsonl"))
         (tmp_path / "folder.jsonl").mkdir()
-        with pytest.raises(DataError, match="cannot be read"):
+        with pytest.raises(DataError, match=r"^dataset .*folder\.jsonl: cannot be read: "):
             load_source("chat", str(tmp_path / "folder.jsonl"))
         with pytest.raises(DataError, match=r"must end in \.jsonl, \.csv, \.json \("):
             load_source("chat", str(tmp_path / "data.txt"))
@@ -177,7 +179,7 @@ class TestWrongFiles:
     def test_not_gzip_cut_off_and_not_text(self, write, tmp_path):
         bad = tmp_path / "bad.jsonl.gz"
         bad.write_bytes(b"not gzip at all")
-        with pytest.raises(DataError, match="cannot be read"):
+        with pytest.raises(DataError, match=r"^dataset .*bad\.jsonl\.gz: cannot be read: "):
             load_source("chat", str(bad))
         bad.write_bytes(gzip.compress(b'{"question": "abcdefgh"}\n' * 99)[:-20])
         with pytest.raises(DataError, match="damaged gzip"):
@@ -291,6 +293,16 @@ class TestTokens:
         monkeypatch.setattr("io.open", denied)
         with pytest.raises(DataError, match=r"locked\.json: cannot be read: Permission denied$"):
             load_counter(str(tmp_path / "locked.json"))
+
+    def test_padding_and_truncation_of_a_tokenizer_do_not_count(self, tmp_path):
+        tokenizers = pytest.importorskip("tokenizers")
+        model = tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?")
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        tokenizer.enable_truncation(max_length=1)
+        tokenizer.enable_padding(length=50)
+        tokenizer.save(str(tmp_path / "words.json"))
+        assert load_counter(str(tmp_path / "words.json")).count("a a a") == 3
 
     def test_counts_by_a_small_tokenizer(self, tmp_path, write):
         tokenizers = pytest.importorskip("tokenizers")

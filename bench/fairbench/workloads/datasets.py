@@ -135,7 +135,7 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
                 raise ValueError(f"missing field {missing[0]!r}")
             yield schema.read(table)
         except ValueError as error:
-            raise DataError(f"{path}, {place}: {error}") from None
+            raise DataError(f"{_shown(path)}, {place}: {error}") from None
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
@@ -167,21 +167,27 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
         yield from _jsonl_records(path)
     else:
         allowed = ".jsonl, .csv, .json (or one of them and .gz)"
-        raise DataError(f"dataset {path}: must end in {allowed}, or start with hf:")
+        raise DataError(f"{_shown(path)}: must end in {allowed}, or start with hf:")
+
+
+def _shown(path: str) -> str:
+    """What complaints call it."""
+    return f"dataset {path}"
 
 
 def _csv_records(path: str) -> Iterator[tuple[str, Any]]:
-    for number, row in csv_rows(Path(path), f"dataset {path}"):
+    for number, row in csv_rows(Path(path), _shown(path)):
         yield f"line {number}", {key: text for key, text in row.items() if key}
 
 
 def _json_records(path: str) -> Iterator[tuple[str, Any]]:
-    listed = json_file(Path(path), path)
+    listed = json_file(Path(path), _shown(path))
     if not isinstance(listed, dict):
-        raise DataError(f"{path}: must be a JSON object, an entry a record")
+        raise DataError(f"{_shown(path)}: must be a JSON object, an entry a record")
     yield from ((f"entry {name!r}", record) for name, record in listed.items())
 
 
 def _jsonl_records(path: str) -> Iterator[tuple[str, Any]]:
-    for where, record in json_lines(Path(path), path):
-        yield where.removeprefix(f"{path}, "), record
+    shown = _shown(path)
+    for where, record in json_lines(Path(path), shown):
+        yield where.removeprefix(f"{shown}, "), record

@@ -154,13 +154,32 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
         return []
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    if _lacks_head(mapped):
+        return []
     batches = []
     try:
+        reader = pa.ipc.open_stream(pa.py_buffer(mapped))
+    except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
+        raise _damaged(path, error) from None
+    try:
         with suppress(StopIteration, OSError, pa.ArrowInvalid):  # its end, or where it was cut off
-            reader = pa.ipc.open_stream(pa.py_buffer(mapped))
             while True:
                 batches.append(reader.read_next_batch())
     except (pa.ArrowException, MemoryError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: damaged: {reason}") from None
+        raise _damaged(path, error) from None
     return batches
+
+
+def _lacks_head(data: mmap.mmap) -> bool:
+    """Whether a stream was cut off before its columns were named.
+
+    They come first: a mark, the length of what follows, and that (Arrow columnar format, "IPC
+    streaming format"). Without a mark it is no such stream, which Arrow will say.
+    """
+    length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
+    return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
+
+
+def _damaged(path: Path, error: BaseException) -> DataError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return DataError(f"{path}: damaged: {reason}")

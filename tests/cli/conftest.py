@@ -1,0 +1,23 @@
+"""What the commands' tests have in common."""
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    """Run a command in the test's directory, where it leaves no file; its one line of complaint."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*arguments, code=2):
+        before = sorted(tmp_path.rglob("*"))
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert (result.exit_code, result.stdout) == (code, ""), result.output
+        assert sorted(tmp_path.rglob("*")) == before
+        (line,) = result.stderr.rstrip("\n").split("\n")
+        assert line.startswith("fairbench: ")
+        return line.removeprefix("fairbench: ")
+
+    return refused
