@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 WIDER = 1.25  # than the values is the scale, to either side
 NAMES = {QUANTUM: "Qᵘ", WORKER_QUANTUM: "Qʷ"}
 LEGEND = (
-    "The dotted line is where the claim's sign flips: it holds above. Bars are 95% intervals of "
-    "the paired difference (cut off at the panel), open marks cells that are not contended, arrows "
-    "bounds. The shaded value is the default."
+    "The dotted line is where the claim's sign flips: it holds above. Open marks are cells that "
+    "are not contended, arrows bounds. The shaded value is the default."
 )
+BARS = " Bars are 95% intervals of the paired difference, cut off at the panel."
 
 
 def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
@@ -44,7 +44,8 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
         row[0].set_ylabel(f"{place}\n{_unit(claim.lines[0])}", fontsize=7)
     for panel, axis in zip(grid[-1], axes, strict=True):
         panel.set_xlabel(NAMES.get(axis, axis), fontsize=8)
-    caption(figure, title, f"{LEGEND} {basis}.", grid[0][0], columns=3)
+    bars = BARS if any(one.seeds > 1 for one in mine) else ""
+    caption(figure, title, f"{LEGEND}{bars} {basis[0].upper()}{basis[1:]}.", grid[0][0], columns=3)
     return figure
 
 
