@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SomeTable = TypeVar("SomeTable", bound=Table)
 MAX_TIME_S = 1e12
 MAX_COUNT = 2**53
-MAX_WORKER = 2**20
+MAX_WORKER = 2**16 - 1  # metrics look at every worker up to the last, also without a request
 STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 

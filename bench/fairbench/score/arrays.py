@@ -10,12 +10,16 @@ import numpy as np
 from fairbench.errors import DataError, unknown_name
 from fairbench.errors.validation import shortened
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
-from fairbench.results.run_tables import STATES
+from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER, STATES
 from fairbench.score.layout import Columns
 
-COUNTS = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "worker": -1}
-"""Fields that are whole numbers, and the least that each can be."""
-MAX_COUNT = 2**53  # beyond it floats are not all whole numbers
+COUNTS = {
+    "input_tokens": (0, MAX_COUNT),
+    "output_tokens": (0, MAX_COUNT),
+    "cached_tokens": (0, MAX_COUNT),
+    "worker": (-1, MAX_WORKER),
+}
+"""Fields that are whole numbers, with the least and the most that each can be."""
 
 
 def arrays_of(
@@ -141,18 +145,20 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
         "input_tokens is missing": np.isnan(made["input_tokens"]),
         "output_tokens is missing": ended & np.isnan(made["output_tokens"]),
         **{
-            f"{field} must be a whole number, at least {least}": _no_count(made[field], least)
-            for field, least in COUNTS.items()
+            f"{field} must be a whole number from {least} to {most}": _no_count(
+                made[field], least, most
+            )
+            for field, (least, most) in COUNTS.items()
         },
         "more of its tokens are cached than it has": made["cached_tokens"] > made["input_tokens"],
     }
 
 
-def _no_count(values: Floats, least: int) -> Flags:
-    """Which values are known and no whole number from ``least`` up."""
+def _no_count(values: Floats, least: int, most: int) -> Flags:
+    """Which values are known and no whole number from ``least`` to ``most``."""
     with np.errstate(invalid="ignore"):  # infinity is no whole number either
         fractions: Flags = values % 1 != 0
-    return ~np.isnan(values) & (fractions | (values < least) | (values > MAX_COUNT))
+    return ~np.isnan(values) & (fractions | (values < least) | (values > most))
 
 
 def _problem(where: str, row: int, what: str) -> DataError:
