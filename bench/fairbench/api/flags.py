@@ -26,6 +26,7 @@ class RunFlags(TypedDict, total=False):
     clients: int | None
     weights: Mapping[str, float] | None
     goodput: Mapping[str, str] | None
+    percentiles: str | None
     duration: float | None
     seed: int | None
     mem_fraction_static: float | None
@@ -67,6 +68,7 @@ class CompareFlags(TypedDict, total=False):
     request_rate: float | None
     weights: Mapping[str, float] | None
     goodput: Mapping[str, str] | None
+    percentiles: str | None
     duration: float | None
     seed: int | None
 
@@ -82,6 +84,7 @@ class SweepFlags(TypedDict, total=False):
     dp: int | Sequence[int] | None
     weights: Mapping[str, float] | None
     goodput: Mapping[str, str] | None
+    percentiles: str | None
     gpu: str | None
     model: str | None
     backend: str | None

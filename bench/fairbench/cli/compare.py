@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, Gateway, Goodput, assigned, given, goodput_flag
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    Gateway,
+    Goodput,
+    Percentiles,
+    assigned,
+    given,
+    goodput_flag,
+)
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config.backend import SIM, STARTED
@@ -64,6 +72,7 @@ def compare(
         Option(metavar="NAME=W,...", help="Weights of clients: how much each is entitled to."),
     ] = None,
     goodput: Goodput = None,
+    percentiles: Percentiles = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -122,6 +131,7 @@ def compare(
             "duration": duration,
             "weights": parse_weights(weights),
             "goodput": goodput_flag(goodput),
+            "percentiles": percentiles,
             "seed": seed,
         }
     )

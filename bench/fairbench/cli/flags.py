@@ -32,6 +32,14 @@ Goodput = Annotated[
         "[default: the workload's]",
     ),
 ]
+Percentiles = Annotated[
+    str | None,
+    Option(
+        metavar="P,P,...",
+        help="Percentiles of latency to compute and show, such as 50,90,95,99. "
+        "[default: P50, and P95 or P99]",
+    ),
+]
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     Gateway,
     Goodput,
+    Percentiles,
     assigned,
     goodput_flag,
     parse_headers,
@@ -101,6 +102,7 @@ def run(
         ),
     ] = None,
     goodput: Goodput = None,
+    percentiles: Percentiles = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. [default: 0]")] = None,
     settings: Annotated[

@@ -10,11 +10,12 @@ import typer
 from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
-from fairbench.cli.flags import Goodput, goodput_flag, split_commas
+from fairbench.cli.flags import Goodput, Percentiles, goodput_flag, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
 from fairbench.live.service_rows import service_of
+from fairbench.metrics.percentiles import parse_percentiles
 from fairbench.report.table import scored_text
 from fairbench.score.layout import LAYOUTS, parse_map
 from fairbench.score.records import Scored, read_scored
@@ -81,6 +82,7 @@ def score(
         Option(metavar="NAME=WEIGHT,...", help="What clients are entitled to, relative to 1."),
     ] = None,
     goodput: Goodput = None,
+    percentiles: Percentiles = None,
     latency: Annotated[
         Latency | None,
         Option(
@@ -108,12 +110,12 @@ def score(
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
-    window = (window_start, window_end)
+    window, ranks = (window_start, window_end), parse_percentiles(percentiles or "")
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
         if len(files) > 1 or any(others):
             raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
-        summary, requests = score_run(files[0], *window)
+        summary, requests = score_run(files[0], *window, ranks)
     else:
         scored = read_scored(
             files,
@@ -126,7 +128,7 @@ def score(
         unruly = split_commas("--misbehaving", misbehaving) if misbehaving else []
         entitled = parse_weights(weights)
         promised = goodput_flag(goodput) or {}
-        summary = _summary(scored, window, unruly, entitled, promised, latency)
+        summary = _summary(scored, window, unruly, entitled, promised, latency, ranks)
         requests = scored.requests
         summary = {"records": [str(path) for path in files], **summary}
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
@@ -143,6 +145,7 @@ def _summary(
     weights: dict[str, float] | None,
     goodput: dict[str, str],
     latency: Latency | None,
+    percentiles: tuple[int, ...],
 ) -> dict[str, Any]:
     return scored_summary(
         scored,
@@ -152,6 +155,7 @@ def _summary(
         weights=weights,
         goodput=goodput,
         latency="ttft" if latency is Latency.TTFT else "program",
+        percentiles=percentiles,
     )
 
 

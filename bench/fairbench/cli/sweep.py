@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, goodput_flag, split_commas
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, Percentiles, goodput_flag, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec, identity
@@ -66,6 +66,7 @@ def sweep(
         ),
     ] = None,
     goodput: Goodput = None,
+    percentiles: Percentiles = None,
     gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
     model: Annotated[str | None, Option(help="Model served.")] = None,
     backend: Annotated[
@@ -135,6 +136,7 @@ def sweep(
         "saturations": _axis("--saturations", saturations, str),
         "weights": parse_weights(weights),
         "goodput": goodput_flag(goodput),
+        "percentiles": percentiles,
         "gpu": gpu,
         "model": model,
         "backend": backend,

@@ -13,6 +13,7 @@ from fairbench.config.secret_args import storable
 from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
 from fairbench.errors import UsageError, unknown_name
+from fairbench.metrics.percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.workloads.client_targets import client_targets
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import MAX_NAME, Weight, WorkloadSpec
@@ -36,6 +37,7 @@ class ExperimentSpec(BaseModel):
     parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
     ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are.
     ``goodput`` are latency targets laid over the workload's, by LATENCY or NAME.LATENCY.
+    ``percentiles`` of latency are those that summaries show, with commas between; None the usual.
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. ``engine`` is what simulated workers are, None for the default.
     ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
@@ -69,6 +71,7 @@ class ExperimentSpec(BaseModel):
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     weights: dict[str, Weight] | None = None
     goodput: dict[str, str] | None = None
+    percentiles: str | None = None
     settings: dict[str, Any]
     gateway: str | None = None
     saturation: str | None = None
@@ -80,6 +83,14 @@ class ExperimentSpec(BaseModel):
     @classmethod
     def _flat(cls, value: Any) -> Any:
         return flat_settings(value) if isinstance(value, Mapping) else value
+
+    @field_validator("percentiles")
+    @classmethod
+    def _percentiles(cls, value: str | None) -> str | None:
+        try:
+            return value and written_percentiles(parse_percentiles(value))
+        except UsageError:
+            raise ValueError(ALLOWED) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

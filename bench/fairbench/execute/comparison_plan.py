@@ -25,7 +25,7 @@ from fairbench.workloads.model import MAX_NAME
 # Flags of what is run, by their names with underscores.
 FLAGS = (
     *("workload", "scenario", "dp", "gateway", "saturation", "gpu", "model", "backend"),
-    *("num_programs", "request_rate", "duration", "weights", "goodput", "seed"),
+    *("num_programs", "request_rate", "duration", "weights", "goodput", "percentiles", "seed"),
 )
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 

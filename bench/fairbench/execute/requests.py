@@ -26,6 +26,7 @@ KEYS = {
             *("scheduler", "router", "local", "dp", "workload", "scenario", "gpu", "model"),
             *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
             *("gateway", "saturation", "engine", "dataset_path", "tokenizer", "tag", "goodput"),
+            "percentiles",
         )
     },
     "duration": "duration_s",
@@ -56,7 +57,8 @@ FLAGS = (*KEYS, *ENGINE, *BACKEND)
 
 # The same of a sweep: keys that have one value at all points, and axes of its grid.
 SINGLE = {
-    **{name: name for name in ("weights", "goodput", "gpu", "model", "backend", "num_programs")},
+    **{name: name for name in ("weights", "goodput", "percentiles", "gpu", "model", "backend")},
+    "num_programs": "num_programs",
     "duration": "duration_s",
     "seed": "seed",
 }

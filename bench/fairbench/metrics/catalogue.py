@@ -6,13 +6,18 @@ computes it from the tables and facts of a run, and put an entry with it into ``
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from fairbench.metrics.entries import comparison, fairness, goodput, latency, service, totals
 from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
 SOMETIMES = ("weight", "goodput")  # how keys begin that many runs have no reason for
+REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # of which a user may choose percentiles
+CHOOSABLE = frozenset(
+    {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
+    | {Display.COMPARISON, Display.REPEATS}
+)
 CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``notes``
 
 CATALOGUE: dict[str, Metric] = {
@@ -24,7 +29,18 @@ CATALOGUE: dict[str, Metric] = {
 
 def metric_of(key: str) -> Metric | None:
     """The entry of a key, which may be inside ``clients``; None for what is no metric."""
-    return CATALOGUE.get(name_of(key))
+    return CATALOGUE.get(name_of(key)) or latency.chosen_metric(name_of(key))
+
+
+def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
+    """The entries of percentiles that a user chose."""
+    of_requests = [f"_{name}_ms" for name in REQUEST_LATENCIES]
+    keys = [
+        key
+        for rank in percentiles
+        for key in (f"victim_p{rank}_s", f"p{rank}_s", *(f"p{rank}{end}" for end in of_requests))
+    ]
+    return [metric for key in keys if (metric := latency.chosen_metric(key))]
 
 
 def name_of(key: str) -> str:
@@ -37,13 +53,17 @@ def needing(needs: Needs) -> list[str]:
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 
-def columns_of(display: Display, tail: int = P99) -> list[Column]:
-    """What a table shows, in its order; of the high percentiles only this one."""
+def columns_of(display: Display, tail: int = P99, percentiles: Sequence[int] = ()) -> list[Column]:
+    """What a table shows, in its order; of the high percentiles only this one.
+
+    Where a user chose ``percentiles`` (``metrics.percentiles``) those are shown and no others.
+    """
+    metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail)]
+    if percentiles and display in CHOOSABLE:
+        metrics = [metric for metric in metrics if not latency.chosen_metric(metric.key)]
+        metrics += chosen_metrics(percentiles)
     found = [
-        (shown, metric)
-        for metric in CATALOGUE.values()
-        for shown in metric.shown
-        if shown.display is display and metric.tail in (0, tail)
+        (shown, metric) for metric in metrics for shown in metric.shown if shown.display is display
     ]
     return [
         _column(shown, metric) for shown, metric in sorted(found, key=lambda one: one[0].position)

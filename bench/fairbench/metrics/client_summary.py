@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -111,24 +112,38 @@ def client_summary(
 
 def victims(cohorts: list[Sample], facts: Facts, notes: Notes) -> Victims:
     """Latency of the well-behaved clients, undefined as soon as it is for one of them."""
+    p50, p95, p99 = (victim_percentile(cohorts, facts, notes, percent) for percent in PERCENTS)
+    good = zip(facts.clients, cohorts, strict=True)
+    smallest = min((one.n for client, one in good if not client.misbehaving), default=0)
+    return Victims(p50, p95, p99, smallest)
+
+
+def victim_percentile(cohorts: list[Sample], facts: Facts, notes: Notes, percent: int) -> float:
+    """A percentile of them."""
     good = [
         (client.name, sample)
         for client, sample in zip(facts.clients, cohorts, strict=True)
         if not client.misbehaving
     ]
+    each = [percentile(sample, percent) for _, sample in good]
+    reasons = (
+        f"client {name}: {_undefined(sample)}"
+        for (name, sample), one in zip(good, each, strict=True)
+        if not isfinite(one.value_s)
+    )
+    why = next(reasons, NO_VICTIM)
+    return notes.latency(f"victim_p{percent}_s", mean_percentile(each), why)
 
-    def mean(percent: int) -> float:
-        each = [percentile(sample, percent) for _, sample in good]
-        reasons = (
-            f"client {name}: {_undefined(sample)}"
-            for (name, sample), one in zip(good, each, strict=True)
-            if not isfinite(one.value_s)
-        )
-        why = next(reasons, NO_VICTIM)
-        return notes.latency(f"victim_p{percent}_s", mean_percentile(each), why)
 
-    smallest = min((sample.n for _, sample in good), default=0)
-    return Victims(mean(50), mean(95), mean(99), smallest)
+def chosen_of_client(
+    sample: Sample, client: str, percentiles: Iterable[int], notes: Notes
+) -> dict[str, float]:
+    """The percentiles of a client that a user chose, by key."""
+    found = {}
+    for one in percentiles:
+        key = f"clients.{client}.p{one}_s"
+        found[f"p{one}_s"] = notes.latency(key, percentile(sample, one), _undefined(sample))
+    return found
 
 
 def _undefined(sample: Sample) -> str:

@@ -33,6 +33,7 @@ class Notes:
 
     def latency(self, key: str, percentile: Percentile, reason: str = "") -> float:
         """The same for a percentile, which may be a lower bound."""
-        if percentile.censored and isfinite(percentile.value_s):
+        known = key in self.censored
+        if percentile.censored and isfinite(percentile.value_s) and not known:
             self.censored.append(key)
         return self.value(key, percentile.value_s, reason)

@@ -187,7 +187,7 @@ class Facts:
     ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem that holds for router and
     local scheduler together, or None with ``bound_unavailable`` = why. ``fit`` is what the timing
     profile was fitted to, ``lone`` its decode step, ``costs`` all that it says; None on real
-    servers, or where nobody knows.
+    servers, or where nobody knows. ``percentiles`` of latency are shown in place of the usual ones.
     """
 
     clients: tuple[Client, ...]
@@ -202,6 +202,7 @@ class Facts:
     fit: FitLimits | None = None
     lone: LoneStep | None = None
     costs: RequestCosts | None = None
+    percentiles: tuple[int, ...] = ()
 
     @property
     def client_weights(self) -> Floats:

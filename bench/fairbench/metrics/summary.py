@@ -11,15 +11,19 @@ from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
 from fairbench.metrics.client_summary import (
     ClientSummary,
     Victims,
+    chosen_of_client,
     client_summary,
     samples,
+    victim_percentile,
     victims,
 )
 from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
 from fairbench.metrics.goodput_summary import Goodput, goodput
+from fairbench.metrics.latency import Sample
 from fairbench.metrics.notes import Notes
+from fairbench.metrics.percentiles import KEY, written_percentiles
 from fairbench.metrics.records import Facts, Programs, Requests, Service, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import (
@@ -37,7 +41,8 @@ class Summary:
     ``window`` is where rates and shares were measured. ``request_latency`` has keys such as
     ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on; ``computed`` is what entries of
     the catalogue compute by themselves, of the run and of each client; ``goodput`` is empty where
-    no client was promised any latency. ``notes`` gives for each
+    no client was promised any latency; ``chosen`` are the percentiles that a user asked for, of the
+    run and of each client. ``notes`` gives for each
     null of the JSON the reason, by key (``clients.NAME.key`` inside ``clients``); ``censored``
     lists the latencies that are lower bounds, to be printed as "> x s" (and never rounded up).
     """
@@ -52,6 +57,8 @@ class Summary:
     computed: Mapping[str, float]
     computed_clients: tuple[Mapping[str, float], ...]
     goodput: Goodput
+    chosen: Mapping[str, Any]
+    chosen_clients: tuple[Mapping[str, float], ...]
     notes: Mapping[str, str]
     censored: tuple[str, ...]
 
@@ -60,12 +67,14 @@ class Summary:
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
         flat |= asdict(self.fairness) | asdict(self.victims) | dict(self.computed)
-        flat |= self.goodput.run
-        clients = zip(self.clients, self.computed_clients, strict=True)
+        flat |= {**self.goodput.run, **self.chosen}
+        clients = zip(self.clients, self.computed_clients, self.chosen_clients, strict=True)
         return _without_nan(flat) | {
             "clients": [
-                _without_nan({**asdict(one), **more, **self.goodput.clients.get(one.client, {})})
-                for one, more in clients
+                _without_nan(
+                    {**asdict(one), **more, **self.goodput.clients.get(one.client, {}), **chosen}
+                )
+                for one, more, chosen in clients
             ],
             "censored": list(self.censored),
             "notes": dict(self.notes),
@@ -85,7 +94,7 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
     return Summary(
         window=window,
         totals=_totals(requests, programs, log, facts, notes),
-        request_latency=_request_latency(requests, notes),
+        request_latency=_request_latency(requests, facts, notes),
         pace=_pace(programs, facts, notes),
         fairness=fairness(requests, programs, log, facts, got, notes),
         victims=victims(cohorts, facts, notes),
@@ -99,6 +108,11 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
             for index in range(len(facts.clients))
         ),
         goodput=goodput(tables, cut, notes),
+        chosen=_chosen(cohorts, facts, notes),
+        chosen_clients=tuple(
+            chosen_of_client(cohort, client.name, facts.percentiles, notes)
+            for client, cohort in zip(facts.clients, cohorts, strict=True)
+        ),
         notes=notes.reasons,
         censored=tuple(notes.censored),
     )
@@ -114,8 +128,8 @@ def _totals(
     return result
 
 
-def _request_latency(requests: Requests, notes: Notes) -> dict[str, float]:
-    result = request_latency_ms(requests)
+def _request_latency(requests: Requests, facts: Facts, notes: Notes) -> dict[str, float]:
+    result = request_latency_ms(requests, facts.percentiles)
     for key, value in result.items():
         notes.value(key, value)
     return result
@@ -128,6 +142,16 @@ def _pace(programs: Programs, facts: Facts, notes: Notes) -> dict[str, float]:
         key = f"time_to_{percent}pct_s"
         result[key] = notes.value(key, time_to_finish(programs, facts.window, percent))
     return result
+
+
+def _chosen(cohorts: list[Sample], facts: Facts, notes: Notes) -> dict[str, Any]:
+    """The percentiles that a user asked for, of the well-behaved clients; empty if he did not."""
+    if not facts.percentiles:
+        return {}
+    return {KEY: written_percentiles(facts.percentiles)} | {
+        f"victim_p{one}_s": victim_percentile(cohorts, facts, notes, one)
+        for one in facts.percentiles
+    }
 
 
 def _computed(tables: Tables, facts: Facts, notes: Notes) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -90,11 +91,12 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     return float(finishes[needed - 1]) if 0 < needed <= len(finishes) else float("nan")
 
 
-def request_latency_ms(requests: Requests) -> dict[str, float]:
+def request_latency_ms(requests: Requests, percentiles: Sequence[int] = ()) -> dict[str, float]:
     """``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
 
     TPOT is the mean gap between tokens of a request with two or more. Of ITL, which is over single
-    gaps, only the mean follows from the records; the rest is NaN.
+    gaps, only the mean follows from the records; the rest is NaN. ``percentiles`` are more of all
+    but ITL.
     """
     done = requests.status == FINISHED
     arrival, first, finish = (
@@ -103,15 +105,15 @@ def request_latency_ms(requests: Requests) -> dict[str, float]:
     gaps = requests.output_tokens[done] - 1
     decode = (finish - first)[gaps > 0]
     gaps = gaps[gaps > 0]
+    latencies = {"ttft": first - arrival, "tpot": decode / gaps, "e2el": finish - arrival}
     statistics: dict[str, float] = {}
-    for name, seconds in (
-        ("ttft", first - arrival),
-        ("tpot", decode / gaps),
-        ("e2el", finish - arrival),
-    ):
+    for name, seconds in latencies.items():
         statistics |= distribution(name, seconds)
     statistics |= distribution("itl", np.array([]))
     statistics["mean_itl_ms"] = 1000 * ratio(float(decode.sum()), float(gaps.sum()))
+    for name, seconds in latencies.items():
+        ms = 1000 * seconds if len(seconds) else np.array([np.nan])
+        statistics |= {f"p{one}_{name}_ms": float(np.percentile(ms, one)) for one in percentiles}
     return statistics
 
 

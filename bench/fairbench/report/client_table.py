@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting, told
 from fairbench.metrics.metric import Column, Display, Form
+from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_client_tail
 from fairbench.report.numbers import latency, number, written
 from fairbench.results.store import Summary
@@ -20,7 +21,7 @@ NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the 
 
 def client_columns(summary: Summary) -> list[Column]:
     """The metrics of clients that a summary shows: weights and goodput only where it has some."""
-    columns = columns_of(Display.CLIENTS, shown_client_tail([summary]))
+    columns = columns_of(Display.CLIENTS, shown_client_tail([summary]), chosen_percentiles(summary))
     return told(columns, {key for client in summary["clients"] for key in client})
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from fairbench.metrics.catalogue import columns_of, fitting, told
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Column, Display
+from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
@@ -42,7 +43,14 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
     """The metrics in which these schedulers are compared."""
     listed = list(cells)
     keys = {key for cell in listed for key in cell.combined}
-    return told(columns_of(Display.COMPARISON, tail_of(listed)), keys)
+    columns = columns_of(Display.COMPARISON, tail_of(listed), percentiles_of(listed))
+    return told(columns, keys)
+
+
+def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
+    """Those that were chosen, if for every cell the same; else none, and the usual are shown."""
+    chosen = {chosen_percentiles(cell.combined) for cell in cells}
+    return chosen.pop() if len(chosen) == 1 else ()
 
 
 def tail_of(cells: Iterable[SchedulerResults]) -> int:

@@ -10,8 +10,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, name_of, told
-from fairbench.metrics.metric import Better, Display, Form
+from fairbench.metrics.catalogue import CLIENTS, columns_of, metric_of, told
+from fairbench.metrics.metric import Better, Display, Form, Metric
+from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.differences import signed, signed_interval
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
@@ -49,7 +50,12 @@ def shown_metrics(sides: Iterable[Side]) -> list[str]:
     """What is shown unless metrics are named: those of comparisons, then those of repeats."""
     summaries = [run.summary for side in sides for run in side.runs.values()]
     tail = shown_tail(summaries)
-    columns = [*columns_of(Display.COMPARISON, tail), *columns_of(Display.REPEATS, tail)]
+    chosen = {chosen_percentiles(summary) for summary in summaries}
+    ranks = chosen.pop() if len(chosen) == 1 else ()
+    columns = [
+        *columns_of(Display.COMPARISON, tail, ranks),
+        *columns_of(Display.REPEATS, tail, ranks),
+    ]
     columns = told(columns, {key for summary in summaries for key in summary})
     return list(dict.fromkeys(one.key for one in columns if one.better is not Better.NEITHER))
 
@@ -122,7 +128,7 @@ def _table(one: Contrast, layout: Layout) -> Table:
 
 
 def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
-    found, form = row.difference, CATALOGUE[name_of(row.metric)].form
+    found, form = row.difference, _entry(row.metric).form
     yield Text(_label(row.metric))
     if "means" not in layout.without:
         yield from (Text(_written(value, form)) for value in (row.baseline, row.other))
@@ -135,10 +141,16 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
         yield Text(_more(row))
 
 
+def _entry(metric: str) -> Metric:
+    entry = metric_of(metric)
+    assert entry is not None, f"{metric} is not in the catalogue"
+    return entry
+
+
 def _label(metric: str) -> str:
     """What it is, the client first if it is one's."""
     client = metric.removeprefix(CLIENTS).rpartition(".")[0] if metric.startswith(CLIENTS) else ""
-    label = CATALOGUE[name_of(metric)].label
+    label = _entry(metric).label
     return f"{client}: {label}" if client else label
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Display
+from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import P99
 from fairbench.report.numbers import less_than, more_than
 from fairbench.report.table import basis
@@ -31,7 +32,7 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
 
 def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
     """The numbers over all clients: what each line is about, and what it says."""
-    for column in told(columns_of(Display.REPEATS, tail), combined):
+    for column in told(columns_of(Display.REPEATS, tail, chosen_percentiles(combined)), combined):
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""

@@ -9,10 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CATALOGUE, columns_of
+from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
 from fairbench.metrics.fit_domain import WARN_ABOVE
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Display
+from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
 from fairbench.report.client_table import client_table, is_weighted
@@ -135,6 +136,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "", f"{jain} of service while all clients were active ({between})"
     yield "worst client", _worst(summary)
     yield "well-behaved", _victims(summary)
+    yield from _of_requests(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
     yield from goodput_lines(summary)
     if "time_to_50pct_s" in summary:
@@ -202,7 +204,8 @@ def _victims(summary: Summary) -> str:
     """Latency of the clients that did nothing wrong, of how many, and if that is too few."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     tail = shown_tail([summary])
-    keys = {rank: f"victim_p{rank}_s" for rank in dict.fromkeys((50, P95, tail))}
+    ranks = chosen_percentiles(summary) or dict.fromkeys((50, P95, tail))
+    keys = {rank: f"victim_p{rank}_s" for rank in ranks}
     parts = [
         f"P{rank} {latency(summary, key, censored)}" + (" s" if summary[key] is not None else "")
         for rank, key in keys.items()
@@ -213,6 +216,15 @@ def _victims(summary: Summary) -> str:
         return text
     needed = "" if is_carried(n, tail) else f"; a P{tail} needs about {ENOUGH[tail]}"
     return f"{text} (n = {n:,}{needed})"
+
+
+def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Percentiles of the requests' latencies, if the user chose some."""
+    ranks = chosen_percentiles(summary)
+    for name in REQUEST_LATENCIES if ranks else ():
+        keys = {rank: f"p{rank}_{name}_ms" for rank in ranks}
+        values = ", ".join(f"P{rank} {number(summary.get(key))}" for rank, key in keys.items())
+        yield name.upper(), f"{values} ms, of all completed requests"
 
 
 def latency_kind(summary: Summary) -> str:

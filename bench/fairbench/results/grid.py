@@ -15,6 +15,8 @@ SCHEDULER_KEYS = frozenset({"scheduler", "router", "local", "gateway", "saturati
 OWN_POLICY = "schedule_policy"  # of a backend
 OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm"})  # settings that are not a scheduler's
 
+OF_THE_REPORT = frozenset({"tag", "percentiles"})
+
 DEFAULT = "default"  # of a key that an experiment leaves out
 
 Experiment = Mapping[str, Any]
@@ -22,8 +24,11 @@ Experiment = Mapping[str, Any]
 
 
 def place_of(experiment: Experiment) -> dict[str, Any]:
-    """An experiment without scheduler, its parameters, and tag: equal for what may be compared."""
-    kept = {k: v for k, v in experiment.items() if k not in SCHEDULER_KEYS | {"tag"}}
+    """An experiment without scheduler, its parameters, and how it is reported.
+
+    Equal for what may be compared.
+    """
+    kept = {k: v for k, v in experiment.items() if k not in SCHEDULER_KEYS | OF_THE_REPORT}
     if "backend" in kept:
         kept["backend"] = {k: v for k, v in kept["backend"].items() if k != OWN_POLICY}
     settings = experiment.get("settings", {})

@@ -9,6 +9,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.metrics.percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.records import Client, Facts, FitLimits, LoneStep, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
@@ -47,13 +48,18 @@ def run_facts(
         fit=fit,
         lone=lone,
         costs=costs_of(spec.gpu),
+        percentiles=parse_percentiles(spec.percentiles or ""),
     )
 
 
 def stored_facts(
-    run: StoredRun, window: Window, bound: ServiceBound | None = None, bound_unavailable: str = ""
+    run: StoredRun,
+    window: Window,
+    bound: ServiceBound | None = None,
+    bound_unavailable: str = "",
+    percentiles: tuple[int, ...] = (),
 ) -> Facts:
-    """The facts of a stored run, over any window."""
+    """The facts of a stored run, over any window; ``percentiles`` in place of its own, if any."""
     summary = run.summary
     return _facts(
         (
@@ -74,6 +80,7 @@ def stored_facts(
         fit=fit_limits(summary["timing_profile"]),
         lone=lone_step(summary["timing_profile"]) if summary["simulated"] else None,
         costs=costs_of(summary["timing_profile"]),
+        percentiles=percentiles or chosen_percentiles(summary),
     )
 
 
@@ -117,6 +124,7 @@ def _facts(
     fit: FitLimits | None,
     lone: LoneStep | None,
     costs: ProfileCosts | None,
+    percentiles: tuple[int, ...],
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -130,6 +138,7 @@ def _facts(
         fit=fit,
         lone=lone,
         costs=costs,
+        percentiles=percentiles,
     )
 
 

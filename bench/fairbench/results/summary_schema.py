@@ -6,6 +6,7 @@ What was run is listed here, metrics are those of the catalogue.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import GenericAlias
@@ -13,10 +14,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, UsageError
 from fairbench.errors.validation import explain
-from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.catalogue import CATALOGUE, chosen_metrics
 from fairbench.metrics.metric import Kind, Metric, Of, Presence
+from fairbench.metrics.percentiles import chosen_percentiles
 
 Number = float | None
 Count = Annotated[int, Field(lt=2**63)]
@@ -76,12 +78,12 @@ def check_summary(summary: Mapping[str, Any], path: Path) -> None:
 
     Other keys are not looked at.
     """
-    _check(_schemas().shown, summary, path)
+    _check(_schemas(_ranks(summary, path)).shown, summary, path)
 
 
 def check_whole(summary: Mapping[str, Any], path: Path) -> None:
     """The same of everything that a report or a new score is made from: no key is optional."""
-    schemas = _schemas()
+    schemas = _schemas(_ranks(summary, path))
     _check(schemas.shown, summary, path)
     _check(schemas.whole, summary, path)
 
@@ -93,11 +95,21 @@ def _check(schema: type[BaseModel], summary: Mapping[str, Any], path: Path) -> N
         raise DataError(f"{path}: {explain(error)}") from None
 
 
-def _schemas() -> Schemas:
-    return _schemas_of(tuple(CATALOGUE.values()))
+def _ranks(summary: Mapping[str, Any], path: Path) -> tuple[int, ...]:
+    """The percentiles that were chosen."""
+    try:
+        return chosen_percentiles(summary)
+    except UsageError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
-@lru_cache(maxsize=2)
+def _schemas(ranks: tuple[int, ...]) -> Schemas:
+    own = (one for one in chosen_metrics(ranks) if one.key not in CATALOGUE)
+    chosen = (replace(one, presence=Presence.ALWAYS) for one in own)
+    return _schemas_of((*CATALOGUE.values(), *chosen))
+
+
+@lru_cache(maxsize=8)
 def _schemas_of(metrics: tuple[Metric, ...]) -> Schemas:
     of_run = [metric for metric in metrics if metric.of is not Of.CLIENT]
     of_client = [metric for metric in metrics if metric.of is not Of.RUN]

@@ -18,8 +18,15 @@ class ScoredRun(NamedTuple):
     requests: Requests
 
 
-def score_run(path: Path, start_s: float | None, end_s: float | None) -> ScoredRun:
+def score_run(
+    path: Path,
+    start_s: float | None,
+    end_s: float | None,
+    percentiles: tuple[int, ...] = (),
+) -> ScoredRun:
     """The summary of a run's directory over a window, and its requests.
+
+    ``percentiles`` are in place of those that were chosen when it was run, if any.
 
     What its tables do not say, such as what was run, stays as it is stored. Raises DataError if
     the directory is no run or its files are not as they were written.
@@ -38,7 +45,7 @@ def score_run(path: Path, start_s: float | None, end_s: float | None) -> ScoredR
         stored["window_end_s"] if end_s is None else end_s,
     )
     bound, reason = _bound(path, stored)
-    scored = metrics_of(tables, stored_facts(run, window, bound, reason))
+    scored = metrics_of(tables, stored_facts(run, window, bound, reason, percentiles))
     if not stored["simulated"]:
         _keep_what_was_measured(scored, stored)
     remarks = {key: why for key, why in stored["notes"].items() if _is_remark(key, scored)}

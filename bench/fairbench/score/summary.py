@@ -30,6 +30,7 @@ def scored_summary(
     weights: Mapping[str, float] | None = None,
     goodput: Mapping[str, str] | None = None,
     latency: Literal["program", "ttft"] = "program",
+    percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """Every metric that the records give; the others are null, with the reason in ``notes``.
 
@@ -56,6 +57,7 @@ def scored_summary(
         pool_tokens=0,
         latency=latency,
         bound_unavailable=NO_BOUND,
+        percentiles=percentiles,
     )
     tables = Tables(list(scored.clients), scored.requests, scored.programs, service)
     summary = metrics_of(tables, facts)

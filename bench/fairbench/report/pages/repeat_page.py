@@ -8,6 +8,7 @@ from pathlib import Path
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Column, Display
+from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_client_tail, shown_tail
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of
@@ -34,7 +35,9 @@ def repeat_page(path: Path) -> Page:
     summaries = [run.summary for run in runs]
     combined, seeds = combine(summaries), [summary["seed"] for summary in summaries]
     tail = shown_tail(summaries)
-    of_clients = columns_of(Display.REPEATED_CLIENTS, shown_client_tail(summaries))
+    of_clients = columns_of(
+        Display.REPEATED_CLIENTS, shown_client_tail(summaries), chosen_percentiles(combined)
+    )
     of_runs = columns_of(Display.SEEDS, tail)
     of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
     return Page(

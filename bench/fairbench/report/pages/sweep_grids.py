@@ -9,7 +9,13 @@ from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.tail import shown_client_tail
 from fairbench.report.client_table import described
-from fairbench.report.comparison_table import LIMITED, bounded, comparison_columns, ends_of
+from fairbench.report.comparison_table import (
+    LIMITED,
+    bounded,
+    comparison_columns,
+    ends_of,
+    percentiles_of,
+)
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED
 from fairbench.report.pages.page import Cell, Grid, Section
@@ -63,7 +69,7 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
         here = list(group)
         tail = shown_client_tail(one.summary for cell in here for one in cell.runs)
         keys = {key for cell in here for one in cell.combined["clients"] for key in one}
-        columns = told(columns_of(Display.COMPARED_CLIENTS, tail), keys)
+        columns = told(columns_of(Display.COMPARED_CLIENTS, tail, percentiles_of(here)), keys)
         for cell in here:
             rows.append([Cell(cell.scheduler)])
             runs = len(cell.combined["seeds"])

@@ -1,0 +1,34 @@
+"""Percentiles of latency that a user chose, beside those that every summary has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.errors import UsageError
+
+KEY = "percentiles"  # of a summary, and of an experiment
+
+ALLOWED = "must be different whole numbers from 1 to 99 with commas between, such as 50,90,95,99"
+
+
+def parse_percentiles(text: str) -> tuple[int, ...]:
+    """``50,90,99`` as ascending numbers; "" is none. Raises UsageError for anything else."""
+    if not isinstance(text, str):  # of a file that someone edited
+        raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    ranks = sorted(int(word) for word in words if re.fullmatch(r"[0-9]{1,2}", word))
+    if len(set(ranks)) < len(words) or 0 in ranks:
+        raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
+    return tuple(ranks)
+
+
+def written_percentiles(ranks: tuple[int, ...]) -> str:
+    """What ``parse_percentiles`` reads."""
+    return ",".join(map(str, ranks))
+
+
+def chosen_percentiles(summary: Mapping[str, Any]) -> tuple[int, ...]:
+    """Those that were chosen for a run, or for several combined; empty for none."""
+    return parse_percentiles(summary.get(KEY) or "")
