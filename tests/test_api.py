@@ -108,7 +108,7 @@ def test_settings_and_engine_flags_are_the_commands(result):
         ({"settings": {"dlpm.quantun": 5}}, "Did you mean 'quantum'"),
         ({"settings": {"quantum": 5}}, "quantum"),
         ({"max_total_tokens": 50}, "no request fits the KV pool of 50 tokens"),
-        ({"headers": {"a": "b"}}, "--header: only with --base-url"),
+        ({"headers": {"a": "b"}}, "--header, --api-key-file: only with --base-url"),
         ({"experiment": "none.toml"}, "none.toml: cannot be read"),
     ],
 )

@@ -28,12 +28,14 @@ POLL_S = 0.01
 class Worker:
     """A small worker. ``seen`` are its requests; it answers three words.
 
-    With ``held_at`` it waits before that word for ``released``. ``padding`` comes before the words
+    With ``held_at`` it waits before that word for ``released``. With a ``key`` it answers 401 to
+    whoever does not show it, on every page. ``padding`` comes before the words
     of a stream, piece by piece. A ``status`` other than 200 is its whole answer; ``says`` replaces
     its answers that are no streams, and ``ending`` the last event of those that are.
     """
 
     port: int = 0
+    key: str | None = None
     held_at: int | None = None
     padding: Sequence[bytes] = ()
     status: int = 200
@@ -42,6 +44,7 @@ class Worker:
     info: dict = field(default_factory=dict)
     load: list | None = None  # what waits, what runs, and the share of its pool that is in use
     seen: list = field(default_factory=list)
+    strangers: list = field(default_factory=list)  # pages that were asked for without its key
     aborted: int = 0
     sent_bytes: int = 0
     polls: int = 0  # how often its load was asked for
@@ -55,7 +58,7 @@ class Worker:
 
     async def start(self):
         """On the port it had before, if it had one."""
-        app = web.Application(client_max_size=1 << 26)
+        app = web.Application(client_max_size=1 << 26, middlewares=[self.guard])
         app.add_routes([web.post(path, self.answer) for path in PATHS])
         app.router.add_get("/health", self.health)
         app.router.add_get("/server_info", self.server_info)
@@ -65,6 +68,13 @@ class Worker:
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
         self.port = self.runner.addresses[0][1]
+
+    @web.middleware
+    async def guard(self, request, handler):
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            self.strangers.append(request.path)
+            return web.json_response({"error": {"message": "who are you?"}}, status=401)
+        return await handler(request)
 
     async def stop(self):
         """End at once: whoever waits for an answer sees the connection break."""

@@ -49,7 +49,10 @@ def refused(tmp_path, monkeypatch):
             "timing.error_pct = 5.0: backend",
         ),
         (["--backend", "emulator", "--server-python", "x"], "--server-python: only with --backend"),
-        (["--backend", "emulator", "--header", "A=b"], "--header: only with --base-url"),
+        (
+            ["--backend", "emulator", "--header", "A=b"],
+            "--header, --api-key-file: only with --base-url",
+        ),
         (["--base-url", "http://h", "--header", "topsecret"], "--header: write NAME=VALUE"),
         (["--base-url", "http://h", "--scheduler", "vtc"], "scheduler = 'vtc': an endpoint is"),
         (["--base-url", "http://h", "--max-concurrency", "0"], "backend.max_concurrency = 0: must"),

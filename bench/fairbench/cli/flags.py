@@ -11,6 +11,7 @@ from typer import Option
 
 from fairbench.config.toml import parse_assignment
 from fairbench.errors import UsageError
+from fairbench.files.secret import read_key
 
 DEFAULT_RESULT_DIR = Path("results/runs")
 
@@ -98,3 +99,12 @@ def parse_headers(texts: list[str] | None) -> dict[str, str]:
         if not (equals and name.strip()):
             raise UsageError("--header: write NAME=VALUE, such as Authorization='Bearer KEY'")
     return {name.strip(): value for name, _, value in pairs}
+
+
+def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
+    """Headers with the key of ``--api-key-file``. Raises UsageError if they have one."""
+    if file is None:
+        return headers
+    if any(name.lower() == "authorization" for name in headers):
+        raise UsageError("--api-key-file: --header gives Authorization too: choose one")
+    return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}

@@ -20,6 +20,7 @@ from fairbench.cli.flags import (
     parse_headers,
     split_args,
     split_command,
+    with_key,
 )
 from fairbench.cli.output import print_json, print_summary
 from fairbench.cli.progress import shown_progress
@@ -175,6 +176,13 @@ def run(
         list[str] | None,
         Option(metavar="NAME=VALUE", help="Sent with every request to --base-url, never stored."),
     ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Key of --base-url, a line: sent as Authorization: Bearer KEY, never stored.",
+        ),
+    ] = None,
     tp: Annotated[int | None, Option(help="GPUs of each SGLang server. [default: 1]")] = None,
     share_gpus: Annotated[
         bool, Option("--share-gpus", help="Let SGLang servers share GPUs if there are too few.")
@@ -233,7 +241,9 @@ def run(
     flags["goodput"] = goodput_flag(goodput)
     flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
-    options = LiveOptions(server_python, ready_check_timeout_sec, parse_headers(header))
+    options = LiveOptions(
+        server_python, ready_check_timeout_sec, with_key(parse_headers(header), api_key_file)
+    )
     check_live(spec, options)
     on_saved = run_lines(output_file, details=output_details)
     with run_context(shown_progress(not disable_tqdm)) as context:

@@ -13,6 +13,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import Gateway, assigned, given, split_args
+from fairbench.cli.serve_flags import WorkerKey, WorkerKeyFile
 from fairbench.cli.serve_plan import held_by, plan_text
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
@@ -29,6 +30,7 @@ ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_arg", "time_scale"),
     *("server_python", "ready_check_timeout_sec", "log_dir"),
 )
+ONLY_WITH_URLS = ("worker_key", "worker_key_file")
 
 
 def serve(
@@ -40,6 +42,8 @@ def serve(
             help="A worker that runs already, with its KV events if it publishes any; repeat it.",
         ),
     ] = None,
+    worker_key: WorkerKey = None,
+    worker_key_file: WorkerKeyFile = None,
     gateway: Gateway = None,
     saturation: Annotated[
         str | None,
@@ -161,11 +165,14 @@ def serve(
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.keys_file import read_keys
+    from fairbench.live.router.worker_keys import worker_keys
 
     if bool(worker_url) == bool(dp):
         raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
     if worker_url and (misplaced := _given(context, ONLY_WITH_DP)):
         raise UsageError(f"--{misplaced[0].replace('_', '-')}: only with --dp")
+    if dp and (misplaced := _given(context, ONLY_WITH_URLS)):
+        raise UsageError(f"--{misplaced[0].replace('_', '-')}: only with --worker-url")
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     known = read_keys(keys) if keys else None
     clients = known.keys if known else None
@@ -210,6 +217,7 @@ def serve(
             *(worker_url, scheduler, router, assignments, entitled),
             parts=held.parts,
             local=split_pair(scheduler)[1] if asked else None,
+            keys=worker_keys(worker_key, worker_key_file),
         )
         if worker_url
         else None

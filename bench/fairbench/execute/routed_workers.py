@@ -20,10 +20,12 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench.live.router.worker_keys import WorkerKeys
 from fairbench.schedulers.registry import split_pair
 from fairbench.schedulers.setup import checked_weights
 
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
+NO_KEYS = WorkerKeys()
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +55,12 @@ def named_workers(
     *,
     parts: Collection[str] = (),
     local: str | None = None,
+    keys: WorkerKeys = NO_KEYS,
 ) -> Routed:
-    """Workers that run already. ``parts`` have settings besides the router.
+    """Workers that run already, with their ``keys``. ``parts`` have settings besides the router.
 
-    Raises UsageError for a wrong name or address, a worker named twice, or a setting of another
-    part.
+    Raises UsageError for a wrong name or address, a worker named twice, a key of one not named, or
+    a setting of another part.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((name, *parts)))
@@ -65,7 +68,8 @@ def named_workers(
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
             raise UsageError(f"--worker-url {worker.url}: named twice")
-    return Routed(name, settings, weights, workers, local)
+    keys.check_named([worker.url for worker in workers])
+    return Routed(name, settings, weights, [keys.signed(worker) for worker in workers], local)
 
 
 def planned_workers(

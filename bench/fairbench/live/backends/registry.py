@@ -35,7 +35,7 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     """Raise UsageError, before anything is written or started, if the run is impossible here."""
     if options.headers and not obeys(spec.backend, "headers"):
-        raise UsageError("--header: only with --base-url")
+        raise UsageError("--header, --api-key-file: only with --base-url")
     if options.server_python and not obeys(spec.backend, "server_python"):
         raise python_misplaced()
     if spec.backend is None:

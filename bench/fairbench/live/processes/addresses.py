@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from fairbench.errors import UsageError
@@ -15,14 +15,23 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's HTTP root and, if it publishes them, its KV events (PUB) and their replay."""
+    """A worker's HTTP root and, if it publishes them, its KV events (PUB) and their replay.
+
+    ``key`` is what it wants to see with every request, and is shown nowhere.
+    """
 
     url: str  # http://127.0.0.1:PORT
     kv_events: str | None = None  # tcp://127.0.0.1:PORT
     kv_replay: str | None = None
+    key: str | None = field(default=None, repr=False)
+
+    @property
+    def authorization(self) -> Mapping[str, str]:
+        """The header with its key, none if it wants none."""
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def as_option(self) -> str:
-        """As ``parse_worker`` reads it."""
+        """As ``parse_worker`` reads it, without the key."""
         kv = "" if self.kv_events is None else f",kv={self.kv_events}"
         replay = "" if self.kv_replay is None else f",replay={self.kv_replay}"
         return f"{self.url}{kv}{replay}"

@@ -149,10 +149,11 @@ class Attempts:
             self._judge(flight.worker, failures)
 
         exchange = Exchange(asking.http, asking.call, flight, begun)
-        url = self._workers[flight.worker].url + asking.path
+        worker = self._workers[flight.worker]
+        shown = {**asking.sent, **worker.authorization}
         begun_s = asyncio.get_running_loop().time()
         try:
-            answer = await exchange.run(self._session, url, asking.sent)
+            answer = await exchange.run(self._session, worker.url + asking.path, shown)
         except WorkerFailed as failure:
             self._dispatcher.finish(flight, 0, failed=True)
             if failure.how in (How.BROKE, How.UNREACHED):

@@ -38,17 +38,16 @@ async def hold_requests(
     """
     if config.gateway is None:
         return []
-    urls = [worker.url for worker in config.workers]
     settings = dict(config.settings)
     if config.saturation == Concurrency.name and MOST_REQUESTS not in settings:
-        settings = _as_workers_say(await most_running(session, urls), info) | settings
+        settings = _as_workers_say(await most_running(session, config.workers), info) | settings
     fleet: FleetView = dispatcher
     beside: list[Coroutine[Any, Any, None]] = []
     pool_tokens = info.pool_tokens or ASSUMED_POOL_TOKENS
     if config.saturation == Utilization.name:
         params = make_params(Utilization.name, Utilization.Params, settings)
         fleet = loads = PolledLoads(dispatcher, pool_tokens, params.stale_s, dispatcher.now_s)
-        beside.append(poll(session, urls, loads, params.poll_s))
+        beside.append(poll(session, config.workers, loads, params.poll_s))
     gateway = build_gateway(
         config.gateway,
         config.saturation,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
 
@@ -18,7 +19,7 @@ class Health:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        workers: Sequence[WorkerAddress],
         dispatcher: Dispatcher,
         timeout_s: float,
         breakers: Breakers,
@@ -28,7 +29,7 @@ class Health:
         self._session = ClientSession(
             connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=timeout_s)
         )
-        self._urls = urls
+        self._workers = workers
         self._dispatcher = dispatcher
         self._breakers = breakers
         self._on_return = on_return
@@ -57,7 +58,7 @@ class Health:
         return self._asked[worker]
 
     def _ask_all(self) -> list[asyncio.Task[bool]]:
-        return [self.suspect(worker) for worker in range(len(self._urls))]
+        return [self.suspect(worker) for worker in range(len(self._workers))]
 
     async def aclose(self) -> None:
         """Give up what is being asked."""
@@ -82,8 +83,11 @@ class Health:
 
     async def _answers(self, worker: int) -> bool | None:
         """Whether it says that it is healthy, None if it says nothing."""
+        address = self._workers[worker]
         try:
-            async with self._session.get(self._urls[worker] + PATH) as response:
+            async with self._session.get(
+                address.url + PATH, headers=address.authorization
+            ) as response:
                 return response.ok
         except TimeoutError:
             return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
+from fairbench.files.secret import is_key
 from fairbench.files.toml_text import read_toml
 from fairbench.live.router.identity import is_name
 from fairbench.live.router.quotas import REQUESTS, TOKENS, Quota
@@ -40,7 +41,7 @@ def read_keys(path: Path) -> KeysFile:
             raise DataError(f"{path}: key {number}: its client must be a text")
         if not is_name(client):
             raise DataError(f"{path}: key {number}: its client must be a name, not {client!r}")
-        if not (key.isascii() and key.isprintable() and key == key.strip() != ""):
+        if not is_key(key):
             raise DataError(f"{path}: key {number}: must be printable ASCII, without spaces around")
     if not data:
         raise DataError(f"{path}: holds no key")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.schedulers.views import WorkerLoad
 
@@ -69,23 +70,26 @@ class PolledLoads:
 
 
 async def poll(
-    session: ClientSession, urls: Sequence[str], loads: PolledLoads, poll_s: float
+    session: ClientSession, workers: Sequence[WorkerAddress], loads: PolledLoads, poll_s: float
 ) -> None:
     """Ask every worker every ``poll_s``, until cancelled; each on its own, so that none is late."""
     await asyncio.gather(
-        *(_poll_one(session, url, number, loads, poll_s) for number, url in enumerate(urls))
+        *(
+            _poll_one(session, address, number, loads, poll_s)
+            for number, address in enumerate(workers)
+        )
     )
 
 
 async def _poll_one(
-    session: ClientSession, url: str, worker: int, loads: PolledLoads, poll_s: float
+    session: ClientSession, address: WorkerAddress, worker: int, loads: PolledLoads, poll_s: float
 ) -> None:
     page, complained = LOADS, False
     while True:
-        told = await _ask(session, url + page)
+        told = await _ask(session, address, page)
         if told is None:
             page = METRICS if page == LOADS else LOADS
-            told = await _ask(session, url + page)
+            told = await _ask(session, address, page)
         if told is not None:
             loads.hear(worker, told)
         elif not complained and worker in loads.workers():
@@ -94,9 +98,11 @@ async def _poll_one(
         await asyncio.sleep(poll_s)
 
 
-async def _ask(session: ClientSession, url: str) -> Told | None:
+async def _ask(session: ClientSession, worker: WorkerAddress, page: str) -> Told | None:
     try:
-        async with session.get(url, timeout=TIMEOUT) as answer:
+        async with session.get(
+            worker.url + page, headers=worker.authorization, timeout=TIMEOUT
+        ) as answer:
             body = await answer.read()
             return told_by(body) if answer.ok else None
     except (ClientError, OSError, TimeoutError):
@@ -146,16 +152,18 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-async def most_running(session: ClientSession, urls: Sequence[str]) -> int | None:
+async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
     """How many requests every worker can run at once, None if none of them says so."""
-    pages = [url + page for url in urls for page in ("/server_info", LOADS)]
-    told = await asyncio.gather(*(_most(session, page) for page in pages))
+    pages = ("/server_info", LOADS)
+    told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
     return min((most for most in told if most), default=None)
 
 
-async def _most(session: ClientSession, url: str) -> int | None:
+async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int | None:
     try:
-        async with session.get(url, timeout=TIMEOUT) as answer:
+        async with session.get(
+            worker.url + path, headers=worker.authorization, timeout=TIMEOUT
+        ) as answer:
             page: Any = msgspec.json.decode(await answer.read())
     except (ClientError, OSError, TimeoutError, msgspec.DecodeError):
         return None

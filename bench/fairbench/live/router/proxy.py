@@ -74,10 +74,11 @@ class Proxy:
         client_of(http.headers, None, self._access.keys)
         timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
-            url = self._config.workers[worker].url + http.path
+            address = self._config.workers[worker]
+            sent = {**self._authorization(http), **address.authorization}
             try:
                 async with self._session.get(
-                    url, headers=self._authorization(http), timeout=timeout
+                    address.url + http.path, headers=sent, timeout=timeout
                 ) as answer:
                     return web.Response(
                         body=await answer.read(),
@@ -155,7 +156,7 @@ class Proxy:
         }
 
     def _authorization(self, http: web.Request) -> dict[str, str]:
-        """The client's key, unless it is for this router."""
+        """The client's key, unless it is for this router. A worker's own counts more."""
         return _kept(http, ("Authorization",)) if self._access.keys is None else {}
 
 

@@ -46,14 +46,13 @@ async def running(
     config: RouterConfig, router: Router, text: TextTokens, metrics: RouterMetrics
 ) -> AsyncIterator[Proxy]:
     """The proxy, with health checks and KV events followed beside it."""
-    urls = [worker.url for worker in config.workers]
     async with _new_session() as session:
-        info = await ask_workers(session, urls)
+        info = await ask_workers(session, config.workers)
         access = Access(config, time.monotonic)
         dispatcher = _new_dispatcher(config, router, info, access.weights)
         warn_of_others(config.local, dict(enumerate(info.locals)))
-        facts = WorkerFacts(session, urls, info, config)
-        breakers = Breakers(len(urls), time.monotonic)
+        facts = WorkerFacts(session, config.workers, info, config)
+        breakers = Breakers(len(config.workers), time.monotonic)
         subscribers = _subscribers(config, dispatcher)
         polling = await hold_requests(config, session, dispatcher, info, access.weights)
         metrics.watch(dispatcher, subscribers)
@@ -63,7 +62,7 @@ async def running(
             if worker in subscribers:
                 subscribers[worker].restart()
 
-        health = Health(urls, dispatcher, config.health_timeout_s, breakers, returned)
+        health = Health(config.workers, dispatcher, config.health_timeout_s, breakers, returned)
         attempts = Attempts(config.workers, session, dispatcher, health, breakers, metrics)
         async with (
             aclosing(health),

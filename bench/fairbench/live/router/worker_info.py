@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from fairbench.live.model_files import vocab_size_of
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.prompt_limits import UNKNOWN_POOL_TOKENS, PromptLimits
 
@@ -45,17 +46,21 @@ class WorkerFacts:
     """What is known of the workers by now; those that were not up at the start tell later."""
 
     def __init__(
-        self, session: ClientSession, urls: Sequence[str], info: WorkerInfo, config: RouterConfig
+        self,
+        session: ClientSession,
+        workers: Sequence[WorkerAddress],
+        info: WorkerInfo,
+        config: RouterConfig,
     ) -> None:
         self._session = session
-        self._urls = urls
+        self._workers = workers
         self._local = config.local
         self.limits = info.limits(config.vocab_size)
 
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to take part what nobody has said before."""
         if self.limits.vocab_size is None or self._local is not None:
-            info = await ask_workers(self._session, [self._urls[worker]])
+            info = await ask_workers(self._session, [self._workers[worker]])
             warn_of_others(self._local, {worker: info.locals[0]})
             if self.limits.vocab_size is None:
                 most = info.most_pool_tokens or self.limits.most_tokens
@@ -74,9 +79,9 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
             )
 
 
-async def ask_workers(session: ClientSession, urls: Iterable[str]) -> WorkerInfo:
+async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
     """Ask every worker, for at most 5 s."""
-    told = await asyncio.gather(*(_ask(session, url) for url in urls))
+    told = await asyncio.gather(*(_ask(session, worker) for worker in workers))
     pools = [size for info in told if (size := _size(info, "max_total_num_tokens"))]
     if not pools:
         log.warning("no worker says how large its KV pool is; assumed: %d", ASSUMED_POOL_TOKENS)
@@ -116,10 +121,12 @@ def _size(info: dict[str, Any], key: str) -> int | None:
     return size if type(size) is int and size > 0 else None
 
 
-async def _ask(session: ClientSession, url: str) -> dict[str, Any]:
+async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
     """What a worker says of itself, {} if it says nothing of the kind."""
     try:
-        async with session.get(f"{url}/server_info", timeout=ASK_TIMEOUT) as answer:
+        async with session.get(
+            f"{worker.url}/server_info", headers=worker.authorization, timeout=ASK_TIMEOUT
+        ) as answer:
             info: Any = await answer.json(content_type=None)
     except (ClientError, OSError, ValueError):
         return {}

@@ -1,0 +1,24 @@
+"""Flags of ``fairbench serve`` for whoever operates it: keys of workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+WorkerKey = Annotated[
+    str | None,
+    Option(
+        metavar="KEY",
+        help="With --worker-url: sent to every worker as Authorization: Bearer KEY, in place of a "
+        "client's. A file keeps it out of lists of processes.",
+    ),
+]
+WorkerKeyFile = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE.toml",
+        help='Keys of workers, lines of "URL" = "KEY", and "*" = "KEY" for those not named.',
+    ),
+]

@@ -1,0 +1,74 @@
+"""Keys of workers: what the router has to show to workers that ask for an API key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.secret import is_key
+from fairbench.files.toml_text import read_toml
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+
+OTHERS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKeys:
+    """A worker's key by its URL, and the ``default`` of those not named, None for none."""
+
+    named: Mapping[str, str] = field(default_factory=dict, repr=False)
+    default: str | None = field(default=None, repr=False)
+
+    def signed(self, worker: WorkerAddress) -> WorkerAddress:
+        """The worker with its key."""
+        return replace(worker, key=self.named.get(worker.url, self.default))
+
+    def check_named(self, urls: Collection[str]) -> None:
+        """Raise UsageError if a key is of a worker that is not there."""
+        for url in self.named:
+            if url not in urls:
+                raise unknown_name("worker in --worker-key-file", url, urls)
+
+
+def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
+    """As the flags say. Raises UsageError or DataError, which never show a key."""
+    if key is not None and not is_key(key):
+        raise UsageError("--worker-key: must be printable ASCII, without spaces around")
+    if path is None:
+        return WorkerKeys(default=key)
+    filed = _read(path)
+    if key is not None and filed.default is not None:
+        raise UsageError(f'--worker-key: {path} has a key for "{OTHERS}" too: choose one')
+    return replace(filed, default=key or filed.default)
+
+
+def _read(path: Path) -> WorkerKeys:
+    """A TOML file of lines ``"URL" = "KEY"``, of which ``"*"`` is all the others."""
+    keys = read_toml(path, str(path), secret=True)
+    for number, key in enumerate(keys.values(), 1):
+        if not isinstance(key, str) or not is_key(key):
+            raise DataError(
+                f"{path}: key {number}: must be a text of printable ASCII, without spaces around"
+            )
+    if not keys:
+        raise DataError(f"{path}: holds no key")
+    default = keys.pop(OTHERS, None)
+    return WorkerKeys(
+        {_url(path, n, url): key for n, (url, key) in enumerate(keys.items(), 1)}, default
+    )
+
+
+def _url(path: Path, number: int, text: str) -> str:
+    """Raises DataError: the text may be a key, by mistake, and is not shown."""
+    try:
+        worker = parse_worker(text)
+    except UsageError:
+        worker = None
+    if worker is None or worker.kv_events is not None:
+        raise DataError(
+            f'{path}: key {number}: write "http://HOST:PORT" = "KEY", or "{OTHERS}" = "KEY" for '
+            "all other workers"
+        )
+    return worker.url
