@@ -160,17 +160,15 @@ def test_a_dry_run_shows_no_key_of_a_worker():
 def test_a_run_takes_the_key_of_its_endpoint_from_a_file_and_stores_it_nowhere(tmp_path):
     key = tmp_path / "key"
     key.write_text("SECRET\n")
-    load = (
-        "--workload",
-        "chat",
-        "--scenario",
-        "none",
-        "--num-programs",
-        "1",
+    load = ("--workload", "chat", "--scenario", "none", "--clients", "2", "--num-programs", "1")
+    small = (
         "--request-rate",
         "inf",
+        "--set",
+        "chat.turns_max=2",
+        "--set",
+        "chat.think_mean_s=0.01",
     )
-    small = ("--set", "chat.turns_max=2", "--set", "chat.think_mean_s=0.01")
 
     async def run():
         async with null_server(keep=True) as server:
