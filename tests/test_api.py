@@ -278,7 +278,14 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
 
 # What a command says beside its experiment, and what the interface says by other means.
 OF_THE_COMMAND = {"as_json", "disable_tqdm", "output_file", "output_details", "dry_run", "num_runs"}
-BY_OTHER_NAMES = {"metric", "experiment_file", "header", "server_arg", "flush_cache"}
+BY_OTHER_NAMES = {
+    "metric",
+    "experiment_file",
+    "header",
+    "api_key_file",
+    "server_arg",
+    "flush_cache",
+}
 
 
 @pytest.mark.parametrize(

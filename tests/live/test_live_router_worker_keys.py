@@ -161,19 +161,13 @@ def test_a_run_takes_the_key_of_its_endpoint_from_a_file_and_stores_it_nowhere(t
     key = tmp_path / "key"
     key.write_text("SECRET\n")
     load = ("--workload", "chat", "--scenario", "none", "--clients", "2", "--num-programs", "1")
-    small = (
-        "--request-rate",
-        "inf",
-        "--set",
-        "chat.turns_max=2",
-        "--set",
-        "chat.think_mean_s=0.01",
-    )
+    load += ("--request-rate", "inf", "--set", "chat.turns_max=2")
+    load += ("--set", "chat.think_mean_s=0.01")
 
     async def run():
         async with null_server(keep=True) as server:
             flags = ("--base-url", server.url, "--api-key-file", str(key), "--disable-tqdm")
-            arguments = ["run", *flags, *load, *small, "--result-dir", str(tmp_path / "runs")]
+            arguments = ["run", *flags, *load, "--result-dir", str(tmp_path / "runs")]
             result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
             return result, {one.headers.get("authorization") for one in server.requests}
 
