@@ -17,6 +17,8 @@ LOCALS = {
     "edf": {"edf.default_s": 5.0},
     "edf-textbook": {"edf-textbook.default_s": 1.0},
     "dlpm-upstream": {"dlpm-upstream.quantum": 500},
+    "dlpm-edf": {"dlpm-edf.quantum": 500, "dlpm-edf.within": "credit"},
+    "edf-dlpm": {"edf-dlpm.quantum": 500, "edf-dlpm.aging_s": 1.0},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
 }
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}

@@ -38,6 +38,8 @@ LOCALS = {
     "fairserve": "fairbench.schedulers.local.fairserve:FairServe",
     "edf": "fairbench.schedulers.local.edf:EDF",
     "edf-textbook": "fairbench.schedulers.local.edf_textbook:TextbookEDF",
+    "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
+    "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
     "autellix": "fairbench.schedulers.local.autellix:Autellix",
 }
 

@@ -23,6 +23,8 @@ SMALL = {
     "fairserve.user_rpm": 0,
     "dlpm.quantum": 100,
     "dlpm-upstream.quantum": 100,
+    "dlpm-edf.quantum": 100,
+    "edf-dlpm.quantum": 100,
 }
 
 arrivals = st.tuples(

@@ -93,7 +93,7 @@ class DLPM(LocalScheduler):
         progressed, refresh = True, True
         while progressed and len(view):
             progressed = False
-            scan = self._scan(view, refresh)
+            scan = self._scan(view, now_s, refresh)
             refresh = False
             for request in scan:
                 if self.credit[request.client] <= 0:
@@ -112,7 +112,7 @@ class DLPM(LocalScheduler):
                 if not self._someone_in_credit(view, blocked):
                     scan.unskip_all()
 
-    def _scan(self, view: WaitingView, refresh: bool) -> Scan:
+    def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         """The order among clients in credit (line 17)."""
         return view.match_order(refresh=refresh)
 

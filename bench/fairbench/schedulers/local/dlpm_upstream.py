@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Scan, WaitingView
-from fairbench.schedulers.list_view import ListScan
 from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.dlpm_reordered import ReorderedDLPM
 
 
-class UpstreamDLPM(DLPM):
+class UpstreamDLPM(ReorderedDLPM):
     """Among clients in credit the most upstream call first, then the longest cached prefix.
 
     [DLPM] §9 leaves it as future work: a call may produce the input of many others, so it had
@@ -34,28 +35,8 @@ class UpstreamDLPM(DLPM):
 
     params: Params
 
-    def __init__(self, params: Params) -> None:
-        super().__init__(params)
-        self._waiting: set[Request] = set()
-
-    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        super().on_arrival(request, view, now_s)
-        self._waiting.add(request)
-
-    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        super().on_retract(request, view, now_s)
-        self._waiting.add(request)
-
-    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        super().on_admitted(request, extend_tokens, recompute)
-        self._waiting.discard(request)
-
-    def on_finish(self, request: Request) -> None:
-        super().on_finish(request)
-        self._waiting.discard(request)
-
-    def _scan(self, view: WaitingView, refresh: bool) -> Scan:
-        return ListScan(sorted(super()._scan(view, refresh), key=self._place), self._waiting)
+    def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
+        return iter(sorted(scan, key=self._place))
 
     def _place(self, request: Request) -> tuple[int, int]:
         left = request.calls_left or 0

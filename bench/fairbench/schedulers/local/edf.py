@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from annotated_types import Gt
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 from fairbench.schedulers.local.least_first import least_first
+
+AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 
 
 class EDF(LocalScheduler):
@@ -49,18 +52,22 @@ class EDF(LocalScheduler):
         self._prefill_s.pop(request, None)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in least_first(view, self.places(view, now_s)):
+            if not (yield request):
+                return
+
+    def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
+        """The place of each request in this pass: whose turn it is, and in that the time."""
         step_s = self._step_s(view)
 
         def place(request: Request) -> tuple[int, float]:
             if now_s - request.arrival_s >= self.params.aging_s:
-                return 0, request.arrival_s
+                return AGED, request.arrival_s
             due_s = self._due_s(request, step_s)
             late = now_s + self._prefill_s[request] > due_s
-            return (2, request.arrival_s) if late else (1, due_s)
+            return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
 
-        for request in least_first(view, place):
-            if not (yield request):
-                return
+        return place
 
     def _due_s(self, request: Request, step_s: float) -> float:
         """When its first token is due."""

@@ -1,0 +1,67 @@
+"""Deadlines inside fair shares: DLPM says whose turn it is, EDF which request of that client."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import Scan, Setup, WaitingView
+from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.dlpm_reordered import ReorderedDLPM
+from fairbench.schedulers.local.urgency import Urgency
+
+
+class DLPMThenEDF(ReorderedDLPM):
+    """DLPM, but each turn that it gives to a client goes to that client's most urgent request.
+
+    Turns are those of DLPM, by credit and longest cached prefix, so that who calls everything
+    urgent gets no more than its share, up to the bound. What is urgent ``Urgency`` says; requests
+    that are late or have no deadline keep DLPM's order behind the others of their client.
+    """
+
+    name = "dlpm-edf"
+    wants_costs = True
+
+    @dataclass(frozen=True)
+    class Params(DLPM.Params):
+        """Those of DLPM, and within what deadlines count; ``aging_s`` as in ``Urgency``.
+
+        ``within``: ``client`` as above; ``credit`` orders the requests of all clients in credit by
+        deadline, so that deadlines decide between clients too, though not about their shares.
+        """
+
+        within: Literal["client", "credit"] = "client"
+        aging_s: Annotated[float, Gt(0)] = 60.0
+
+    params: Params
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self._urgency = Urgency(params.aging_s)
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self._urgency.prepare(setup)
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        super().on_arrival(request, view, now_s)
+        self._urgency.on_arrival(request, view, now_s)
+
+    def on_finish(self, request: Request) -> None:
+        super().on_finish(request)
+        self._urgency.on_finish(request)
+
+    def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
+        turns = list(scan)
+        urgent = sorted(turns, key=self._urgency.places(view, now_s))
+        if self.params.within == "credit":
+            return iter(urgent)
+        of_client: dict[str, list[Request]] = defaultdict(list)
+        for request in reversed(urgent):
+            of_client[request.client].append(request)
+        return (of_client[turn.client].pop() for turn in turns)
