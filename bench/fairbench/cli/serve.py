@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import Gateway, assigned, given, split_args
-from fairbench.cli.serve_flags import WorkerKey, WorkerKeyFile
+from fairbench.cli.serve_flags import TlsCert, TlsKey, WorkerKey, WorkerKeyFile
 from fairbench.cli.serve_plan import held_by, plan_text
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
@@ -86,6 +86,8 @@ def serve(
     port: Annotated[
         int, Option(min=0, max=65_535, help="Port to listen on; 0 is any free port.")
     ] = 8000,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     keys: Annotated[
         Path | None,
         Option(
@@ -166,6 +168,7 @@ def serve(
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.keys_file import read_keys
     from fairbench.live.router.worker_keys import worker_keys
+    from fairbench.live.tls import server_tls
 
     if bool(worker_url) == bool(dp):
         raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
@@ -178,6 +181,7 @@ def serve(
     clients = known.keys if known else None
     flagged = _weights(weights, clients)
     entitled = {**known.weights, **flagged} if known else flagged
+    tls = server_tls(tls_cert, tls_key)
     check_address(host, port)
     asked = not (router or gateway) or bool(_given(context, ("scheduler",)))
     held = held_by(gateway, saturation, max_inflight_per_worker, assigned(settings))
@@ -235,7 +239,10 @@ def serve(
             parts=held.parts,
         )
     ) as routed:
-        asyncio.run(serve_router(config_of(routed), host, port, grace_s=grace, on_ready=typer.echo))
+        serving = serve_router(
+            config_of(routed), host, port, grace_s=grace, on_ready=typer.echo, tls=tls
+        )
+        asyncio.run(serving)
 
 
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Flags of ``fairbench serve`` for whoever operates it: keys of workers."""
+"""Flags of ``fairbench serve`` for whoever operates it: keys of workers, TLS."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ WorkerKeyFile = Annotated[
         help='Keys of workers, lines of "URL" = "KEY", and "*" = "KEY" for those not named.',
     ),
 ]
+TlsCert = Annotated[
+    Path | None,
+    Option(metavar="FILE.pem", help="Serve HTTPS, with this certificate and its chain."),
+]
+TlsKey = Annotated[Path | None, Option(metavar="FILE.pem", help="The certificate's private key.")]

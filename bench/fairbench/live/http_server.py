@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import TypeVar, TypeVarTuple
 
 from aiohttp import web
@@ -39,8 +40,12 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[Listening]:
+async def listening(
+    app: web.Application, host: str, port: int, tls: SSLContext | None = None
+) -> AsyncIterator[Listening]:
     """Serve inside the block; a client's leaving cancels its handler. Port 0 is any free port.
+
+    With ``tls`` over HTTPS only.
 
     Raises UsageError if the address cannot be had.
     """
@@ -54,9 +59,10 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=BACKLOG)
+        site = web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=tls)
         await _bind(site, host, port)
-        yield Listening(f"http://{host}:{runner.addresses[0][1]}", site, stop)
+        scheme = "http" if tls is None else "https"
+        yield Listening(f"{scheme}://{host}:{runner.addresses[0][1]}", site, stop)
     finally:
         await runner.cleanup()
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from ssl import SSLContext
 
 from aiohttp import web
 
@@ -88,13 +89,14 @@ async def serve_router(
     *,
     grace_s: float,
     on_ready: Callable[[str], None],
+    tls: SSLContext | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
 
     ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
     """
     app = router_app(config)
-    async with listening(app, host, port) as server:
+    async with listening(app, host, port, tls) as server:
         on_ready(server.url)
         await server.stop.wait()
         server.stop.clear()

@@ -1,0 +1,52 @@
+"""TLS of a server of ours: its certificate and key, checked before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from ssl import Purpose, SSLContext, SSLError, create_default_context
+
+from fairbench.errors import UsageError
+from fairbench.files.reader import opened
+
+CERTIFICATE, KEY = "--tls-cert", "--tls-key"
+MOST_BYTES = 2**20
+_CERTIFICATE_MARK, _KEY_MARK = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
+
+
+def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+    """How to serve with this pair of PEM files, None without one: TLS 1.2 and 1.3.
+
+    Raises UsageError or DataError if one is missing, unreadable, of another kind or encrypted, or
+    if they do not belong together.
+    """
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        given, missing = (CERTIFICATE, KEY) if key is None else (KEY, CERTIFICATE)
+        raise UsageError(f"{given}: needs {missing} too")
+    _check(CERTIFICATE, certificate, _CERTIFICATE_MARK, "certificate")
+    _check(KEY, key, _KEY_MARK, "private key")
+    context = create_default_context(Purpose.CLIENT_AUTH)
+
+    def no_password() -> bytes:  # without this OpenSSL would ask at the terminal
+        raise UsageError(f"{KEY} {key}: is encrypted: give one that is not")
+
+    try:
+        context.load_cert_chain(certificate, key, no_password)
+    except SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UsageError(
+                f"{KEY} {key}: is not the key of {CERTIFICATE} {certificate}"
+            ) from None
+        raise UsageError(
+            f"{CERTIFICATE} {certificate}, {KEY} {key}: cannot be used: {error.reason or error}"
+        ) from None
+    return context
+
+
+def _check(flag: str, path: Path, mark: bytes, what: str) -> None:
+    shown = f"{flag} {path}"
+    with opened(path, shown) as stream:
+        data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES or mark not in data:
+        raise UsageError(f"{shown}: holds no {what} in PEM format")

@@ -1,0 +1,120 @@
+"""``fairbench serve`` over HTTPS: real requests, and pairs of files that cannot be used."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import ClientConnectorError, ClientError, ClientSession
+from live_router import GENERATE, Worker, events, payloads, streamed
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.errors import UsageError
+from fairbench.live.tls import server_tls
+
+OPENSSL = shutil.which("openssl")
+needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="this machine lacks openssl")
+
+
+def openssl(*arguments):
+    subprocess.run([OPENSSL, *map(str, arguments)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    name = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
+    openssl(*new, *name, "-keyout", key, "-out", cert)
+    return cert, key
+
+
+@asynccontextmanager
+async def serving(pair, worker):
+    """``fairbench serve`` as a process: its URL, and its log once it was told to stop."""
+    flags = ("--port", "0", "--worker-url", worker.url, "--tls-cert", pair[0], "--tls-key", pair[1])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "fairbench", "serve", *map(str, flags)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    log = []
+    try:
+        yield (await process.stdout.readline()).decode().strip(), log
+    finally:
+        process.terminate()
+        log.append((await process.communicate())[1].decode())
+
+
+@needs_openssl
+def test_requests_and_streams_over_https_and_nothing_else(pair):
+    trust = ssl.create_default_context(cafile=pair[0])
+
+    async def run():
+        worker = Worker()
+        await worker.start()
+        async with ClientSession() as session, serving(pair, worker) as (url, log):
+            assert url.startswith("https://127.0.0.1:")
+            async with session.post(url + GENERATE, json=streamed(GENERATE), ssl=trust) as answer:
+                told = answer.status, payloads(await answer.read())
+            with pytest.raises(ClientConnectorError):  # nobody trusts whom it signs itself
+                await session.get(f"{url}/health")
+            with pytest.raises(ClientError):
+                await session.get(f"{url.replace('https', 'http')}/health")
+            async with session.get(f"{url}/health", ssl=trust) as answer:
+                assert answer.status == 200
+        await worker.stop()
+        return told, log
+
+    told, (log,) = asyncio.run(run())
+    assert told == (200, list(events(GENERATE, {})))
+    assert "Traceback" not in log
+
+
+@needs_openssl
+def test_it_says_what_is_wrong_with_a_pair(pair, tmp_path):
+    cert, key = pair
+    other, locked = tmp_path / "other.pem", tmp_path / "locked.pem"
+    openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", other)
+    openssl("pkey", "-in", key, "-aes128", "-passout", "pass:secret", "-out", locked)
+    for wrong, complaint in (
+        (other, "--tls-cert .*cert.pem, --tls-key .*other.pem: do not belong together"),
+        (locked, "--tls-key .*locked.pem: is encrypted"),
+        (cert, "--tls-key .*cert.pem: holds no private key in PEM format"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            server_tls(cert, wrong)
+    with pytest.raises(UsageError, match=r"--tls-cert .*key.pem: holds no certificate"):
+        server_tls(key, key)
+    torn = tmp_path / "torn.pem"
+    torn.write_bytes(cert.read_bytes()[:100])
+    with pytest.raises(UsageError, match=r"torn.pem, --tls-key .*: cannot be used"):
+        server_tls(torn, key)
+
+
+WORKER = ("--worker-url", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--tls-cert", "cert.pem"), "--tls-cert: needs --tls-key too"),
+        (("--tls-key", "key.pem"), "--tls-key: needs --tls-cert too"),
+        (
+            ("--tls-cert", "none.pem", "--tls-key", "none.pem"),
+            "--tls-cert none.pem: cannot be read",
+        ),
+        (("--tls-cert", "/dev/zero", "--tls-key", "none.pem"), "/dev/zero: holds no certificate"),
+        (("--tls-cert", "/", "--tls-key", "none.pem"), "--tls-cert /: cannot be read"),
+    ],
+)
+def test_what_is_missing_is_one_line(arguments, complaint):
+    result = CliRunner().invoke(app, ["serve", "--port", "0", *WORKER, *arguments])
+    assert result.exit_code == 2
+    assert complaint in result.stderr.replace("\n", " ")
