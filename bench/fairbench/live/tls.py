@@ -34,13 +34,10 @@ def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     try:
         context.load_cert_chain(certificate, key, no_password)
     except SSLError as error:
+        pair = f"{CERTIFICATE} {certificate}, {KEY} {key}"
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise UsageError(
-                f"{KEY} {key}: is not the key of {CERTIFICATE} {certificate}"
-            ) from None
-        raise UsageError(
-            f"{CERTIFICATE} {certificate}, {KEY} {key}: cannot be used: {error.reason or error}"
-        ) from None
+            raise UsageError(f"{pair}: do not belong together") from None
+        raise UsageError(f"{pair}: cannot be used: {error.reason or error}") from None
     return context
 
 
