@@ -65,7 +65,8 @@ def load_profile(profile_id: str) -> TimingProfile:
     data = _load("engine_profiles.json")
     entry = data["profiles"][profile_id]
     gpu, model, parallel, _ = profile_id.split("/")
-    pool, degree = _load("kv_pools.json")["pools"][f"{gpu}/{model}"], int(parallel[2:])
+    memory, degree = _load("kv_pools.json"), int(parallel[2:])
+    pool = memory["pools"][f"{gpu}/{model}"]
     return TimingProfile(
         profile_id=profile_id,
         coefficients_ms=entry["coefficients_ms"],
@@ -77,6 +78,7 @@ def load_profile(profile_id: str) -> TimingProfile:
             kv_bytes_per_token=pool["kv_bytes_per_token"] / degree,
             mem_fraction_static=pool["mem_fraction_static"],
             chunked_prefill_size=pool["chunked_prefill_size"],
+            host_gb_s=memory["host_gb_s"]["gpus"][gpu],
         ),
         frontend=Frontend(**entry.get("frontend_ms", {})),
         fit_domain=FitDomain(**data["fit_domains"][entry["provenance"]]),

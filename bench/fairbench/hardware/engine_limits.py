@@ -10,7 +10,10 @@ from fairbench.hardware.timing import TimingProfile
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What an engine was started with, defaults resolved. Tokens, except the request count."""
+    """What an engine was started with, defaults resolved. Tokens, except the request count.
+
+    ``host_tokens`` is the host's memory for what is swapped.
+    """
 
     pool_tokens: int
     chunked_prefill_size: int
@@ -21,6 +24,12 @@ class EngineLimits:
     step_by_step: bool = False
     num_continuous_decode_steps: int = 1
     in_batch_prefix_caching: bool = True
+    host_tokens: int = 0
+
+
+def swap_gib(given: float | None) -> float:
+    """Memory of the host for preempted requests, in GiB: as given, or vLLM's old ``swap_space``."""
+    return 4.0 if given is None else given
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
@@ -42,4 +51,5 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         step_by_step=params.step_by_step,
         num_continuous_decode_steps=params.num_continuous_decode_steps or 1,
         in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
+        host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
     )

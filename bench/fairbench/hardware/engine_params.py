@@ -21,6 +21,8 @@ class EngineParams:
     ``num_continuous_decode_steps``: an admission pass is made after so many, by default after each
     (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts requests whose prefix one
     ahead of them is about to compute last, as SGLang does since December 2024 (PR #2442).
+    ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
+    by default 4, as vLLM had it.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -33,3 +35,4 @@ class EngineParams:
     step_by_step: bool = False
     num_continuous_decode_steps: Annotated[int, Ge(1), Le(10_000)] | None = None
     in_batch_prefix_caching: bool | None = None
+    swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None

@@ -9,13 +9,18 @@ from fairbench.errors import UsageError
 
 @dataclass(frozen=True)
 class KVPool:
-    """What determines the KV pool of one GPU and model (SGLang 0.5.23's formula)."""
+    """What determines the KV pool of one GPU and model (SGLang 0.5.23's formula).
+
+    ``host_gb_s`` is how fast KV goes to the host's memory and back, in 10^9 bytes a second; 0 where
+    nobody knows.
+    """
 
     pre_load_avail_gib: float
     weights_gib: float
     kv_bytes_per_token: float
     mem_fraction_static: float
     chunked_prefill_size: int
+    host_gb_s: float = 0.0
 
     def tokens(self, mem_fraction_static: float) -> int:
         """Pool size in tokens. Raises UsageError if nothing is left beside the weights."""
@@ -27,3 +32,12 @@ class KVPool:
                 f"weights ({self.weights_gib} of {self.pre_load_avail_gib} GiB)"
             )
         return tokens
+
+    def host_tokens(self, gib: float) -> int:
+        """How many tokens so much of the host's memory holds; none without a way there."""
+        return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
+
+    @property
+    def host_token_ps(self) -> int:
+        """Copying a token's KV to the host's memory, or back; 0 without a way there."""
+        return round(self.kv_bytes_per_token / self.host_gb_s * 1000) if self.host_gb_s else 0

@@ -131,4 +131,5 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
         coefficients_ms=coefficients,
         host_ms=profile.host_ms * factor,
         frontend=frontend,
+        pool=replace(profile.pool, host_gb_s=profile.pool.host_gb_s / factor),
     )

@@ -13,7 +13,8 @@ class VLLMLimits:
     ``max_num_batched_tokens``: 8,192 for the API server on GPUs of 70 GiB and more but the A100,
     with ``max_num_seqs`` 1,024. ``scheduler_reserve_full_isl``: admission wants the blocks of the
     whole prompt, not of its first chunk. ``watermark`` is the share of all blocks that admission
-    leaves free while something runs. Raises ValueError for what vLLM does not start with.
+    leaves free while something runs. ``host_tokens`` is the host's memory for what is swapped.
+    Raises ValueError for what vLLM does not start with.
     """
 
     pool_tokens: int
@@ -24,6 +25,7 @@ class VLLMLimits:
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
     step_by_step: bool = False
+    host_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

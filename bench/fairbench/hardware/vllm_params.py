@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from fairbench.errors import UsageError
+from fairbench.hardware.engine_limits import swap_gib
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_limits import VLLMLimits
 
@@ -20,7 +21,8 @@ class VLLMParams:
     chooses for the GPU; ``num_gpu_blocks_override`` to the blocks that fit the KV pool which the
     other engine would have, so that both have the same memory. ``watermark`` is the share of all
     blocks that admission leaves free. ``step_by_step`` advances one step at a time instead of in
-    closed form; the records are the same.
+    closed form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for
+    what a scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -31,6 +33,7 @@ class VLLMParams:
     scheduler_reserve_full_isl: bool = True
     watermark: Annotated[float, Ge(0), Lt(1)] = 0.0
     step_by_step: bool = False
+    swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
 
 
 class _Batch(NamedTuple):
@@ -59,6 +62,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             scheduler_reserve_full_isl=params.scheduler_reserve_full_isl,
             watermark=params.watermark,
             step_by_step=params.step_by_step,
+            host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None

@@ -74,6 +74,7 @@ class Requests(Table):
     ``cached_tokens + extend_tokens`` once admitted (first admission); ``output_tokens`` is what was
     produced so far; ``recompute_tokens`` were computed again after retractions. ``routed_s`` is
     when it went to its worker, where a gateway held it before; None is at its arrival.
+    ``swapped_tokens`` were copied to the host's memory or back; None where no scheduler does that.
     """
 
     request_id: Ints
@@ -96,6 +97,7 @@ class Requests(Table):
     recompute_tokens: Ints
     status: Codes
     routed_s: Floats | None = None
+    swapped_tokens: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,11 +12,15 @@ from fairbench.core import Request
 class Preempt(NamedTuple):
     """Yielded in a selection: take this running request's memory back; it is recomputed later.
 
-    The answer is whether that was done. Its outputs stay, ``on_retract`` is called, and it waits
-    again once the pass is over. Only for a scheduler that declares ``preempts``.
+    With ``swap`` its KV is copied to the host's memory and back instead (``Setup.swap_token_s`` is
+    what that takes); only for a scheduler that declares ``swaps``. The answer is whether it was
+    done: not for one that does not run, nor where the host has no room. Its outputs stay,
+    ``on_retract`` is called, and it waits again once the pass is over. Only for a scheduler that
+    declares ``preempts``.
     """
 
     request: Request
+    swap: bool = False
 
 
 # The scheduler yields what should be tried next, the home sends back whether it was done, or
@@ -33,7 +37,7 @@ class Tried(Enum):
     OVER = "it was not tried: the pass is over"
 
 
-def never(request: Request) -> bool:
+def never(wish: Preempt) -> bool:
     """The answer of a home that preempts nothing."""
     return False
 
@@ -41,7 +45,7 @@ def never(request: Request) -> bool:
 def drive(
     selection: Selection,
     try_admit: Callable[[Request], Tried],
-    preempt: Callable[[Request], bool] = never,
+    preempt: Callable[[Preempt], bool] = never,
 ) -> None:
     """Try what the scheduler names until it stops or the pass is over.
 
@@ -53,7 +57,7 @@ def drive(
         candidate = next(selection, None)
         while candidate is not None:
             if isinstance(candidate, Preempt):
-                candidate = resume(selection, preempt(candidate.request))
+                candidate = resume(selection, preempt(candidate))
                 continue
             verdict = try_admit(candidate)
             if verdict is not admitted and verdict is not no_room:

@@ -28,13 +28,15 @@ class Setup:
     ``clients`` is empty where clients just turn up, as at a server. ``weights`` are the clients'
     entitlements, 1 where none is given: they belong to the experiment, not to a scheduler.
     ``pool_tokens`` is the KV pool of one worker (0: unknown), ``costs`` what iterations take,
-    ``fleet`` the workers' load, for routers and gateways only.
+    ``swap_token_s`` what it takes to copy a token's KV to the host's memory, or back (None: there
+    is no such way), ``fleet`` the workers' load, for routers and gateways only.
     """
 
     clients: tuple[str, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
     pool_tokens: int = 0
     costs: CostModel | None = None
+    swap_token_s: float | None = None
     fleet: FleetView | None = None
 
     def weight(self, client: str) -> float:

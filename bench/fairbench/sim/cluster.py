@@ -62,7 +62,8 @@ class Cluster:
         self.router = router
         self.workers = workers
         self.clients = clients
-        self.request_log = RequestLog(clients, routed=ingress is not None)
+        swapped = any(worker.scheduler.swaps for worker in workers)
+        self.request_log = RequestLog(clients, routed=ingress is not None, swapped=swapped)
         self.program_log = Columns(PROGRAM_COLUMNS)
         self.running: dict[int, _Started] = {}
         self.arrivals_open = 0

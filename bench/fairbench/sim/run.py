@@ -113,6 +113,7 @@ class Simulation:
             weights_of(plans),
             pool_tokens=self.engine.pool_tokens,
             costs=ProfileCosts(self.profile),
+            swap_token_s=self.profile.pool.host_token_ps / PS_PER_S or None,
         )
         make = worker_of or self.engine.worker
         workers: list[Replica] = [make(self._parts(index)) for index in range(spec.dp)]

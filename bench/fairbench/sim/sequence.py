@@ -31,6 +31,7 @@ class Sequence:
         "filled",
         "finish_ps",
         "first_token_ps",
+        "host_tokens",
         "joined_step",
         "node",
         "on_done",
@@ -46,6 +47,7 @@ class Sequence:
         "retractions",
         "routed_ps",
         "status",
+        "swapped_tokens",
         "total",
         "worker",
     )
@@ -75,6 +77,8 @@ class Sequence:
         self.joined_step = 0  # the worker's decode step count when it joined the batch
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
         self.retractions = 0
+        self.host_tokens = 0  # a copy in the host's memory, of the first tokens
+        self.swapped_tokens = 0  # copied there and back so far
 
     def retract(self, now_ps: int) -> None:
         """Back to waiting, keeping the outputs produced so far."""

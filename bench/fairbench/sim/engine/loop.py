@@ -19,6 +19,7 @@ from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.frontend import FrontendQueue
+from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.prefix_cache import N
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.engine.wake import WakeUp
@@ -40,11 +41,13 @@ class EngineLoop(ABC, Generic[N]):
         log: ServiceLog,
         batch: RunningBatch,
         waiting: WaitingQueue[N],
+        host: HostMemory,
     ) -> None:
         self.index = index
         self.scheduler = scheduler
         self.batch = batch
         self.waiting = waiting
+        self.host = host
         self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
@@ -197,9 +200,10 @@ class EngineLoop(ABC, Generic[N]):
     # Runs of decode steps.
 
     def _start_run(self, steps: int, first_ps: int) -> None:
-        """So many steps, the first of which takes so long."""
+        """So many steps, the first of which takes so long, once copies are made."""
         growth_ps = self._profile.context_ps * len(self.batch)
-        self._run = DecodeRun(self._clock.now_ps, first_ps, growth_ps, steps)
+        start_ps = self._clock.now_ps + self.host.delay_ps()
+        self._run = DecodeRun(start_ps, first_ps, growth_ps, steps)
         self._await_end(self._run)
 
     def _await_end(self, run: DecodeRun) -> None:

@@ -8,10 +8,15 @@ from fairbench.sim.sequence import Sequence
 
 
 class Prefill(NamedTuple):
-    """One sequence's part of an iteration. ``last``: its prompt is complete after it."""
+    """One sequence's part of an iteration. ``last``: its prompt is complete after it.
+
+    ``tokens`` are computed behind ``cached`` ones, the last ``loaded`` of which come from the
+    host's memory.
+    """
 
     sequence: Sequence
     cached: int
     tokens: int
     first: bool
     last: bool
+    loaded: int = 0

@@ -136,11 +136,14 @@ class RequestLog(Columns):
     """One row per request, written when it is over (or the run is).
 
     ``routed``: with when it went to its worker, which differs from its arrival behind a gateway.
+    ``swapped``: with the tokens that were copied to the host's memory and back.
     """
 
-    def __init__(self, clients: list[str], *, routed: bool = False) -> None:
-        super().__init__((*REQUEST_COLUMNS, "routed_ps") if routed else REQUEST_COLUMNS)
+    def __init__(self, clients: list[str], *, routed: bool = False, swapped: bool = False) -> None:
+        more = ("routed_ps",) * routed + ("swapped_tokens",) * swapped
+        super().__init__((*REQUEST_COLUMNS, *more))
         self._routed = routed
+        self._swapped = swapped
         self.index = {client: number for number, client in enumerate(clients)}
 
     def record(self, s: Sequence) -> None:
@@ -151,5 +154,6 @@ class RequestLog(Columns):
             s.retracted_ps, s.readmitted_ps,
             r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
             s.retractions, s.recompute_tokens, s.status, *((s.routed_ps,) if self._routed else ()),
+            *((s.swapped_tokens,) if self._swapped else ()),
         )  # fmt: skip
         self.extend(row)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Tried, drive, never
+from fairbench.schedulers.drive import Preempt, Tried, drive, never
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
+from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache, KVNode
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.waiting import WaitingQueue
@@ -18,7 +19,7 @@ from fairbench.sim.sequence import NEVER, Sequence
 def shares_of(prefills: list[Prefill]) -> dict[str, PrefillShare]:
     """What an iteration books, by client."""
     shares: dict[str, PrefillShare] = {}
-    for sequence, _, tokens, first, last in prefills:
+    for sequence, _, tokens, first, last, _ in prefills:
         client = sequence.request.client
         if (share := shares.get(client)) is None:
             share = shares[client] = PrefillShare()
@@ -37,9 +38,15 @@ class PrefillPass:
     """The budgets of one pass and what was admitted. Page size 1."""
 
     def __init__(
-        self, cache: KVCache, reserved_tokens: float, max_prefill_tokens: int, chunk_tokens: int
+        self,
+        cache: KVCache,
+        host: HostMemory,
+        reserved_tokens: float,
+        max_prefill_tokens: int,
+        chunk_tokens: int,
     ) -> None:
         self._cache = cache
+        self._host = host
         self._total_offset = reserved_tokens
         self._current_offset = 0
         self._input_left = max_prefill_tokens
@@ -94,10 +101,13 @@ class PrefillPass:
             cache.unlock(node)
             self.out_of_memory = True
             return False
-        sequence.node, sequence.place, sequence.filled = node, place, node.depth
-        tokens = min(extend, self._chunk_left)
-        last = tokens == extend
-        self._commit(Prefill(sequence, node.depth, tokens, first=True, last=last))
+        loaded = self._host.behind(sequence, node.depth)
+        sequence.node, sequence.place, sequence.filled = node, place, node.depth + loaded
+        tokens = min(extend - loaded, self._chunk_left)
+        last = tokens == extend - loaded
+        self._commit(
+            Prefill(sequence, sequence.filled, tokens, first=True, last=last, loaded=loaded)
+        )
         return True
 
     def _commit(self, prefill: Prefill) -> None:
@@ -106,8 +116,9 @@ class PrefillPass:
             self.chunked = prefill.sequence
         request = prefill.sequence.request
         reserve = min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS) if prefill.last else 0
-        self._total_offset += prefill.tokens + 1 + reserve
-        self._current_offset += prefill.tokens + 1
+        taken = prefill.loaded + prefill.tokens + 1
+        self._total_offset += taken + reserve
+        self._current_offset += taken
         self._input_left -= prefill.tokens
         self._chunk_left -= prefill.tokens
         self._last_took_all = self._reserved_all
@@ -122,7 +133,7 @@ def run_selection(
     batch: RunningBatch,
     most: int,
     now_ps: int,
-    preempt: Callable[[Request], bool] = never,
+    preempt: Callable[[Preempt], bool] = never,
 ) -> bool:
     """Let the scheduler fill the pass. Returns whether it ended for want of request slots.
 

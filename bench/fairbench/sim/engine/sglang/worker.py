@@ -11,9 +11,10 @@ from fairbench.core import Request, Segment
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import never
+from fairbench.schedulers.drive import Preempt, never
 from fairbench.sim.clock import END, Clock
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
+from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache, KVNode
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill
@@ -43,7 +44,8 @@ class Worker(EngineLoop[KVNode]):
     ) -> None:
         in_batch = limits.in_batch_prefix_caching
         waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch)
-        super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting)
+        host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
+        super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting, host)
         self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
         self.limits = limits
         self.cache = cache
@@ -84,6 +86,7 @@ class Worker(EngineLoop[KVNode]):
             sequence.on_done(sequence)
         elif sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
+            self.host.drop(sequence)
             sequence.status = REFUSED
             self.scheduler.on_finish(sequence.request)
             sequence.on_done(sequence)
@@ -164,22 +167,29 @@ class Worker(EngineLoop[KVNode]):
         if self._preempted:
             self._requeue_preempted()
         self._prefills = attempt.admitted
-        self._prefill_start_ps = self._clock.now_ps
         chunks = []
         for prefill in attempt.admitted:
-            prefill.sequence.private += prefill.tokens
-            self.cache.allocate(prefill.tokens)
+            sequence, taken = prefill.sequence, prefill.loaded + prefill.tokens
+            sequence.private += taken
+            self.cache.allocate(taken)
+            if prefill.first:
+                self.host.load(sequence, prefill.cached - prefill.loaded)
             chunks.append((prefill.cached, prefill.tokens))
+        start_ps = self._prefill_start_ps = self._clock.now_ps + self.host.delay_ps()
         duration = self._profile.prefill_ps(chunks)
         self._end_stretch()
-        self._clock.at(self._clock.now_ps + duration, END, self.index, self._end_prefill)
+        self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
         return True
 
     def _fill_pass(self) -> PrefillPass:
         limits = self.limits
         reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
         attempt = PrefillPass(
-            self.cache, reserved, limits.max_prefill_tokens, limits.chunked_prefill_size
+            self.cache,
+            self.host,
+            reserved,
+            limits.max_prefill_tokens,
+            limits.chunked_prefill_size,
         )
         if self._chunked is not None:
             attempt.continue_chunk(self._chunked)
@@ -251,16 +261,25 @@ class Worker(EngineLoop[KVNode]):
         self._ratio.after_retraction(self.batch)
         self._batch_is_full = False
 
-    def _preempt(self, attempt: PrefillPass, request: Request) -> bool:
-        """Take a running request's memory back, at its scheduler's wish. False: it does not run."""
+    def _preempt(self, attempt: PrefillPass, wish: Preempt) -> bool:
+        """Take a running request's memory back, at its scheduler's wish.
+
+        False: it does not run, or cannot be copied to the host.
+        """
+        request = wish.request
         sequence = next((one for one in self.batch.sequences if one.request is request), None)
         if sequence is None:
             return False
-        self._end_stretch()
         produced = self.batch.produced(sequence)
+        held = request.input_tokens + produced - 1  # the last token has no KV yet
+        if wish.swap and not self.host.has_room(held):
+            return False
+        self._end_stretch()
         to_go = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
         attempt.give_back(to_go * self._ratio.at(self.batch.steps))
         self._retraction.take_back(sequence)
+        if wish.swap:
+            self.host.store(sequence, held)
         self._preempted.append(sequence)
         return True
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Tried, drive, never
+from fairbench.schedulers.drive import Preempt, Tried, drive, never
+from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.block_tree import BlockNode
 from fairbench.sim.engine.vllm.booking import Booking
@@ -26,18 +27,20 @@ class Admission:
         running: RunningList,
         waiting: WaitingQueue[BlockNode],
         booking: Booking,
+        host: HostMemory,
     ) -> None:
         self._limits = limits
         self._running = running
         self._waiting = waiting
         self._booking = booking
+        self._host = host
 
     def run(
         self,
         step: Step,
         scheduler: LocalScheduler,
         now_ps: int,
-        preempt: Callable[[Request], bool] = never,
+        preempt: Callable[[Preempt], bool] = never,
     ) -> None:
         """One pass: what is admitted gets a chunk of the step."""
 
@@ -66,12 +69,15 @@ class Admission:
     def _try(self, request: Request, step: Step) -> bool:
         sequence = self._waiting.sequence_of(request)
         node, place = self._waiting.match(request)
-        left = sequence.total - node.depth
+        loaded = self._host.behind(sequence, node.depth)
+        filled = node.depth + loaded
+        left = sequence.total - filled
         tokens = min(left, step.budget)
-        if not self._running.admit(sequence, node, place, node.depth + tokens):
+        if not self._running.admit(sequence, node, place, filled + tokens):
             return False
-        sequence.node, sequence.filled = None, node.depth
+        self._host.load(sequence, node.depth)
+        sequence.node, sequence.filled = None, filled
         last = tokens == left
-        step.chunks.append(Prefill(sequence, node.depth, tokens, first=True, last=last))
+        step.chunks.append(Prefill(sequence, filled, tokens, first=True, last=last, loaded=loaded))
         step.budget -= tokens
         return True

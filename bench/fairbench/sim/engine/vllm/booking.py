@@ -53,7 +53,7 @@ class Booking:
     def shares(self, chunks: list[Prefill]) -> dict[str, PrefillShare]:
         """What the chunks of a step book, by client."""
         shares: dict[str, PrefillShare] = {}
-        for sequence, cached, tokens, first, last in chunks:
+        for sequence, cached, tokens, first, last, _ in chunks:
             client = sequence.request.client
             if (share := shares.get(client)) is None:
                 share = shares[client] = PrefillShare()

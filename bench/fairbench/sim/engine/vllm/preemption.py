@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairbench.core import PS_PER_S, Request
+from fairbench.core import PS_PER_S
 from fairbench.errors import RunFailed
-from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.base import LocalScheduler, Preempt
 from fairbench.sim.clock import Clock
+from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.vllm.block_tree import BlockNode
 from fairbench.sim.engine.vllm.booking import Booking
 from fairbench.sim.engine.vllm.running import RunningList, Step
@@ -25,6 +26,7 @@ class Preemption:
         running: RunningList,
         waiting: WaitingQueue[BlockNode],
         booking: Booking,
+        host: HostMemory,
         before: Callable[[], None],
     ) -> None:
         self._clock = clock
@@ -32,6 +34,7 @@ class Preemption:
         self._running = running
         self._waiting = waiting
         self._booking = booking
+        self._host = host
         self._before = before
         self._wished: list[Sequence] = []  # in the pass under way
 
@@ -53,14 +56,20 @@ class Preemption:
             )
         return of_request[order[0]]
 
-    def wished(self, step: Step, request: Request) -> bool:
-        """Preempt at the scheduler's wish what ran before this pass. False: it does not run."""
-        sequence = next((s for s in self._running.sequences if s.request is request), None)
+    def wished(self, step: Step, wish: Preempt) -> bool:
+        """Preempt at the scheduler's wish what ran before this pass.
+
+        False: it does not run, or cannot be copied to the host.
+        """
+        sequence = next((s for s in self._running.sequences if s.request is wish.request), None)
         if sequence is None:
             return False
         chunk = next((chunk for chunk in step.chunks if chunk.sequence is sequence), None)
         if chunk is not None and chunk.first:
             return False  # this pass has admitted it
+        held = self._running.computed_tokens(sequence)
+        if wish.swap and not self._host.has_room(held):
+            return False
         if chunk is not None:
             step.chunks.remove(chunk)
             step.budget += chunk.tokens
@@ -68,6 +77,8 @@ class Preemption:
             step.decodes -= 1
             step.budget += 1
         self._take_back(sequence)
+        if wish.swap:
+            self._host.store(sequence, held)
         self._wished.append(sequence)
         return True
 

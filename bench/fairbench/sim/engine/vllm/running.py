@@ -164,11 +164,16 @@ class RunningList:
                 self._extend(step, sequence, tokens)
         step.stalled = [s for s in self.batch.sequences if s not in scheduled]
 
+    def computed_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a running sequence whose KV there is."""
+        if sequence in self.batch.sequences:
+            return sequence.request.input_tokens + self.batch.produced(sequence) - 1
+        return sequence.filled
+
     def _needs(self, sequence: Sequence) -> tuple[int, int]:
         """Tokens that it has computed, and those that it has yet to, to have all of them."""
-        if sequence in self.batch.sequences:
-            return sequence.request.input_tokens + self.batch.produced(sequence) - 1, 1
-        return sequence.filled, sequence.total - sequence.filled
+        has = self.computed_tokens(sequence)
+        return has, 1 if sequence in self.batch.sequences else sequence.total - has
 
 
 class RunningListView:

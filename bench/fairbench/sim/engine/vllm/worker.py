@@ -14,6 +14,7 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.admission import Admission
@@ -46,12 +47,14 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self.cache = cache or cache_of(limits)
         self.running = RunningList(self.cache, limits)
         waiting = WaitingQueue(self.cache, scheduler.cache_aware)
-        super().__init__(index, clock, scheduler, profile, log, self.running.batch, waiting)
+        host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
+        batch = self.running.batch
+        super().__init__(index, clock, scheduler, profile, log, batch, waiting, host)
         self.waiting.running = RunningListView(self.running, self.cache)
         self._booking = Booking()
-        self._admission = Admission(limits, self.running, self.waiting, self._booking)
+        self._admission = Admission(limits, self.running, self.waiting, self._booking, host)
         self._preemption = Preemption(
-            clock, scheduler, self.running, self.waiting, self._booking, self._end_stretch
+            clock, scheduler, self.running, self.waiting, self._booking, host, self._end_stretch
         )
         self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
@@ -130,9 +133,9 @@ class VLLMWorker(EngineLoop[BlockNode]):
         computed = [(chunk.cached, chunk.tokens) for chunk in chunks]
         duration_ps = self._profile.step_ps(computed, step.decodes, batch.context_tokens)
         duration_ps -= self._saved_ps()
-        now_ps = self._clock.now_ps
-        end = partial(self._end_mixed, step, now_ps, batch.context_tokens)
-        self._clock.at(now_ps + duration_ps, END, self.index, end)
+        start_ps = self._clock.now_ps + self.host.delay_ps()
+        end = partial(self._end_mixed, step, start_ps, batch.context_tokens)
+        self._clock.at(start_ps + duration_ps, END, self.index, end)
 
     def _end_mixed(self, step: Step, start_ps: int, context_tokens: int) -> None:
         now_ps, batch = self._clock.now_ps, self.batch

@@ -1,0 +1,51 @@
+"""KV of preempted requests in the host's memory.
+
+Copies are blocking: nothing runs on the worker while they are made. vLLM's V0 engine put them
+before the step as well; what overlaps them with computation waits for less.
+"""
+
+from __future__ import annotations
+
+from fairbench.sim.sequence import Sequence
+
+
+class HostMemory:
+    """Room for so many tokens, each of which takes ``token_ps`` on its way there, or back."""
+
+    def __init__(self, tokens: int, token_ps: int) -> None:
+        self.capacity = tokens if token_ps else 0
+        self.used = 0
+        self._token_ps = token_ps
+        self._copied = 0  # since ``delay_ps`` was asked last
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether a copy of so many tokens can be kept."""
+        return self.used + tokens <= self.capacity
+
+    def store(self, sequence: Sequence, tokens: int) -> None:
+        """Copy the first ``tokens`` of a request there, for which there must be room."""
+        sequence.host_tokens = tokens
+        sequence.swapped_tokens += tokens
+        self.used += tokens
+        self._copied += tokens
+
+    def behind(self, sequence: Sequence, cached: int) -> int:
+        """How many tokens that follow the ``cached`` ones it has, of a request that waits."""
+        return max(sequence.host_tokens - cached, 0)
+
+    def load(self, sequence: Sequence, cached: int) -> None:
+        """Copy what follows the ``cached`` tokens back; the room is free again."""
+        tokens = self.behind(sequence, cached)
+        sequence.swapped_tokens += tokens
+        self._copied += tokens
+        self.drop(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Its copy, if there is one, is not wanted any more."""
+        self.used -= sequence.host_tokens
+        sequence.host_tokens = 0
+
+    def delay_ps(self) -> int:
+        """What the copies take that were made since this was last asked."""
+        delay_ps, self._copied = self._copied * self._token_ps, 0
+        return delay_ps

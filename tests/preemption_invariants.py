@@ -1,0 +1,67 @@
+"""The numbered invariants of preemption, between any two events, for a worker of any engine."""
+
+
+class Preemptions:
+    """What the worker computes, counted apart from its own books."""
+
+    def __init__(self, worker) -> None:
+        self.worker = worker
+        self._seen = None  # the iteration counted last
+        self._reached = {}  # sequence -> tokens of it that were computed, or cached, at some time
+        self._fresh, self._again = {}, {}
+
+    def check(self) -> None:
+        """INV-19 to 21, and then count."""
+        self.check_host()
+        self.check_everyone_is_somewhere_once()
+        self.count()
+        self.check_recomputed_is_counted()
+
+    def check_host(self) -> None:
+        """INV-19: the host holds what is swapped of waiting requests, and no more than it can."""
+        host, worker = self.worker.host, self.worker
+        waiting = [worker.waiting.sequence_of(one) for one in worker.waiting.queue_order()]
+        assert host.used == sum(sequence.host_tokens for sequence in waiting)
+        assert 0 <= host.used <= host.capacity
+        for sequence in waiting:
+            assert sequence.host_tokens == 0 or sequence.host_tokens < sequence.total
+        assert not any(sequence.host_tokens for sequence in worker._running())
+
+    def check_everyone_is_somewhere_once(self) -> None:
+        """INV-20: a request waits or runs, and is in one place."""
+        everyone = self.worker.in_flight()
+        assert len(everyone) == len(set(everyone))
+
+    def count(self) -> None:
+        """An iteration has begun: which of its tokens were computed before?"""
+        prefills = getattr(self.worker, "_chunks", None) or getattr(self.worker, "_prefills", [])
+        if prefills is self._seen or not prefills:
+            return
+        self._seen = prefills
+        for sequence, cached, tokens, *_ in prefills:
+            # A token that was produced counts as computed, though the last one has no KV yet.
+            done = sequence.request.input_tokens + sequence.produced if sequence.produced else 0
+            reached = max(done, self._reached.get(sequence, 0))
+            fresh = max(cached + tokens - max(cached, reached), 0)
+            self._fresh[sequence] = self._fresh.get(sequence, 0) + fresh
+            self._again[sequence] = self._again.get(sequence, 0) + tokens - fresh
+            self._reached[sequence] = max(reached, cached + tokens)
+
+    def check_recomputed_is_counted(self) -> None:
+        """INV-21: what was computed again is the request's ``recompute_tokens``, to the token, and
+        what was computed once is no more than its ``extend_tokens``."""
+        for sequence in [one for one in self._fresh if one.finish_ps >= 0]:
+            assert sequence.recompute_tokens == self._again.pop(sequence)
+            assert self._fresh.pop(sequence) <= sequence.extend_tokens
+
+
+def watch_preemptions(clock, workers) -> None:
+    """Check after every event of the clock."""
+    counted, step = [Preemptions(worker) for worker in workers], clock.step
+
+    def checked() -> None:
+        step()
+        for one in counted:
+            one.check()
+
+    clock.step = checked
