@@ -44,6 +44,7 @@ ENGINE_ONLY = (
     "step_by_step",
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
+    "swap_space",
 )
 
 # Emulated seconds in a real one: with more or fewer, times are no longer numbers that make sense.
