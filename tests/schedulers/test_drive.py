@@ -60,7 +60,7 @@ def test_a_preemption_is_answered_and_is_no_admission(done):
 
     drive(selection(told, [Preempt(REQUESTS[0]), REQUESTS[1]]), lambda _: Tried.ADMITTED, preempt)
     assert told == [done, True, "out of candidates", "closed"]
-    assert preempted == [REQUESTS[0]]
+    assert preempted == [Preempt(REQUESTS[0])]
 
 
 def test_a_home_that_preempts_nothing_says_so():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import LocalScheduler, Running
-from fairbench.schedulers.drive import Tried, drive
+from fairbench.schedulers.drive import Preempt, Tried, drive
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.views import ClientLoad, client_load
 
@@ -103,8 +103,9 @@ class Server:
     def run_pass(self) -> None:
         taken_back: list[Request] = []
 
-        def preempt(request: Request) -> bool:
-            if request not in self.produced:
+        def preempt(wish: Preempt) -> bool:
+            request = wish.request
+            if wish.swap or request not in self.produced:
                 return False
             self.kept[request] = self.produced.pop(request)
             self.preempted.append(request)
