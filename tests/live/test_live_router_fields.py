@@ -171,6 +171,52 @@ def test_what_clients_send_and_means_nothing_is_left_out(path):
     assert set(reached) - {"routing_key"} == set(PATHS[path])
 
 
+PROMPTS = ("input_ids", "prompt", "messages")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_null_field_is_as_if_it_were_not_there(path):
+    """To vLLM and SGLang a null limit is none at all, which nobody would have been charged for."""
+    nulls = dict.fromkeys(["stream", "sampling_params" if path == GENERATE else "max_tokens"])
+    prompt = {name: PATHS[path][name] for name in PROMPTS if name in PATHS[path]}
+    status, _, reached, _ = ask(path, {**prompt, **nulls})
+    assert status == 200
+    assert set(reached) - {"routing_key"} == set(prompt)
+
+
+def test_nor_is_one_of_sampling_params():
+    sampling = {"max_new_tokens": None, "temperature": 0.5, "stop": None}
+    status, _, reached, _ = ask(GENERATE, {"input_ids": [1], "sampling_params": sampling})
+    assert (status, reached["sampling_params"]) == (200, {"temperature": 0.5})
+
+
+@pytest.mark.parametrize(("written", "meant"), [("64.0", 64), ("6.4e1", 64), ("-0.0", 0)])
+def test_an_integer_written_as_a_float_reaches_the_worker_as_one(written, meant):
+    async def run(path, body):
+        async with cluster(1) as (under_test, (worker,)):
+            url = under_test.url + path
+            async with under_test.session.post(url, data=body) as answer:
+                return answer.status, worker.seen[0][2]
+
+    sampling = f'{{"max_new_tokens": {written}, "temperature": 1.0}}'
+    status, got = asyncio.run(run(GENERATE, f'{{"text": "a", "sampling_params": {sampling}}}'))
+    assert (status, repr(got["sampling_params"]["max_new_tokens"])) == (200, repr(meant))
+    assert repr(got["sampling_params"]["temperature"]) == "1.0"
+    status, got = asyncio.run(run(COMPLETIONS, f'{{"prompt": "a", "max_tokens": {written}}}'))
+    assert (status, repr(got["max_tokens"])) == (200, repr(meant))
+
+
+@pytest.mark.parametrize("written", ["2.5", "1e99", "1e999", '"64"', "[64.0]", "6" * 50 + ".0"])
+def test_what_is_no_integer_is_none(written):
+    async def run():
+        async with cluster(1) as (under_test, (worker,)):
+            body = f'{{"prompt": "a", "max_tokens": {written}}}'
+            async with under_test.session.post(under_test.url + COMPLETIONS, data=body) as answer:
+                return answer.status, worker.seen
+
+    assert asyncio.run(run()) == (400, [])
+
+
 ABORT = {"type": "abort", "message": "rid was aborted", "status_code": 503}
 ABORTED = {
     GENERATE: {"text": "", "meta_info": {"finish_reason": ABORT, "completion_tokens": 2}},

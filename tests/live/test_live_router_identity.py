@@ -1,10 +1,21 @@
 """Whose a request is."""
 
-import pytest
+import asyncio
 
-from fairbench.errors import DataError
-from fairbench.live.headers import CLIENT_ALIASES, DEFAULT_CLIENT, HEALTH, OTHERS
-from fairbench.live.router.identity import Keyring, client_of
+import pytest
+from live_router import CHAT, COMPLETIONS, PATHS, cluster
+
+from fairbench.cli.serve_plan import client_fields
+from fairbench.errors import DataError, UsageError
+from fairbench.live.headers import (
+    BODY_CLIENTS,
+    CLIENT_ALIASES,
+    DEFAULT_CLIENT,
+    HEALTH,
+    OTHERS,
+    ROUTING_KEY,
+)
+from fairbench.live.router.identity import Keyring, client_of, is_name
 from fairbench.live.router.keys_file import read_keys
 from fairbench.live.router.problem import Problem
 
@@ -26,9 +37,61 @@ def test_what_cannot_travel_in_a_header_is_no_name(name):
         client_of({CLIENT_ALIASES[0]: name}, None, None)
 
 
+@pytest.mark.parametrize(
+    "said", ["é", "ユーザー" * 128, "a" * 129, "a\r\nx: y", OTHERS, "\U0001f600"]
+)
+def test_what_a_body_says_in_any_script_becomes_a_name_that_travels(said):
+    name = client_of({}, said, None)
+    assert is_name(name)
+    assert len(name) == len("user-") + 20
+    assert client_of({}, said, None) == name
+    assert client_of({}, said[:-1] + "!", None) != name
+
+
+def test_the_name_is_the_same_for_good():
+    """By ``printf %s é | b2sum -l 80``: another would give everyone new credits."""
+    assert client_of({}, "é", None) == "user-767822563e908a245afc"
+
+
+def test_what_a_body_says_has_a_bound():
+    assert is_name(client_of({}, "é" * 512, None))
+    with pytest.raises(Problem, match="at most 512"):
+        client_of({}, "é" * 513, None)
+
+
 def test_with_keys_only_the_key_counts():
     sent = {"Authorization": "bearer  k1", CLIENT_ALIASES[0]: "bob"}
     assert client_of(sent, "bob", KEYS) == "ann"
+
+
+SAID = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "p"}
+
+
+def served(body, sent=None, path=CHAT, **router):
+    """Whose the request was, as the worker was told."""
+
+    async def run():
+        async with cluster(1, router=router) as (under_test, (worker,)):
+            async with under_test.post(path, {**PATHS[path], **body}, **(sent or {})) as answer:
+                assert answer.status == 200
+            return worker.seen[0][1][ROUTING_KEY]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_which_fields_of_a_body_name_the_client_is_the_operators_choice(path):
+    assert served(SAID, path=path) == "u"
+    assert served(SAID, path=path, client_from=("prompt_cache_key", "user")) == "p"
+    assert served({"user": "u"}, path=path, client_from=("prompt_cache_key", "user")) == "u"
+    assert served(SAID, {CLIENT_ALIASES[0]: "ann"}, path, client_from=BODY_CLIENTS) == "ann"
+    only_safety = {"client_from": ("safety_identifier",)}
+    assert served({"user": "u"}, path=path, **only_safety) == DEFAULT_CLIENT
+
+
+def test_no_field_of_a_body_counts_with_keys():
+    sent = {"Authorization": "Bearer k1", CLIENT_ALIASES[0]: "bob"}
+    assert served(SAID, sent, client_from=BODY_CLIENTS, keys=KEYS) == "ann"
 
 
 @pytest.mark.parametrize(
@@ -78,3 +141,12 @@ def test_a_keyring_knows_the_keys_and_keeps_none():
 def test_a_name_of_ours_is_nobodys(name):
     with pytest.raises(Problem):
         client_of({CLIENT_ALIASES[0]: name}, None, None)
+
+
+def test_the_flag_takes_fields_that_there_are_and_no_keys_beside_it():
+    assert client_fields(None, keys=True) == client_fields(None, keys=False) == ("user",)
+    assert client_fields("safety_identifier, user", keys=False) == ("safety_identifier", "user")
+    with pytest.raises(UsageError, match="Did you mean 'user'"):
+        client_fields("users", keys=False)
+    with pytest.raises(UsageError, match="--client-from user: with --keys the key alone"):
+        client_fields("user", keys=True)

@@ -154,7 +154,7 @@ def test_models_come_from_a_worker_and_need_a_key_too():
 
 MALFORMED = [
     (GENERATE, {"sampling_params": {}}, "neither input_ids nor text"),
-    (GENERATE, {"input_ids": [[1], [2]]}, "input_ids"),
+    (GENERATE, {"input_ids": [[1], [2]]}, "one prompt"),
     (GENERATE, {"input_ids": [-1]}, "0 to 2^32 - 1"),
     (GENERATE, {"text": "a", "sampling_params": {"n": 2}}, "n = 1"),
     (GENERATE, {"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"),
@@ -165,7 +165,9 @@ MALFORMED = [
     (CHAT, {"messages": "hello"}, "messages"),
     (CHAT, {**PATHS[CHAT], "n": 2}, "n = 1"),
     (CHAT, {**PATHS[CHAT], "user": 7}, "user"),
-    (CHAT, {**PATHS[CHAT], "user": "a\nb"}, "printable"),
+    (CHAT, {**PATHS[CHAT], "user": "a" * 513}, "at most 512 characters"),
+    (CHAT, {**PATHS[CHAT], "max_tokens": 2.5}, "max_tokens"),
+    (GENERATE, {"text": ["a", "b"]}, "one prompt"),
 ]
 
 

@@ -14,7 +14,7 @@ from typer import Option
 
 from fairbench.cli.flags import Gateway, assigned, given, split_args
 from fairbench.cli.serve_flags import TlsCert, TlsKey, WorkerKey, WorkerKeyFile
-from fairbench.cli.serve_plan import held_by, plan_text
+from fairbench.cli.serve_plan import client_fields, held_by, plan_text
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError, unknown_name
@@ -96,6 +96,14 @@ def serve(
             "change meanwhile. Without it a request says whose it is.",
         ),
     ] = None,
+    client_from: Annotated[
+        str | None,
+        Option(
+            metavar="user,...",
+            help="Fields of a body that say whose a request is where no header does, strongest "
+            "first: user, safety_identifier, prompt_cache_key. [default: user]",
+        ),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
@@ -160,7 +168,7 @@ def serve(
     """Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.
 
     Prints its URL when it serves. Who sends a request is said by the header x-fairbench-client, by
-    `user` in its body, or by its API key.
+    `user` in its body (see --client-from), or by its API key.
     """
     require_live_extra()
     from fairbench.live.http_server import check_address
@@ -179,6 +187,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     known = read_keys(keys) if keys else None
     clients = known.keys if known else None
+    said_by = client_fields(client_from, keys=clients is not None)
     flagged = _weights(weights, clients)
     entitled = {**known.weights, **flagged} if known else flagged
     tls = server_tls(tls_cert, tls_key)
@@ -207,6 +216,7 @@ def serve(
             weights=_own(routed.weights, flagged, known.weights) if known else routed.weights,
             keys=clients,
             keys_file=keys,
+            client_from=said_by,
             tokenizer=tokenizer,
             max_queue=max_queue,
             max_queue_per_client=max_queue_per_client,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairbench.cli.flags import split_commas
 from fairbench.config import ExperimentSpec
 from fairbench.config.gateway import MOST_REQUESTS, SERVED_DETECTOR, served_gateway
 from fairbench.config.toml import toml_value
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, unknown_name
+from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import router_class
@@ -43,6 +45,19 @@ def held_by(
         settings = _with_most(most, detector, settings)
     served_gateway(gateway, detector, settings)
     return Held(gateway, detector, settings, (gateway, detector, GATEWAY))
+
+
+def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
+    """The fields of ``--client-from``. Raises UsageError for others, and if keys decide."""
+    if text is None:
+        return (BODY_CLIENT,)
+    if keys:
+        raise UsageError(f"--client-from {text}: with --keys the key alone says whose a request is")
+    names = split_commas("--client-from", text)
+    for name in names:
+        if name not in BODY_CLIENTS:
+            raise unknown_name("field in --client-from", name, BODY_CLIENTS)
+    return tuple(names)
 
 
 def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:

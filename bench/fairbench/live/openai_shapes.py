@@ -10,7 +10,7 @@ DEFAULT_NEW_TOKENS = 128  # SGLang's, where a request does not say
 class Part(msgspec.Struct):
     """A piece of a message; one that is no text counts as empty."""
 
-    text: str = ""
+    text: str | None = None
 
 
 class Message(msgspec.Struct):
@@ -23,7 +23,7 @@ class Message(msgspec.Struct):
     def text(self) -> str:
         """All of its text."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return "".join(part.text or "" for part in self.content)
         return self.content or ""
 
 

@@ -17,12 +17,13 @@ from fairbench.live.emulator.calls import BadRequest
 from fairbench.live.emulator.config import EmulatorConfig
 from fairbench.live.emulator.generate_api import EmulatedGenerate
 from fairbench.live.emulator.generation import Generation
-from fairbench.live.emulator.info import models, server_info
+from fairbench.live.emulator.info import model_card, models, server_info
 from fairbench.live.emulator.metrics import registry_of
 from fairbench.live.emulator.openai_api import EmulatedChat, EmulatedCompletions
 from fairbench.live.emulator.worker import EmulatedWorker, build
 from fairbench.live.headers import WORKER
 from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
+from fairbench.live.json_errors import errors_as_json, no_such_model
 from fairbench.live.request_tag import answer_id
 
 RETRY_AFTER_S = 60  # a rate limit counts by the minute
@@ -35,13 +36,14 @@ _encode = msgspec.json.Encoder().encode
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
     """The application. Run it with ``handler_cancellation``: a client's leaving is an abort."""
     registry = registry_of(emulator)
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
     app.add_routes(
         [
             web.get("/health", _answering(web.Response)),
             web.get("/health_generate", _answering(web.Response)),
             web.get("/server_info", _answering(lambda: _json(server_info(emulator)))),
             web.get("/v1/models", _answering(lambda: _json(models(emulator)))),
+            web.get("/v1/models/{model:.+}", _model(emulator)),
             web.get("/metrics", _answering(lambda: metrics_page(registry))),
             web.route("*", "/flush_cache", _answering(lambda: _flush_cache(emulator))),
             web.post("/generate", _serve(emulator, EmulatedGenerate())),
@@ -64,6 +66,16 @@ def emulator_app(emulator: EmulatedWorker) -> web.Application:
 def _answering(answer: Callable[[], web.Response]) -> Handler:
     async def handle(_: web.Request) -> web.Response:
         return answer()
+
+    return handle
+
+
+def _model(emulator: EmulatedWorker) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        if name != emulator.config.model:
+            return no_such_model(name)
+        return _json(model_card(emulator))
 
     return handle
 

@@ -28,7 +28,7 @@ class _Body(msgspec.Struct):
     text: str | None = None
     input_ids: TokenIds | None = None
     sampling_params: _SamplingParams | None = None
-    stream: bool = False
+    stream: bool | None = None
     rid: str | None = None
     routing_key: str | None = None
 
@@ -46,7 +46,7 @@ class EmulatedGenerate:
             headers,
             tokens_of(prompt, text),
             body.sampling_params.max_new_tokens if body.sampling_params else None,
-            stream=body.stream,
+            stream=bool(body.stream),
             rid=body.rid,
             client=body.routing_key,
         )

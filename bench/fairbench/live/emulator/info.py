@@ -62,11 +62,15 @@ def _report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
     """The one model, as OpenAI's list."""
-    card = {
+    return {"object": "list", "data": [model_card(emulator)]}
+
+
+def model_card(emulator: EmulatedWorker) -> dict[str, Any]:
+    """The model, as OpenAI describes one."""
+    return {
         "id": emulator.config.model,
         "object": "model",
         "created": 0,
         "owned_by": "fairbench",
         "max_model_len": emulator.worker.limits.pool_tokens,
     }
-    return {"object": "list", "data": [card]}

@@ -25,19 +25,19 @@ from fairbench.live.openai_shapes import Message
 
 
 class _StreamOptions(msgspec.Struct):
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class _Common(msgspec.Struct, kw_only=True):
-    model: str = ""
+    model: str | None = None
     max_tokens: Count | None = None
     n: One | None = None
-    stream: bool = False
+    stream: bool | None = None
     stream_options: _StreamOptions | None = None
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 class _Completion(_Common, kw_only=True):
@@ -144,9 +144,9 @@ def _call(
         headers,
         ids,
         max_new_tokens,
-        stream=body.stream,
+        stream=bool(body.stream),
         include_usage=body.include_usage,
-        model=body.model,
+        model=body.model or "",
     )
 
 

@@ -11,6 +11,7 @@ from ssl import SSLContext
 from aiohttp import web
 
 from fairbench.live.http_server import listening, metrics_page
+from fairbench.live.json_errors import errors_as_json
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.metrics import RouterMetrics
@@ -37,7 +38,7 @@ def router_app(config: RouterConfig) -> web.Application:
     metrics = RouterMetrics()
     metrics.describe(config.router, text.method)
     log.info("prompts in text: tokens %s", text.method)
-    app = web.Application(client_max_size=config.max_body_bytes)
+    app = web.Application(client_max_size=config.max_body_bytes, middlewares=[errors_as_json])
 
     async def run(app: web.Application) -> AsyncIterator[None]:
         async with running(config, router, text, metrics) as proxy:
@@ -52,6 +53,7 @@ def router_app(config: RouterConfig) -> web.Application:
     app.add_routes(
         [
             web.get("/v1/models", _models),
+            web.get("/v1/models/{model:.+}", _models),
             web.get("/health", _health),
             web.get("/metrics", scrape),
         ]

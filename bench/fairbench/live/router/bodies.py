@@ -28,9 +28,9 @@ class Sampling(msgspec.Struct):
 class Generate(msgspec.Struct):
     """``/generate``."""
 
-    input_ids: list[int] | None = None
-    text: str | None = None
-    stream: bool = False
+    input_ids: list[int | list[int]] | None = None
+    text: str | list[str] | None = None
+    stream: bool | None = None
     routing_key: str | None = None
     top_logprobs_num: FewLogprobs | None = None
     logprob_start_len: Int32 | None = None
@@ -39,12 +39,14 @@ class Generate(msgspec.Struct):
 class OpenAI(msgspec.Struct, kw_only=True):
     """What the two APIs of OpenAI share."""
 
-    stream: bool = False
+    stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     max_tokens: Count | None = None
     min_tokens: Count | None = None
     n: Count | None = None
     user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
     seed: Int64 | None = None
     top_k: Int32 | None = None
     stop_token_ids: list[int] | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
+from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 from fairbench.live.router import fields
 from fairbench.live.router.bodies import Generate, OpenAI, RoutedChat, RoutedCompletion, Sampling
@@ -17,9 +19,10 @@ from fairbench.live.router.fields import (
     check_bias,
     check_ids,
     check_template_kwargs,
-    fields_of,
+    passed_on,
+    read_fields,
 )
-from fairbench.live.router.problem import bad_request
+from fairbench.live.router.problem import Problem, bad_request
 from fairbench.live.router.prompt_limits import NO_LIMITS, PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
 
@@ -31,18 +34,23 @@ COMPLETION_TOKENS = 16  # OpenAI's default, and SGLang's
 class Call:
     """A request as a router sees it.
 
-    ``fields`` are what the worker is sent. ``exact`` says that the worker will count just these
-    ``ids`` as the prompt, ``hide_usage`` that the client did not ask for the stream's usage, which
-    the router did. ``max_new_tokens`` is None where nothing but the model's context ends an answer.
+    ``fields`` are what the worker is sent, ``said`` what the body says of its client, by field.
+    ``exact`` says that the worker will count just these ``ids`` as the prompt, ``hide_usage`` that
+    the client did not ask for the stream's usage, which the router did. ``max_new_tokens`` is None
+    where nothing but the model's context ends an answer.
     """
 
     fields: Fields
     ids: array[int]
     max_new_tokens: int | None
     stream: bool
-    user: str | None
+    said: Mapping[str, str | None]
     exact: bool = False
     hide_usage: bool = False
+
+    def client(self, names: Iterable[str]) -> str | None:
+        """What the first of these fields says that says anything."""
+        return next((said for name in names if (said := self.said.get(name))), None)
 
     def set(self, name: str, value: Any) -> None:
         """Have the body say this."""
@@ -71,17 +79,16 @@ class GenerateApi(Api):
 
     path = "/generate"
     _decoder = msgspec.json.Decoder(Generate)
-    _sampling = msgspec.json.Decoder(Sampling | None)
+    _sampling = msgspec.json.Decoder(Sampling)
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         limits.check_body(raw)
+        raw, found = _read(raw)
         body = _decoded(self._decoder, raw)
-        given = _decoded_fields(raw, fields.GENERATE)
-        written = bytes(given.get("sampling_params", b"null"))
-        sampling = _decoded(self._sampling, written, "sampling_params: ") or Sampling()
-        if written != b"null":
-            inner = _decoded_fields(written, fields.SAMPLING, "sampling_params: ")
-            given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
+        if isinstance(body.text, list) or (body.input_ids and isinstance(body.input_ids[0], list)):
+            raise _several()
+        given = passed_on(found, fields.GENERATE)
+        sampling = self._sampling_of(given)
         _check_single(sampling.n)
         _check_tokens(sampling.stop_token_ids, sampling.logit_bias, limits)
         if body.input_ids is not None:
@@ -95,10 +102,21 @@ class GenerateApi(Api):
             given,
             ids,
             DEFAULT_NEW_TOKENS if most is None else most,
-            body.stream,
-            body.routing_key or None,
+            bool(body.stream),
+            {BODY_CLIENT: body.routing_key},
             exact=body.input_ids is not None,
         )
+
+    def _sampling_of(self, given: Fields) -> Sampling:
+        """The ``sampling_params``, of which ``given`` keeps what is passed on."""
+        if "sampling_params" not in given:
+            return Sampling()
+        where = "sampling_params: "
+        raw, found = _read(bytes(given["sampling_params"]), where)
+        sampling = _decoded(self._sampling, raw, where)
+        inner = passed_on(found, fields.SAMPLING, where)
+        given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
+        return sampling
 
     def sign(self, call: Call, client: str) -> None:
         # SGLang reads the header on the OpenAI paths only.
@@ -113,8 +131,9 @@ class CompletionsApi(Api):
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         limits.check_body(raw)
+        raw, found = _read(raw)
         body = _decoded(self._decoder, raw)
-        given = _decoded_fields(raw, fields.COMPLETIONS)
+        given = passed_on(found, fields.COMPLETIONS)
         _check_single(body.best_of)
         prompt: Any = body.prompt
         listed = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
@@ -139,8 +158,9 @@ class ChatApi(Api):
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         limits.check_body(raw)
+        raw, found = _read(raw)
         body = _decoded(self._decoder, raw)
-        given = _decoded_fields(raw, fields.CHAT)
+        given = passed_on(found, fields.CHAT)
         check_template_kwargs(body.chat_template_kwargs)
         ids = array("I")
         for message in body.messages:  # each on its own, so that earlier turns stay a prefix
@@ -158,7 +178,8 @@ def _openai_call(
 ) -> Call:
     _check_single(body.n)
     _check_tokens(body.stop_token_ids, body.logit_bias, limits)
-    call = Call(given, ids, max_new_tokens, body.stream, body.user)
+    said = {name: getattr(body, name) for name in BODY_CLIENTS}
+    call = Call(given, ids, max_new_tokens, bool(body.stream), said)
     options = body.stream_options or {}
     if body.stream and options.get("include_usage") is not True:
         call.hide_usage = True
@@ -173,9 +194,9 @@ def _decoded(decoder: msgspec.json.Decoder[B], raw: bytes, where: str = "") -> B
         raise bad_request(f"the body cannot be read: {where}{error}") from None
 
 
-def _decoded_fields(raw: bytes, allowed: frozenset[str], where: str = "") -> Fields:
+def _read(raw: bytes, where: str = "") -> tuple[bytes, Fields]:
     try:
-        return fields_of(raw, allowed, where)
+        return read_fields(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body cannot be read: {where}{error}") from None
 
@@ -199,6 +220,10 @@ def _check_tokens(
 
 def _check_single(prompts: int | None) -> None:
     if prompts is not None and prompts != 1:
-        raise bad_request(
-            "one prompt and one answer (n = 1) a request: workers lose the client of a batch"
-        )
+        raise _several()
+
+
+def _several() -> Problem:
+    return bad_request(
+        "one prompt and one answer (n = 1) a request: workers lose the client of a batch"
+    )

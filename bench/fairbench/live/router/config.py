@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config.gateway import SERVED_DETECTOR
+from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
 
@@ -19,13 +20,13 @@ class RouterConfig:
     ``weights`` are what clients are entitled to, 1 where there is none.
     ``keys`` maps API keys to clients; without them a request says whose it is. With ``keys_file``,
     those there count, read again when it changes, with its weights, over which ``weights`` are
-    laid, and its quotas. ``tokenizer`` is a
-    tokenizer.json, without which tokens are approximated. ``max_queue`` bounds the requests that
-    are under way, most of which wait at the workers, ``max_queue_per_client`` those of each client
-    (None: bounded only when others want in). ``vocab_size`` is the model's, None if the workers
-    say. A worker that fails a health check, or does not answer it within ``health_timeout_s``, is
-    out of rotation until it passes one. ``local`` is the local scheduler that the workers are
-    meant to run, None where that is not said.
+    laid, and its quotas. ``client_from`` are the fields of bodies that say whose a request is where
+    no header does, strongest first. ``tokenizer`` is a tokenizer.json, without which tokens are
+    approximated. ``max_queue`` bounds the requests that are under way, most of which wait at the
+    workers, ``max_queue_per_client`` those of each client (None: bounded only when others want in).
+    ``vocab_size`` is the model's, None if the workers say. A worker that fails a health check, or
+    does not answer it within ``health_timeout_s``, is out of rotation until it passes one.
+    ``local`` is the local scheduler that the workers are meant to run, None where that is not said.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. If that is ``concurrency`` and ``settings`` do not say how many
@@ -38,6 +39,7 @@ class RouterConfig:
     weights: Mapping[str, float] = field(default_factory=dict)
     keys: Mapping[str, str] | None = None
     keys_file: Path | None = None
+    client_from: Sequence[str] = (BODY_CLIENT,)
     tokenizer: str | None = None
     max_queue: int = 10_000
     max_queue_per_client: int | None = None

@@ -48,24 +48,63 @@ CHAT = _OPENAI | {
     *("parallel_tool_calls", "reasoning_effort", "separate_reasoning", "stream_reasoning"),
     *("chat_template_kwargs", "continue_final_message", "add_generation_prompt"),
 }
-_IDLE = (b"null", b"false")  # a field that says no more than if it were not there
+# What engines put into tensors, or compare with such: 64.0 is 64 for OpenAI, and must be for them.
+INTEGERS = frozenset(
+    {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
+    | {"n", "best_of", "top_k", "seed", "sampling_seed", "logprobs", "top_logprobs"}
+    | {"top_logprobs_num", "logprob_start_len"}
+)
+_NULL, _FALSE = b"null", b"false"
+_FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
+_EXACT_FLOAT = 2**53  # beyond it a float no longer says which integer is meant
 
 _fields = msgspec.json.Decoder(Fields)
 
 
-def fields_of(raw: bytes, allowed: frozenset[str], where: str = "") -> Fields:
-    """The fields of a JSON object, each once, as they are written there.
+def read_fields(raw: bytes) -> tuple[bytes, Fields]:
+    """The fields of a JSON object, each once, and the object.
 
-    One that is not ``allowed`` is left out if it is null, false or one of ``DROPPED``. Raises
-    Problem for any other, and msgspec's errors if it is no object.
+    Both are as they were written, but for integers that were written as floats. Raises msgspec's
+    errors if it is no object.
+    """
+    found = _fields.decode(raw)
+    integers = {
+        name: whole
+        for name in INTEGERS & found.keys()
+        if (whole := _whole(found[name])) is not None
+    }
+    if not integers:
+        return raw, found
+    found |= integers
+    return msgspec.json.encode(found), found
+
+
+def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
+    """The fields that a worker gets: those ``allowed``, unless null, which says nothing.
+
+    Others are left out if they are null, false or one of ``DROPPED``. Raises Problem if not.
     """
     kept: Fields = {}
-    for name, value in _fields.decode(raw).items():
+    for name, value in found.items():
         if name in allowed:
-            kept[name] = value
-        elif name not in DROPPED and bytes(value) not in _IDLE:
+            if memoryview(value) != _NULL:
+                kept[name] = value
+        elif name not in DROPPED and memoryview(value) not in (_NULL, _FALSE):
             raise bad_request(f"{where}{name[:64]!r} is not a field that this router passes on")
     return kept
+
+
+def _whole(value: Raw) -> Raw | None:
+    """The integer that is written as a float, None if none is."""
+    text = bytes(value) if len(memoryview(value)) <= _LONGEST_NUMBER else b""
+    if not any(sign in text for sign in _FLOAT_SIGNS):
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    exact = number.is_integer() and abs(number) <= _EXACT_FLOAT
+    return Raw(b"%d" % int(number)) if exact else None
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:

@@ -12,6 +12,8 @@ from fairbench.live import headers
 from fairbench.live.router.problem import Problem
 
 MAX_LENGTH = 128
+MAX_BODY_LENGTH = 512  # of what a body says, which may be an e-mail address or a sentence
+HASHED, HASH_BYTES = "user-", 10
 
 
 class Owners(Protocol):
@@ -37,8 +39,8 @@ class Keyring:
         return blake2b(key.encode("utf-8", "surrogatepass"), key=self._secret).digest()
 
 
-def client_of(sent: Mapping[str, str], user: str | None, keys: Owners | None) -> str:
-    """The client of a request with these headers and this ``user``.
+def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:
+    """The client of a request with these headers, in whose body this is ``said`` of it.
 
     With ``keys`` the key alone decides, so that nobody can claim to be another client. Raises
     Problem for an unknown key and for a name that cannot be one.
@@ -46,7 +48,10 @@ def client_of(sent: Mapping[str, str], user: str | None, keys: Owners | None) ->
     if keys is not None:
         return _owner(sent.get("Authorization", ""), keys)
     named = (sent[name] for name in headers.CLIENT_ALIASES if name in sent)
-    client = next(named, user) or headers.DEFAULT_CLIENT
+    client = next(named, None)
+    if client is None:
+        return _hashed_name(said) if said else headers.DEFAULT_CLIENT
+    client = client or headers.DEFAULT_CLIENT
     if not is_name(client):
         raise Problem(
             HTTPStatus.BAD_REQUEST,
@@ -59,6 +64,20 @@ def is_name(client: str) -> bool:
     """Whether it can be a client's name, which has to travel in a header."""
     fits = 0 < len(client) <= MAX_LENGTH and client.isascii() and client.isprintable()
     return fits and client not in (headers.OTHERS, headers.HEALTH)
+
+
+def _hashed_name(said: str) -> str:
+    """What a body says, or if it is in another script or too long for a name, its hash.
+
+    The same for every router and for good. Raises Problem if it is far too long.
+    """
+    if is_name(said):
+        return said
+    if len(said) > MAX_BODY_LENGTH:
+        raise Problem(
+            HTTPStatus.BAD_REQUEST, f"whose a request is takes at most {MAX_BODY_LENGTH} characters"
+        )
+    return HASHED + blake2b(said.encode("utf-8"), digest_size=HASH_BYTES).hexdigest()
 
 
 def _owner(authorization: str, keys: Owners) -> str:

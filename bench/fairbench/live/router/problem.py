@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-import msgspec
 from aiohttp import web
 
 from fairbench.live import headers
-
-_TYPES = {
-    HTTPStatus.UNAUTHORIZED: "authentication_error",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
-}
+from fairbench.live.json_errors import error_answer, error_body
 
 
 class Problem(Exception):
@@ -33,9 +28,7 @@ class Problem(Exception):
 
     def response(self) -> web.Response:
         """The answer, if none has begun."""
-        response = web.Response(
-            body=self._json(), status=self.status, content_type="application/json"
-        )
+        response = error_answer(self.status, str(self))
         if self.retry_after_s is not None:
             response.headers["Retry-After"] = str(self.retry_after_s)
         if self.worker is not None:
@@ -47,17 +40,8 @@ class Problem(Exception):
 
         Without ``done`` the worker itself says that this was all.
         """
-        return b"data: %b\n\n%b" % (self._json(), b"data: [DONE]\n\n" if done else b"")
-
-    def _json(self) -> bytes:
-        fallback = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {
-            "message": str(self),
-            "type": _TYPES.get(self.status, fallback),
-            "param": None,
-            "code": int(self.status),
-        }
-        return msgspec.json.encode({"error": error})
+        body = error_body(self.status, str(self))
+        return b"data: %b\n\n%b" % (body, b"data: [DONE]\n\n" if done else b"")
 
 
 def bad_request(message: str) -> Problem:

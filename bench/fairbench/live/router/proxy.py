@@ -20,6 +20,7 @@ from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
 from fairbench.live.router.identity import client_of
+from fairbench.live.router.models import named_model
 from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
@@ -70,7 +71,7 @@ class Proxy:
         return self.dispatcher.under_way
 
     async def models(self, http: web.Request) -> web.StreamResponse:
-        """``/v1/models``, as the first worker that answers has it."""
+        """``/v1/models``, as the first worker that answers has it, or the one that is named."""
         client_of(http.headers, None, self._access.keys)
         timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
@@ -78,12 +79,13 @@ class Proxy:
             sent = {**self._authorization(http), **address.authorization}
             try:
                 async with self._session.get(
-                    address.url + http.path, headers=sent, timeout=timeout
+                    address.url + "/v1/models", headers=sent, timeout=timeout
                 ) as answer:
+                    listed = await answer.read()
+                    if answer.ok and (name := http.match_info.get("model")) is not None:
+                        return named_model(listed, name)
                     return web.Response(
-                        body=await answer.read(),
-                        status=answer.status,
-                        content_type="application/json",
+                        body=listed, status=answer.status, content_type="application/json"
                     )
             except (ClientError, OSError):
                 self._health.suspect(worker)
@@ -95,7 +97,8 @@ class Proxy:
             self._access.quotas.ask(client_of(http.headers, None, self._access.keys))
         limits = self._facts.limits
         call = await self._parsed(await self._read(http), api, limits)
-        client = client_of(http.headers, call.user, self._access.keys)
+        said = call.client(self._config.client_from)
+        client = client_of(http.headers, said, self._access.keys)
         api.sign(call, client)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         wanted = len(call.ids) + min(call.max_new_tokens or 0, limits.most_tokens)

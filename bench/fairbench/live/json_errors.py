@@ -1,0 +1,55 @@
+"""JSON errors: what a server says instead of an answer, in the shape of OpenAI's."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+_TYPES = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+}
+MOST_SHOWN = 200  # characters of a path or a name
+
+
+def error_body(status: int, message: str, param: str | None = None) -> bytes:
+    """The JSON of an error; ``param`` is the field that is to blame."""
+    fallback = "server_error" if status >= 500 else "invalid_request_error"
+    kind = _TYPES.get(HTTPStatus(status), fallback)
+    error = {"message": message, "type": kind, "param": param, "code": int(status)}
+    return msgspec.json.encode({"error": error})
+
+
+def error_answer(status: int, message: str, param: str | None = None) -> web.Response:
+    """An error as an answer."""
+    body = error_body(status, message, param)
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def no_such_model(name: str) -> web.Response:
+    """404 for a model that is not served."""
+    said = f"the model {name[:MOST_SHOWN]!r} does not exist"
+    return error_answer(HTTPStatus.NOT_FOUND, said, "model")
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Have aiohttp's own errors say so in JSON: no such path, a wrong method, a body too long."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        answer = error_answer(error.status, f"{_asked(request)}: only {allowed}")
+        answer.headers["Allow"] = allowed
+        return answer
+    except web.HTTPNotFound as error:
+        return error_answer(error.status, f"{_asked(request)}: there is nothing")
+    except web.HTTPRequestEntityTooLarge as error:
+        return error_answer(error.status, "the body is too long")
+
+
+def _asked(request: web.Request) -> str:
+    return f"{request.method[:20]} {request.rel_url.raw_path[:MOST_SHOWN]}"
