@@ -94,3 +94,55 @@ def bench(requests, **values):
         "errors": ["timeout" if r[3] is None else "" for r in requests],
     }
     return made | values
+
+
+def aiperf_records(client):
+    """A client's requests as aiperf exports them; bob has had one of a warm-up."""
+    records = []
+    if client == "bob":
+        records.append(_aiperf("warmup", 0.5, {"request_latency": _ms(100.0)}))
+    for owner, start, first, end, read, produced in REQUESTS:
+        if owner != client:
+            continue
+        if first is None:
+            error = {"code": 499, "type": "RequestCancellationError", "message": "gone"}
+            metrics = {"error_isl": {"value": read, "unit": "tokens"}}
+            records.append(_aiperf("profiling", start, metrics, error=error))
+            continue
+        metrics = {
+            "input_sequence_length": {"value": read, "unit": "tokens"},
+            "time_to_first_token": _ms((first - start) * 1e3),
+            "request_latency": _ms((end - start) * 1e3),
+            "inter_chunk_latency": {"value": [1.0, 2.0], "unit": "ms"},
+            "output_token_count": {"value": produced - 1, "unit": "tokens"},
+            "output_sequence_length": {"value": produced, "unit": "tokens"},
+        }
+        if client == "bob":
+            metrics["usage_prompt_cache_read_tokens"] = {"value": read + 2, "unit": "tokens"}
+        records.append(_aiperf("profiling", start, metrics))
+    return records
+
+
+def _ms(value):
+    return {"value": value, "unit": "ms"}
+
+
+def _aiperf(phase, start, metrics, error=None):
+    begun = 1_759_813_207_000_000_000 + round(start * 1e9)
+    metadata = {
+        "session_num": 0,
+        "conversation_id": f"talk-{start}",
+        "turn_index": 0,
+        "request_start_ns": begun,
+        "request_end_ns": begun + 10**9,
+        "worker_id": f"worker_{start}",
+        "benchmark_phase": phase,
+        "was_cancelled": error is not None,
+    }
+    return {"metadata": metadata, "metrics": metrics, "error": error}
+
+
+def write_aiperf(path, client):
+    folder = path / client
+    folder.mkdir(exist_ok=True)
+    return lines(folder / "profile_export.jsonl", aiperf_records(client))

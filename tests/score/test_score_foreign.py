@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from foreign_helpers import (
     REQUESTS,
+    aiperf_records,
     bench,
     lines,
     rows,
+    write_aiperf,
     write_durations,
     write_parquet,
     write_plain,
@@ -71,6 +73,62 @@ def test_one_file_of_vllm_per_client_is_one_run(tmp_path):
     np.testing.assert_allclose(scored.requests.finish_s, [3.0, 4.0, np.nan])
     assert scored.requests.status.tolist() == [FINISHED, FINISHED, REFUSED]
     assert scored.programs.program_id.tolist() == [0, 1, 2]  # row 1 of both files
+
+
+def test_one_folder_of_aiperf_per_client_is_one_run(tmp_path):
+    """By hand: bob's clock is ann's, his warm-up does not count, her second request failed."""
+    paths = [write_aiperf(tmp_path, client) for client in ("ann", "bob")]
+    scored = read_scored(paths)
+    assert scored.layouts == ("aiperf",)
+    assert scored.clients == ("ann", "bob")
+    requests = scored.requests
+    np.testing.assert_allclose(requests.arrival_s, [0.0, 1.0, 2.0])
+    np.testing.assert_allclose(requests.first_token_s, [1.0, 2.0, np.nan])
+    np.testing.assert_allclose(requests.finish_s, [3.0, 4.0, np.nan])
+    assert requests.input_tokens.tolist() == [100, 100, 40]
+    assert requests.output_tokens.tolist() == [50, 100, 0]
+    assert requests.cached_tokens.tolist() == [0, 100, 0]  # 102 by the server's own count
+    assert requests.status.tolist() == [FINISHED, FINISHED, REFUSED]
+
+
+def test_what_aiperf_says_of_a_request_can_be_a_field(tmp_path):
+    path = write_aiperf(tmp_path, "ann")
+    scored = read_scored([path], names={"client": "conversation_id", "program": "worker_id"})
+    assert scored.clients == ("talk-0.0", "talk-2.0")
+
+
+def test_an_answer_of_aiperf_in_one_piece_has_its_first_token_with_its_last(tmp_path):
+    (record,) = aiperf_records("bob")[1:]
+    del record["metrics"]["time_to_first_token"]
+    record["metrics"]["request_latency"] = {"value": 3.0, "unit": "sec"}
+    requests = read_scored([lines(tmp_path / "a.jsonl", [record])]).requests
+    assert (requests.first_token_s[0], requests.finish_s[0]) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"metadata": {"request_start_ns": "now"}}, "request_start_ns = 'now': must be an integer"),
+        ({"metrics": [1]}, "metrics must be a JSON object"),
+        ({"metrics": {"request_latency": {"value": 1, "unit": "h"}}}, "request_latency in 'h'"),
+        ({"metrics": {"request_latency": {"value": "1", "unit": "ms"}}}, "must be a number"),
+        ({"metadata": {}}, "no record of aiperf's"),
+        ({"metadata": None}, "no record of aiperf's"),
+    ],
+)
+def test_a_wrong_line_of_aiperf_is_named(tmp_path, change, complaint):
+    first, _ = aiperf_records("ann")
+    path = lines(tmp_path / "a.jsonl", [first, {**first, **change}])
+    with pytest.raises(DataError, match=complaint):
+        read_scored([path])
+
+
+def test_records_of_aiperf_say_their_own_units(tmp_path):
+    with pytest.raises(UsageError, match="no --time-unit"):
+        read_scored([write_aiperf(tmp_path, "ann")], unit_s=1e-3)
+    warm = [record for record in aiperf_records("bob") if "warmup" in str(record)]
+    with pytest.raises(DataError, match="no records but of the warm-up"):
+        read_scored([lines(tmp_path / "w.jsonl", warm)])
 
 
 def test_sglang_keeps_no_starts_so_only_everything_at_once_can_be_told(tmp_path):

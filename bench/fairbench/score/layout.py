@@ -76,6 +76,9 @@ _VTC = {"start": "req_time", "ttft": "first_token_latency", "latency": "request_
 _VTC |= {"input_tokens": "prompt_len", "output_tokens": "output_len"}
 _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "program": "program_id"}
+_AIPERF = {"start": "start", "ttft": "time_to_first_token", "latency": "request_latency"}
+_AIPERF |= {"input_tokens": "input_sequence_length", "output_tokens": "output_sequence_length"}
+_AIPERF |= {"cached_tokens": "cached_tokens", "error": "error"}
 _SAME = ("client", "input_tokens", "output_tokens", "worker", "cached_tokens", "status", "error")
 _PLAIN = ("client", "start", "first_token", "end", "input_tokens", "output_tokens", *OPTIONAL)
 
@@ -90,6 +93,7 @@ LAYOUTS = {
         Layout("vtc-columns", Shape.COLUMNS, {"client": "client", **_VTC}, uncached=True),
         Layout("vllm", Shape.COLUMNS, {"start": "start_times", **_BENCH}),
         Layout("sglang", Shape.COLUMNS, _BENCH, at_once=True),
+        Layout("aiperf", Shape.REQUEST, _AIPERF),  # as ``score.aiperf`` has flattened it
     )
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, UsageError
 from fairbench.errors.printable import printable
 from fairbench.metrics.records import (
     FINISHED,
@@ -20,6 +20,7 @@ from fairbench.metrics.records import (
     Programs,
     Requests,
 )
+from fairbench.score.aiperf import flattened, is_aiperf
 from fairbench.score.arrays import arrays_of
 from fairbench.score.files import read_objects
 from fairbench.score.layout import Layout, choose_layout, columns_of
@@ -67,11 +68,16 @@ def read_scored(
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
+    stems = _stems(paths)
     for number, path in enumerate(paths):
         objects = read_objects(path)
+        if is_aiperf(objects[0][1]):
+            if unit_s != 1.0:
+                raise UsageError(f"{path}: records of aiperf say their units: no --time-unit")
+            objects = flattened(objects)
         chosen = choose_layout(layout, objects[0][1], objects[0][0], names or {})
         columns = columns_of(chosen, objects, line)
-        parts.append(arrays_of(columns, str(path), unit_s, client=_stem(path), part=number))
+        parts.append(arrays_of(columns, str(path), unit_s, client=stems[number], part=number))
         used.append(chosen)
     origin_s = 0.0
     if not all(one.keeps_clock for one in used):
@@ -84,8 +90,12 @@ def read_scored(
     return _tables(merged, clients, tuple(dict.fromkeys(one.name for one in used)))
 
 
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+def _stems(paths: Sequence[Path]) -> list[str]:
+    """What files are called; those of one name in different folders, what the folders are."""
+    stems = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
+    folders = [path.absolute().parent.name for path in paths]
+    alike = len(set(stems)) == 1 and len(set(folders)) == len(paths) > 1
+    return folders if alike else stems
 
 
 def _tables(

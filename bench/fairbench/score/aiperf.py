@@ -1,0 +1,92 @@
+"""Records of aiperf (``profile_export.jsonl``) as flat objects with times in seconds.
+
+A line has ``metadata`` (epoch nanoseconds, who and when), ``metrics`` (each a value with its unit)
+and ``error``, as aiperf's "Working with Profile Export Files" describes them; metrics are called as
+in its "Metrics Reference" (0.3 to 0.13).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.errors import DataError
+from fairbench.errors.validation import shortened
+from fairbench.score.files import Object
+
+UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
+START = "request_start_ns"
+# Times by metric, then counts by what may hold them, best first.
+TIMES = ("time_to_first_token", "request_latency")
+COUNTS = {
+    "input_sequence_length": ("input_sequence_length", "error_isl"),
+    "output_sequence_length": ("output_sequence_length", "output_token_count"),
+    "cached_tokens": ("usage_prompt_cache_read_tokens", "usage_prompt_cached_tokens"),
+}
+
+
+def is_aiperf(item: Object) -> bool:
+    """Whether an object is a record of aiperf's."""
+    metadata = item.get("metadata")
+    return isinstance(metadata, dict) and START in metadata and "metrics" in item
+
+
+def flattened(objects: list[tuple[str, Object]]) -> list[tuple[str, Object]]:
+    """What was measured, without warm-up. The list is used up: files are large.
+
+    Raises DataError naming the line that is no such record.
+    """
+    found = []
+    for number, (where, item) in enumerate(objects):
+        objects[number] = where, {}
+        if not is_aiperf(item):
+            raise DataError(f"{where}: no record of aiperf's: has no metadata.{START}")
+        if item["metadata"].get("benchmark_phase") != "warmup":
+            found.append((where, _flat(item, where)))
+    if not found:
+        raise DataError(f"{objects[0][0]}: no records but of the warm-up")
+    return found
+
+
+def _flat(item: Object, where: str) -> Object:
+    """Metadata under its own names, the metrics that are used, and why it failed, if it did."""
+    metadata, metrics = item["metadata"], item["metrics"] or {}
+    if not isinstance(metrics, dict):
+        raise DataError(f"{where}: metrics must be a JSON object")
+    start = metadata[START]
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise DataError(f"{where}: metadata.{START} = {shortened(repr(start))}: must be an integer")
+    flat = {
+        **metadata,
+        "start": start * UNITS_S["ns"],
+        **{name: _time_s(metrics, name, where) for name in TIMES},
+        **{name: _count(metrics, names) for name, names in COUNTS.items()},
+        "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
+    }
+    if flat["time_to_first_token"] is None:  # of an answer in one piece all tokens come at once
+        flat["time_to_first_token"] = flat["request_latency"]
+    read, cached = flat["input_sequence_length"], flat["cached_tokens"]
+    if isinstance(read, int) and isinstance(cached, int):  # aiperf counts one, the server the other
+        flat["cached_tokens"] = min(cached, read)
+    return flat
+
+
+def _time_s(metrics: Object, name: str, where: str) -> Any:
+    value, unit = _measured(metrics, name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    if unit not in UNITS_S:
+        known = ", ".join(UNITS_S)
+        raise DataError(f"{where}: {name} in {shortened(repr(unit))}: must be in one of {known}")
+    return value * UNITS_S[unit]
+
+
+def _count(metrics: Object, names: tuple[str, ...]) -> Any:
+    return next(
+        (value for name in names if (value := _measured(metrics, name)[0]) is not None), None
+    )
+
+
+def _measured(metrics: Object, name: str) -> tuple[Any, Any]:
+    """A metric's value and unit."""
+    metric = metrics.get(name)
+    return (metric.get("value"), metric.get("unit")) if isinstance(metric, dict) else (metric, None)
