@@ -79,7 +79,8 @@ def test_latency_metrics():
 LIMITS = {"engine.max_running_requests", "vllm.max_num_seqs"}
 
 
-CONTENDED = {"tot", "judge", "long-qa", "chat", "mix", "production"}
+SHARES_AND_DEADLINES = {"dlpm-edf.quantum", "edf-dlpm.quantum"}
+CONTENDED = {"tot", "judge", "long-qa", "chat", "mix", "production", "three-class"}
 
 
 @pytest.mark.parametrize("name", [n for n in workload_names() if not n.startswith("vtc-")])
@@ -90,6 +91,8 @@ def test_every_workload_sets_the_quanta_and_contended_ones_the_running_limit(nam
         limits = {key: settings.pop(key) for key in LIMITS & settings.keys()}
         assert set(limits) == (LIMITS if name in CONTENDED else set())
         assert len(set(limits.values())) <= 1
+        for joined in SHARES_AND_DEADLINES:
+            assert settings.pop(joined, settings["dlpm.quantum"]) == settings["dlpm.quantum"]
         assert set(settings) == {"dlpm.quantum", "d2lpm.worker_quantum"}
         assert 0 < settings["dlpm.quantum"] < settings["d2lpm.worker_quantum"]
 

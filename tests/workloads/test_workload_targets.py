@@ -15,6 +15,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.report.table import summary_text
 from fairbench.results.intervals import combine
 from fairbench.sim.run import simulate
+from fairbench.workloads.client_targets import class_of_client, client_targets
 from fairbench.workloads.spec import load_workload
 
 DOC = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text(encoding="utf-8")
@@ -170,3 +171,20 @@ def test_a_comparison_has_goodput_in_its_columns_and_tables(tmp_path, documented
     assert '"goodput_ratio"' in head
     assert len(rows) == 2
     assert '"goodput_targets"' in (path / "clients.csv").read_text().splitlines()[0]
+
+
+def test_the_classes_of_the_bundled_workload():
+    """Who floods is of the interactive class: deadlines do not tell it from the others."""
+    spec = load_workload("three-class")
+    classes = class_of_client(spec)
+    assert [classes[name] for name in spec.client_names] == [
+        *("interactive", "interactive", "agent", "agent", "batch", "interactive")
+    ]
+    found = client_targets(spec, {}, spec.client_names)
+    assert {classes[name]: str(found[name]) for name in spec.client_names} == {
+        "interactive": "ttft:1000ms tpot:60ms",
+        "agent": "e2el:5000ms",
+        "batch": "e2el:120000ms",
+    }
+    (flood,) = spec.scenario("s1").misbehaving
+    assert (spec.client_names[flood.client], flood.rate_multiple) == ("trial", 8.0)
