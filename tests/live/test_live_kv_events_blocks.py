@@ -144,3 +144,29 @@ def test_other_memory_than_the_gpus_does_not_count():
 
 def test_a_clear_forgets_everything():
     assert heard([STORED, AllBlocksCleared(), BlockRemoved([2])]) == (["clear"], 0)
+
+
+def test_a_block_of_another_group_of_layers_is_another_block():
+    gone = []
+    index = BlockIndex(lambda prefix, tokens: gone.append(tokens), lambda: None)
+    ids = list(range(32))
+    for group in (0, 1):
+        index.apply([BlockStored([7, 8], None, ids, 16, None, "GPU", group_idx=group)])
+    assert len(index) == 4
+    index.apply([BlockRemoved([8], "GPU", group_idx=2)])
+    assert (len(index), gone) == (4, [])
+    index.apply([BlockRemoved([8], "GPU", group_idx=1)])
+    assert (len(index), gone) == (3, [16])
+
+
+def test_a_hash_may_be_bytes():
+    gone = []
+    index = BlockIndex(lambda prefix, tokens: gone.append(prefix_ids(prefix)), lambda: None)
+    index.apply([BlockStored([b"x"], None, list(range(8)), 8, None)])
+    index.apply([BlockStored([b"y"], b"x", list(range(8, 16)), 8, None)])
+    index.apply([BlockRemoved([b"y"])])
+    assert gone == [list(range(16))]
+
+
+def prefix_ids(prefix):
+    return list(array("I", b"".join(segment.key.encode("latin-1") for segment in prefix)))

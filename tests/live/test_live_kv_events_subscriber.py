@@ -9,7 +9,7 @@ import zmq.asyncio
 from live_router import until
 
 from fairbench.live.kv_events.publisher import Publisher
-from fairbench.live.kv_events.subscriber import Subscriber
+from fairbench.live.kv_events.subscriber import MAX_UNREADABLE, Subscriber
 from fairbench.live.kv_events.wire import BlockRemoved, EventBatch, encode, end_of_replay
 from fairbench.live.processes.addresses import WorkerAddress
 
@@ -74,14 +74,14 @@ def message(number, ts=0.0):
 
 
 @asynccontextmanager
-async def following(*, replay, kept=(), quiet_s=NEVER_S):
+async def following(*, replay, kept=(), quiet_s=NEVER_S, on_follow=lambda follows: None):
     """A worker that has published ``kept`` before anyone listened, and who listens now.
 
     With a replay socket it has been asked once, for that, when the block begins.
     """
     worker, log = Worker(), Log()
     worker.keep(*kept)
-    subscriber = Subscriber(worker.address(replay), log, quiet_s=quiet_s)
+    subscriber = Subscriber(worker.address(replay), log, quiet_s=quiet_s, on_follow=on_follow)
     tasks = [asyncio.create_task(subscriber.run()), asyncio.create_task(worker.serve_replays())]
     try:
         await worker.pub.recv()  # the subscription has come
@@ -221,6 +221,60 @@ def test_what_is_no_event_clears_everything_and_the_rest_goes_on():
             return log.heard, subscriber.losses
 
     assert asyncio.run(run()) == ([0, "clear", 1], 1)
+
+
+GARBAGE = [b"", bytes(8), b"\xc1"]
+
+
+def test_who_cannot_be_read_is_followed_no_more_until_it_starts_anew(caplog):
+    told = []
+
+    async def run():
+        async with following(replay=False, on_follow=told.append) as (worker, subscriber, log):
+            await worker.send(0)
+            for _ in range(MAX_UNREADABLE):
+                await worker.pub.send_multipart(GARBAGE)
+            await until(lambda: told)
+            assert (told, subscriber.follows) == ([False], False)
+            assert (subscriber.unreadable, subscriber.losses) == (MAX_UNREADABLE, MAX_UNREADABLE)
+            assert await worker.pub.recv() == b"\x00"  # it has unsubscribed
+            subscriber.restart()
+            assert (told, subscriber.follows) == ([False, True], True)
+            assert await worker.pub.recv() == b"\x01"
+            await worker.send(0, 1)
+            await until(lambda: log.heard[-1:] == [1])
+            return log.heard
+
+    lost = ["clear"] * MAX_UNREADABLE
+    assert asyncio.run(run()) == [0, *lost, "clear", 0, 1]
+    said = [line for line in caplog.messages if "followed no more" in line]
+    assert len(said) == 1
+
+
+def test_now_and_then_a_message_that_cannot_be_read_is_no_reason_to_give_up():
+    async def run():
+        async with following(replay=False) as (worker, subscriber, log):
+            for number in range(2 * MAX_UNREADABLE):
+                await worker.send(number)
+                await worker.pub.send_multipart(GARBAGE)
+            await until(lambda: log.heard.count("clear") == 2 * MAX_UNREADABLE)
+            return subscriber.follows, subscriber.unreadable
+
+    assert asyncio.run(run()) == (True, 2 * MAX_UNREADABLE)
+
+
+def test_who_replays_only_what_cannot_be_read_is_followed_no_more():
+    told = []
+
+    async def run():
+        async with following(replay=True, quiet_s=SOON_S, on_follow=told.append) as parts:
+            worker, subscriber, _ = parts
+            worker.kept[0] = GARBAGE
+            await until(lambda: told)
+            return subscriber.unreadable
+
+    assert asyncio.run(run()) == MAX_UNREADABLE
+    assert told == [False]
 
 
 def test_a_message_lost_while_its_like_are_being_replayed_is_missed_too():

@@ -17,7 +17,7 @@ from fairbench.live.kv_events.wire import (
     replay_request,
 )
 
-HASH = st.integers(-(2**63), 2**63 - 1)
+HASH = st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=32)
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=5)
 MEDIUM = st.sampled_from([None, "GPU", "CPU_PINNED"])
 STORED = st.builds(
@@ -62,6 +62,73 @@ def test_fields_of_later_versions_are_passed_over():
     assert decode([b"", bytes(8), payload]).batch.events == [BlockRemoved([3], "GPU")]
 
 
+STORED_FIELDS = {
+    "block_hashes": [b"a" * 32, 2**64 - 1],
+    "parent_block_hash": None,
+    "token_ids": [1, 2],
+    "block_size": 1,
+    "lora_id": None,
+    "medium": "GPU",
+    "lora_name": None,
+    "extra_keys": [None, ("salt",)],
+    "group_idx": 3,
+    "kv_cache_spec_kind": "full_attention",
+    "kv_cache_spec_sliding_window": None,
+    "locality": "LOCAL",
+    "a_field_of_tomorrow": {"a": 1},
+}
+REMOVED_FIELDS = {"block_hashes": [7], "medium": "GPU", "group_idx": 3, "locality": "LOCAL"}
+IN_MAPS = [
+    {"type": "BlockStored", **STORED_FIELDS},
+    {"type": "BlockRemoved", **REMOVED_FIELDS},
+    {"type": "AllBlocksCleared"},
+]
+IN_ARRAYS = [
+    ["BlockStored", *STORED_FIELDS.values()],
+    ["BlockRemoved", *REMOVED_FIELDS.values()],
+    ["AllBlocksCleared"],
+]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [0.5, IN_ARRAYS, 0],  # vLLM up to 2025
+        {"ts": 0.5, "events": IN_MAPS, "data_parallel_rank": 0},  # its main branch for a while
+        [0.5, IN_MAPS, 0],  # vLLM 0.28 to 0.32
+    ],
+    ids=["arrays", "maps", "array of maps"],
+)
+@pytest.mark.parametrize("topic", [[b"kv"], []], ids=["topic", "no topic"])
+def test_every_format_of_vllms_says_the_same(batch, topic):
+    message = decode([*topic, (5).to_bytes(8, "big"), msgspec.msgpack.encode(batch)])
+    stored = BlockStored(
+        *([b"a" * 32, 2**64 - 1], None, [1, 2], 1, None, "GPU"),
+        extra_keys=[None, ["salt"]],
+        group_idx=3,
+    )
+    events = [stored, BlockRemoved([7], "GPU", 3), AllBlocksCleared()]
+    assert message.seq == 5
+    assert (message.batch.ts, message.batch.attn_dp_rank) == (0.5, 0)
+    assert list(map(msgspec.structs.asdict, message.batch.events)) == list(
+        map(msgspec.structs.asdict, events)
+    )
+    assert all(map(isinstance, message.batch.events, map(type, events)))
+
+
+def test_the_oldest_arrays_end_earlier():
+    payload = msgspec.msgpack.encode([0.5, [["BlockStored", [7], 6, [1], 1, None]]])
+    (event,) = decode([b"", bytes(8), payload]).batch.events
+    assert (event.parent_block_hash, event.medium, event.group_idx) == (6, None, None)
+
+
+@pytest.mark.parametrize("other", [{"type": "Moved", "to": 1}, ["Moved", 1]])
+def test_events_of_kinds_not_known_are_left_out(other):
+    removed = {"type": "BlockRemoved", "block_hashes": [3], "medium": None}
+    payload = msgspec.msgpack.encode([0.5, [other, removed]])
+    assert decode([b"", bytes(8), payload]).batch.events == [BlockRemoved([3])]
+
+
 def test_the_end_of_a_replay_is_no_message():
     assert decode(end_of_replay()) is None
     assert end_of_replay()[1] == b"\xff" * 8
@@ -76,6 +143,11 @@ def test_the_end_of_a_replay_is_no_message():
         [b"", bytes(7), b""],
         [b"", bytes(8), b"nonsense"],
         [b"", bytes(8), msgspec.msgpack.encode([0.5, [{"type": "Other"}], 0])],
+        [b"", bytes(8), msgspec.msgpack.encode([0.5, [["Other", 1]]])],
+        [b"", bytes(8), msgspec.msgpack.encode([0.5, [7]])],
+        [b"", bytes(8), msgspec.msgpack.encode([0.5, [{"type": 7}]])],
+        [b"", bytes(8), msgspec.msgpack.encode([0.5, [[]]])],
+        [b"", bytes(8), b""],
         encode(0, EventBatch(0.5, [BlockStored([7], None, [-1], 1, None)])),
         encode(0, EventBatch(0.5, [BlockStored([7], None, [2**32], 1, None)])),
     ],

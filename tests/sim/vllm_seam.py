@@ -25,6 +25,7 @@ MODULES = {
     "request": "vllm.v1.request",
     "sampling": "vllm.sampling_params",
     "hashing": "vllm.utils.hashing",
+    "kv_events": "vllm.distributed.kv_events",
 }
 
 
@@ -63,7 +64,7 @@ class _Structured:
         return lambda *_, **__: True
 
 
-def _configuration(limits, policy):
+def _configuration(limits, policy, kv_events):
     """The part of a VllmConfig that a scheduler reads."""
     config = vllm().config
     scheduler = config.SchedulerConfig(
@@ -95,7 +96,7 @@ def _configuration(limits, policy):
         cache_config=cache_config,
         model_config=model,
         lora_config=None,
-        kv_events_config=None,
+        kv_events_config=config.KVEventsConfig(kv_events, "null") if kv_events else None,
         parallel_config=config.ParallelConfig(),
         observability_config=config.ObservabilityConfig(),
         is_mm_encoder_only=False,
@@ -122,7 +123,7 @@ def admitted(plan):
 class RealEngine:
     """A vLLM scheduler with an empty KV pool, as ``limits`` (a VLLMLimits) has it."""
 
-    def __init__(self, limits, policy="fcfs"):
+    def __init__(self, limits, policy="fcfs", kv_events=False):
         v = vllm()
         spec = v.interface.FullAttentionSpec(
             block_size=limits.block_size, num_kv_heads=1, head_size=1, dtype=v.torch.float32
@@ -130,7 +131,11 @@ class RealEngine:
         group = v.interface.KVCacheGroupSpec(["layer"], spec)
         pool = v.interface.KVCacheConfig(limits.all_blocks, [], [group])
         self.scheduler = v.scheduler.Scheduler(
-            _configuration(limits, policy), pool, _Structured(), limits.block_size, log_stats=False
+            _configuration(limits, policy, kv_events),
+            pool,
+            _Structured(),
+            limits.block_size,
+            log_stats=False,
         )
         self._hasher = v.kv_cache_utils.get_request_block_hasher(limits.block_size, v.hash)
         self._outputs = {}

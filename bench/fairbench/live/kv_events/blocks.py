@@ -8,11 +8,18 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from fairbench.core import Prompt
-from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from fairbench.live.kv_events.wire import (
+    AllBlocksCleared,
+    BlockHash,
+    BlockRemoved,
+    BlockStored,
+    Event,
+)
 from fairbench.schedulers.token_pages import segments_of
 
 # Blocks in host memory or on disk are no cache that a router should count on.
 MEDIA = (None, "GPU")
+Key = tuple[int | None, BlockHash]  # a group of layers, and a block of it
 
 
 class _StoredRun:
@@ -20,7 +27,9 @@ class _StoredRun:
 
     __slots__ = ("block_size", "hashes", "ids", "start")
 
-    def __init__(self, ids: array[int], start: int, hashes: list[int], block_size: int) -> None:
+    def __init__(
+        self, ids: array[int], start: int, hashes: Sequence[BlockHash], block_size: int
+    ) -> None:
         self.ids = ids
         self.start = start
         self.hashes = hashes
@@ -30,7 +39,7 @@ class _StoredRun:
         """Tokens up to the end of the run's block ``index``; -1 is what is before the run."""
         return min(self.start + (index + 1) * self.block_size, len(self.ids))
 
-    def prefix(self, block_hash: int) -> array[int]:
+    def prefix(self, block_hash: BlockHash) -> array[int]:
         """All tokens up to the end of one of the blocks."""
         return self.ids[: self.end_of(self.hashes.index(block_hash))]
 
@@ -47,7 +56,7 @@ class BlockIndex:
     ) -> None:
         self._on_evict = on_evict
         self._on_clear = on_clear
-        self._runs: dict[int, _StoredRun] = {}
+        self._runs: dict[Key, _StoredRun] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -70,10 +79,10 @@ class BlockIndex:
         self._on_clear()
 
     def _store(self, event: BlockStored) -> None:
-        parent = event.parent_block_hash
+        parent, group = event.parent_block_hash, event.group_idx
         if parent is None:
             ids = array("I")
-        elif (run := self._runs.get(parent)) is not None:
+        elif (run := self._runs.get((group, parent))) is not None:
             ids = run.prefix(parent)
         else:
             return  # below what was stored before we listened: its prompt cannot be known
@@ -81,13 +90,13 @@ class BlockIndex:
         ids.extend(event.token_ids)
         stored = _StoredRun(ids, start, event.block_hashes, event.block_size)
         # Shared, since with blocks of one token there are as many as tokens.
-        self._runs.update(dict.fromkeys(event.block_hashes, stored))
+        self._runs.update(dict.fromkeys([(group, name) for name in event.block_hashes], stored))
 
     def _remove(self, event: BlockRemoved) -> None:
         """A cache drops leaves before their parents: of each run, the end of what was left."""
-        removed: dict[_StoredRun, set[int]] = {}
+        removed: dict[_StoredRun, set[BlockHash]] = {}
         for block_hash in event.block_hashes:
-            if (run := self._runs.pop(block_hash, None)) is not None:
+            if (run := self._runs.pop((event.group_idx, block_hash), None)) is not None:
                 removed.setdefault(run, set()).add(block_hash)
         for run, hashes in removed.items():
             gone = [index for index, name in enumerate(run.hashes) if name in hashes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 
 import zmq
@@ -17,8 +17,13 @@ from fairbench.live.processes.addresses import WorkerAddress
 HIGH_WATER = 100_000  # messages waiting to be read, as many as SGLang keeps for a slow reader
 REPLAY_TIMEOUT_S = 5.0
 QUIET_S = 0.5  # after so long without a message, the worker is asked whether there was one
+MAX_UNREADABLE = 3  # messages in succession, after which a worker is followed no more
 
 log = logging.getLogger(__name__)
+
+
+class Unreadable(Exception):
+    """Message after message cannot be decoded: the worker speaks another format."""
 
 
 class Subscriber:
@@ -28,30 +33,52 @@ class Subscriber:
     socket; where that has them no more, the index is cleared, and so it is when the numbers start
     again, since then the worker has too. ``gaps`` and ``losses`` count both.
 
+    A message that cannot be decoded (counted in ``unreadable``) also clears the index. After
+    ``MAX_UNREADABLE`` in succession the worker is followed no more, until it starts anew:
+    ``on_follow`` hears of both.
+
     A message that nobody follows leaves no gap to be seen, and nothing tells a subscriber when its
     subscription has come into force: what is published until then is sent to nobody. So the replay
     socket is asked at the start, and again whenever there was silence for ``quiet_s``.
     """
 
     def __init__(
-        self, address: WorkerAddress, index: BlockIndex, *, quiet_s: float = QUIET_S
+        self,
+        address: WorkerAddress,
+        index: BlockIndex,
+        *,
+        quiet_s: float = QUIET_S,
+        on_follow: Callable[[bool], None] = lambda follows: None,
     ) -> None:
         assert address.kv_events is not None
         self._events = address.kv_events
         self._replay = address.kv_replay
         self._index = index
         self._quiet_s = quiet_s
+        self._on_follow = on_follow
         self._next = 0  # the sequence number due
         self._last_s = -inf  # the worker's time of the message before that one
         self._overtaken_s = -inf  # up to then, messages that come were asked for and have been here
         self._received = 0
         self._asking = asyncio.Lock()
         self._replay_fails = False
+        self._restarted = asyncio.Event()
+        self._unreadable = 0  # of them, those in succession
         self.gaps = 0
         self.losses = 0
+        self.unreadable = 0
+        self.follows = True
 
     async def run(self) -> None:
         """Follow until cancelled. The worker may come and go meanwhile."""
+        while True:
+            try:
+                await self._follow()
+            except* Unreadable:
+                self._give_up()
+            await self._restarted.wait()
+
+    async def _follow(self) -> None:
         with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             socket.set_hwm(HIGH_WATER)
@@ -67,6 +94,21 @@ class Subscriber:
         self._next = 0
         self._last_s = self._overtaken_s = -inf
         self._index.clear()
+        if not self.follows:
+            self.follows, self._unreadable = True, 0
+            self._on_follow(True)
+            self._restarted.set()
+
+    def _give_up(self) -> None:
+        log.warning(
+            "KV events of %s: %d messages in succession could not be read; it is followed no more, "
+            "and what it caches is guessed from what is sent there",
+            self._events,
+            self._unreadable,
+        )
+        self.follows = False
+        self._restarted.clear()
+        self._on_follow(False)
 
     async def _listen(self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket) -> None:
         while True:
@@ -75,9 +117,11 @@ class Subscriber:
             except ValueError as error:
                 log.warning("KV events of %s: %s", self._events, error)
                 self._lose()
+                self._count_unreadable()
                 continue
             if message is not None:
                 self._received += 1
+                self._unreadable = 0
                 await self._receive(context, message)
 
     async def _receive(self, context: zmq.asyncio.Context, message: NumberedBatch) -> None:
@@ -155,6 +199,8 @@ class Subscriber:
                     while (message := decode((await socket.recv_multipart())[1:])) is not None:
                         messages.append(message)
             except (TimeoutError, ValueError) as error:
+                if isinstance(error, ValueError):
+                    self._count_unreadable()
                 if not self._replay_fails:  # said once, not twice a second
                     reason = str(error) or "timed out"
                     log.warning("replay of KV events from %s: %s", endpoint, reason)
@@ -171,6 +217,13 @@ class Subscriber:
     def _lose(self) -> None:
         self.losses += 1
         self._index.clear()
+
+    def _count_unreadable(self) -> None:
+        """Raises Unreadable if that makes too many in succession."""
+        self.unreadable += 1
+        self._unreadable += 1
+        if self._unreadable >= MAX_UNREADABLE:
+            raise Unreadable
 
 
 def _unbroken(messages: list[NumberedBatch], end: int | None) -> Iterator[NumberedBatch]:

@@ -1,14 +1,19 @@
-"""KV events as they travel: SGLang's frames and msgpack maps (disaggregation/kv_events.py there).
+"""KV events as they travel: the frames and msgpack of SGLang and of vLLM's releases.
 
 A message of the PUB socket is three frames: topic, sequence number (8 bytes, big-endian, from 0 on)
 and a batch. For a replay a DEALER sends ``replay_request``; the ROUTER answers with the messages
 it still has, each behind an empty frame, and ends with the sequence number ``END``.
+
+We write as SGLang does (disaggregation/kv_events.py there): a batch is an array, an event a map.
+We also read what vLLM has written by now (distributed/kv_events.py there): arrays of arrays up to
+2025, maps of maps for a while on its main branch, whose replays lack the topic, and as SGLang from
+0.28 to 0.32. Each release adds fields; those of which we know nothing are passed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -16,27 +21,34 @@ END = -1  # the sequence number that ends a replay
 SEQ_BYTES = 8
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+BlockHash: TypeAlias = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
     """A run of blocks, each the child of the one before, the first that of ``parent_block_hash``.
 
-    ``token_ids`` are those of all the blocks, ``block_size`` for each of ``block_hashes``.
+    ``token_ids`` are those of all the blocks, ``block_size`` for each of ``block_hashes``. A model
+    with several kinds of attention has a group of layers for each (``group_idx``), whose blocks
+    come and go by themselves. In the order in which vLLM wrote them as arrays.
     """
 
-    block_hashes: list[int]
-    parent_block_hash: int | None
+    block_hashes: Sequence[BlockHash]
+    parent_block_hash: BlockHash | None
     token_ids: list[TokenId]
     block_size: int
     lora_id: int | None
     medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: Any = None
+    group_idx: int | None = None
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
     """Blocks that have left the cache."""
 
-    block_hashes: list[int]
+    block_hashes: Sequence[BlockHash]
     medium: str | None = None
+    group_idx: int | None = None
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True):
@@ -61,8 +73,45 @@ class NumberedBatch(NamedTuple):
     batch: EventBatch
 
 
+class _StoredArray(BlockStored, array_like=True, tag="BlockStored"):
+    pass
+
+
+class _RemovedArray(BlockRemoved, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
+    pass
+
+
+class _Batch(msgspec.Struct, array_like=True):
+    """A batch whose events are not looked at yet: one that we do not know spoils no other."""
+
+    ts: float
+    events: list[msgspec.Raw]
+    attn_dp_rank: int | None = None
+
+
+class _BatchMap(msgspec.Struct, rename={"attn_dp_rank": "data_parallel_rank"}):
+    ts: float
+    events: list[msgspec.Raw]
+    attn_dp_rank: int | None = None
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(EventBatch)
+_batch, _batch_map = msgspec.msgpack.Decoder(_Batch), msgspec.msgpack.Decoder(_BatchMap)
+_event_map: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_event_array: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(
+    _StoredArray | _RemovedArray | _ClearedArray
+)
+_kind_map = msgspec.msgpack.Decoder(_Kind)
+_kind_array = msgspec.msgpack.Decoder(list[Any])
+_KINDS = {cls.__name__ for cls in (BlockStored, BlockRemoved, AllBlocksCleared)}
 
 
 def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
@@ -73,17 +122,40 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     """The message in these frames, or None for the one that ends a replay.
 
-    Raises ValueError if they are not one.
+    Events of kinds that we do not know are left out. Raises ValueError if it is no message, or has
+    none but such events.
     """
-    if len(frames) != 3 or len(frames[1]) != SEQ_BYTES:
+    if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
         raise ValueError("a message has three frames: topic, sequence number, batch")
-    seq = int.from_bytes(frames[1], "big", signed=True)
+    seq = int.from_bytes(frames[-2], "big", signed=True)
     if seq == END:
         return None
     try:
-        return NumberedBatch(seq, _decoder.decode(frames[2]))
-    except msgspec.MsgspecError as error:
+        batch = (_batch_map if _is_map(frames[-1]) else _batch).decode(frames[-1])
+        events = [event for raw in batch.events if (event := _event(bytes(raw))) is not None]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"message {seq}: {error}") from None
+    if batch.events and not events:
+        raise ValueError(f"message {seq}: none of its events is of a kind that is known")
+    return NumberedBatch(seq, EventBatch(batch.ts, events, batch.attn_dp_rank))
+
+
+def _is_map(packed: bytes) -> bool:
+    """Whether msgpack's first byte begins a map."""
+    first = packed[:1]
+    return b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf")
+
+
+def _event(packed: bytes) -> Event | None:
+    """None for an event of a kind that is not known."""
+    is_map = _is_map(packed)
+    try:
+        return (_event_map if is_map else _event_array).decode(packed)
+    except msgspec.ValidationError:
+        kind = _kind_map.decode(packed).type if is_map else (_kind_array.decode(packed) or [""])[0]
+        if not isinstance(kind, str) or kind in _KINDS:
+            raise
+    return None
 
 
 def replay_request(first: int) -> tuple[bytes, bytes]:

@@ -61,7 +61,7 @@ class AssumedCaches:
         on_evict: Callable[[int, Prompt, int], None],
     ) -> None:
         self._pool_tokens = pool_tokens
-        self._followed = followed
+        self._followed = set(followed)
         self._on_evict = on_evict
         self._caches = [self._new(worker) for worker in range(workers)]
 
@@ -71,6 +71,12 @@ class AssumedCaches:
     def renew(self, worker: int) -> None:
         """The worker is another one, whose cache is empty; nobody has to hear of it."""
         self._caches[worker] = self._new(worker)
+
+    def follow(self, worker: int, follows: bool) -> None:
+        """Whether the worker's events are followed from now on; its cache is taken to be empty."""
+        self._caches[worker].clear()
+        (self._followed.add if follows else self._followed.discard)(worker)
+        self.renew(worker)
 
     def _new(self, worker: int) -> AssumedCache:
         slack = FOLLOWED_SLACK if worker in self._followed else 1

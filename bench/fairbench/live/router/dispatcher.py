@@ -210,3 +210,7 @@ class Dispatcher:
     def forget_cache(self, worker: int) -> None:
         """Nothing is in the worker's cache, or nobody knows what."""
         self._caches[worker].clear()
+
+    def follow(self, worker: int, follows: bool) -> None:
+        """The worker's KV events are followed from now on, or no more; its cache is unknown."""
+        self._caches.follow(worker, follows)

@@ -75,6 +75,8 @@ class RouterMetrics:
         for name, text, value in (
             ("kv_event_gaps", "Gaps in a worker's KV events", lambda w: subscribers[w].gaps),
             ("kv_event_losses", "Gaps not repaired", lambda w: subscribers[w].losses),
+            ("kv_event_unreadable", "Messages not decoded", lambda w: subscribers[w].unreadable),
+            ("kv_events_followed", "1 while they are followed", lambda w: subscribers[w].follows),
         ):
             self._gauge(name, text, subscribers, value)
 

@@ -114,6 +114,7 @@ def _subscribers(config: RouterConfig, dispatcher: Dispatcher) -> dict[int, Subs
             BlockIndex(
                 partial(dispatcher.evicted, number), partial(dispatcher.forget_cache, number)
             ),
+            on_follow=partial(dispatcher.follow, number),
         )
         for number, worker in enumerate(config.workers)
         if worker.kv_events is not None
