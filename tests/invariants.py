@@ -46,8 +46,9 @@ def check_all(result, profile=None) -> None:
         profile = load_profile(summary["timing_profile"])
     tables = map(_plain, (result.requests, result.programs, result.service))
     local, router = local_class(summary["local"]), router_class(summary["router"])
-    limited = local.accepts is not LocalScheduler.accepts or "gateway" in summary
-    conserving = local.work_conserving and not (router.holds or "gateway" in summary)
+    held = "gateway" in summary or "admission" in summary
+    limited = local.accepts is not LocalScheduler.accepts or held
+    conserving = local.work_conserving and not (router.holds or held)
     check_records(Records(*tables, profile, summary["pool_tokens"], limited, conserving))
 
 

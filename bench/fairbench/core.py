@@ -47,6 +47,7 @@ class Request:
     ``arrival_s`` and the deadlines are seconds on the home's clock, the same as every ``now_s``:
     ``deadline_s`` is when it ought to be over, ``first_token_by_s`` when its first token is due;
     ``priority`` is a number of the client's own; each scheduler says which end goes first.
+    ``demoted`` is what admission control has put behind all others.
     """
 
     request_id: Final[int]
@@ -61,6 +62,7 @@ class Request:
     priority: Final[int] = 0
     calls_left: Final[int | None] = None
     first_token_by_s: Final[float | None] = None
+    demoted: bool = False
 
     @property
     def next_deadline_s(self) -> float | None:

@@ -42,6 +42,10 @@ class RealReplica:
         return len(self.frontend) + len(self._inbox) + self._waiting_count()
 
     @property
+    def saturated(self):
+        return self._waiting_count() > 0 and self.running_count > 0
+
+    @property
     def running_count(self):
         return len(self._sequences) - self._waiting_count()
 

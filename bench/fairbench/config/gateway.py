@@ -7,6 +7,7 @@ from typing import Any
 
 from fairbench.config.backend import BackendConfig
 from fairbench.errors import UsageError
+from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF
 from fairbench.schedulers.gateway.bands import GatewayParams
 from fairbench.schedulers.gateway.registry import (
     DEFAULT_DETECTOR,
@@ -16,7 +17,7 @@ from fairbench.schedulers.gateway.registry import (
     policy_class,
 )
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
-from fairbench.schedulers.params import as_settings, make_params
+from fairbench.schedulers.params import as_settings, make_params, own_settings
 
 GATEWAY_KEYS = ("gateway", "saturation")
 SERVED_DETECTOR = Concurrency.name  # of `serve`: the one that any engine can be counted by
@@ -48,8 +49,20 @@ def gateway_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     return (*gateway.values(), GATEWAY) if gateway else ()
 
 
-def check_gateway(gateway: Mapping[str, str], backend: BackendConfig | None) -> None:
-    """Raise UsageError for a gateway before real or emulated servers."""
+def admission_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Admission control, if anything is said of it: else no experiment has its parameters."""
+    return (ADMISSION,) if own_settings(ADMISSION, settings) else ()
+
+
+def check_gateway(
+    gateway: Mapping[str, str], settings: Mapping[str, Any], backend: BackendConfig | None
+) -> None:
+    """Raise UsageError for a gateway, or admission control, before real or emulated servers."""
+    policy = settings.get(f"{ADMISSION}.policy", OFF)
+    if policy != OFF and backend is not None:
+        raise UsageError(
+            f"{ADMISSION}.policy = {policy!r}: only simulated runs and `serve` have it"
+        )
     if gateway and backend is not None:
         raise UsageError(f"gateway = {gateway['gateway']!r}: only simulated runs have one")
 

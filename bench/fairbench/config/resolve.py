@@ -19,7 +19,7 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
-from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
+from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
@@ -99,10 +99,13 @@ def _resolve(
     draft = {**defaults_of(backend), **_made_for(backend, chosen), **chosen}
     settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
     draft |= served(backend, draft)
-    check_gateway(gateway := gateway_of(draft), backend)
+    check_gateway(gateway := gateway_of(draft), settings, backend)
     draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
-        read_workload(draft["workload"]), text_of(draft, "scenario"), used_parts(draft), settings
+        read_workload(draft["workload"]),
+        text_of(draft, "scenario"),
+        (*used_parts(draft), *admission_parts(settings)),
+        settings,
     )
     usual = workload.scheduler_settings(text_of(draft, "scenario"))
     check_machine(backend, settings | resolved, usual)

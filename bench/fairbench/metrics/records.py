@@ -75,6 +75,7 @@ class Requests(Table):
     produced so far; ``recompute_tokens`` were computed again after retractions. ``routed_s`` is
     when it went to its worker, where a gateway held it before; None is at its arrival.
     ``swapped_tokens`` were copied to the host's memory or back; None where no scheduler does that.
+    ``demoted`` is 1 for whom admission control put behind the others; None where it does not.
     """
 
     request_id: Ints
@@ -98,6 +99,7 @@ class Requests(Table):
     status: Codes
     routed_s: Floats | None = None
     swapped_tokens: Ints | None = None
+    demoted: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

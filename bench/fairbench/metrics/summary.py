@@ -41,8 +41,8 @@ class Summary:
     ``window`` is where rates and shares were measured. ``request_latency`` has keys such as
     ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on; ``computed`` is what entries of
     the catalogue compute by themselves, of the run and of each client; ``goodput`` is empty where
-    no client was promised any latency; ``chosen`` are the percentiles that a user asked for, of the
-    run and of each client. ``notes`` gives for each
+    no client was promised any latency; ``some`` is what only some runs have, of the run and of
+    each client: percentiles that a user asked for, and who was demoted. ``notes`` gives for each
     null of the JSON the reason, by key (``clients.NAME.key`` inside ``clients``); ``censored``
     lists the latencies that are lower bounds, to be printed as "> x s" (and never rounded up).
     """
@@ -57,8 +57,8 @@ class Summary:
     computed: Mapping[str, float]
     computed_clients: tuple[Mapping[str, float], ...]
     goodput: Goodput
-    chosen: Mapping[str, Any]
-    chosen_clients: tuple[Mapping[str, float], ...]
+    some: Mapping[str, Any]
+    some_clients: tuple[Mapping[str, float], ...]
     notes: Mapping[str, str]
     censored: tuple[str, ...]
 
@@ -67,14 +67,14 @@ class Summary:
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
         flat |= asdict(self.fairness) | asdict(self.victims) | dict(self.computed)
-        flat |= {**self.goodput.run, **self.chosen}
-        clients = zip(self.clients, self.computed_clients, self.chosen_clients, strict=True)
+        flat |= {**self.goodput.run, **self.some}
+        clients = zip(self.clients, self.computed_clients, self.some_clients, strict=True)
         return _without_nan(flat) | {
             "clients": [
                 _without_nan(
-                    {**asdict(one), **more, **self.goodput.clients.get(one.client, {}), **chosen}
+                    {**asdict(one), **more, **self.goodput.clients.get(one.client, {}), **some}
                 )
-                for one, more, chosen in clients
+                for one, more, some in clients
             ],
             "censored": list(self.censored),
             "notes": dict(self.notes),
@@ -108,10 +108,11 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
             for index in range(len(facts.clients))
         ),
         goodput=goodput(tables, cut, notes),
-        chosen=_chosen(cohorts, facts, notes),
-        chosen_clients=tuple(
-            chosen_of_client(cohort, client.name, facts.percentiles, notes)
-            for client, cohort in zip(facts.clients, cohorts, strict=True)
+        some=_demoted(requests) | _chosen(cohorts, facts, notes),
+        some_clients=tuple(
+            _demoted(requests, index)
+            | chosen_of_client(cohort, facts.clients[index].name, facts.percentiles, notes)
+            for index, cohort in enumerate(cohorts)
         ),
         notes=notes.reasons,
         censored=tuple(notes.censored),
@@ -142,6 +143,14 @@ def _pace(programs: Programs, facts: Facts, notes: Notes) -> dict[str, float]:
         key = f"time_to_{percent}pct_s"
         result[key] = notes.value(key, time_to_finish(programs, facts.window, percent))
     return result
+
+
+def _demoted(requests: Requests, client: int | None = None) -> dict[str, Any]:
+    """How many requests were, of all or of a client; empty where nobody demotes."""
+    if requests.demoted is None:
+        return {}
+    own = requests.demoted if client is None else requests.demoted[requests.client == client]
+    return {"demoted": int(own.sum())}
 
 
 def _chosen(cohorts: list[Sample], facts: Facts, notes: Notes) -> dict[str, Any]:

@@ -105,9 +105,9 @@ def basis(summary: Summary) -> str:
 
 
 def details_line(summary: Summary) -> str:
-    before = ""
+    before = f"admission {summary['admission']}, " if "admission" in summary else ""
     if "gateway" in summary:
-        before = f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
+        before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
     text = (
         f"{before}router {summary['router']}, local {summary['local']}, "
         f"workload {summary['workload']}, scenario {summary['scenario']}"
@@ -147,6 +147,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
         f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
         f"{number(summary['refused'])} refused"
+        + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
         + (f", {number(summary['failed'])} failed" if summary["failed"] else ""),
     )
     if hides_backlog(summary):

@@ -113,13 +113,15 @@ class WorkerLoad(NamedTuple):
     """What is under way at a worker. ``queued`` and ``running`` are None where nobody says.
 
     ``in_flight`` requests were sent there and have not finished; ``tokens`` are held by running
-    requests, or, where the worker is not asked, the prompts of those in flight.
+    requests, or, where the worker is not asked, the prompts of those in flight. ``saturated``:
+    requests wait, and none of them gets in before a running one is over.
     """
 
     in_flight: int
     tokens: int
     queued: int | None = None
     running: int | None = None
+    saturated: bool | None = None
 
 
 class Read(NamedTuple):

@@ -57,13 +57,17 @@ class Cluster:
         clients: list[str],
         ingress: Ingress | None = None,
         deadlines: Deadlines | None = None,
+        *,
+        demotes: bool = False,
     ) -> None:
         self.clock = clock
         self.router = router
         self.workers = workers
         self.clients = clients
         swapped = any(worker.scheduler.swaps for worker in workers)
-        self.request_log = RequestLog(clients, routed=ingress is not None, swapped=swapped)
+        self.request_log = RequestLog(
+            clients, routed=ingress is not None, swapped=swapped, demoted=demotes
+        )
         self.program_log = Columns(PROGRAM_COLUMNS)
         self.running: dict[int, _Started] = {}
         self.arrivals_open = 0

@@ -23,7 +23,7 @@ class SimFleet:
         one.sync()
         queued, running, cache = one.queued_count, one.running_count, one.cache
         tokens = cache.capacity - cache.free - cache.evictable
-        return WorkerLoad(queued + running, tokens, queued, running)
+        return WorkerLoad(queued + running, tokens, queued, running, one.saturated)
 
     def matched_tokens(self, request: Request) -> int:
         """How much of its prompt is cached at the worker that has most of it now."""

@@ -19,7 +19,9 @@ from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
 from fairbench.results.run_facts import costs_of
 from fairbench.results.run_result import RunResult
-from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.gateway.admission.control import DEMOTE
+from fairbench.schedulers.gateway.admission.reroute import rerouting
+from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.schedulers.setup import Setup
@@ -107,7 +109,10 @@ class Simulation:
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
+        self.admission = admission_params(spec.settings)
         self.router = build_router(spec.router, spec.settings, spec.dp)
+        if self.admission.is_on and self.admission.reroute:
+            self.router = rerouting(self.router)
         self.setup = Setup(
             tuple(clients),
             weights_of(plans),
@@ -121,7 +126,10 @@ class Simulation:
         self.router.prepare(replace(self.setup, fleet=fleet))
         ingress = self._ingress(workers, fleet)
         deadlines = Deadlines(plans, costs_of(spec.gpu))
-        self.cluster = Cluster(self.clock, self.router, workers, clients, ingress, deadlines)
+        self.cluster = Cluster(
+            self.clock, self.router, workers, clients, ingress, deadlines,
+            demotes=self.admission.policy == DEMOTE,
+        )  # fmt: skip
         for number, plan in enumerate(plans):
             programs = program_stream(plan, seed=spec.seed, source=source)
             self.cluster.add_client(number, programs)
@@ -132,19 +140,24 @@ class Simulation:
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
 
     def _ingress(self, workers: list[Replica], fleet: SimFleet) -> Ingress | None:
-        """The gateway of the experiment, if it has one."""
-        spec = self.spec
-        if spec.gateway is None or spec.saturation is None:
-            return None
-        gateway = build_gateway(
-            spec.gateway,
-            spec.saturation,
-            spec.settings,
-            router=self.router,
-            setup=replace(self.setup, fleet=fleet),
-            matched=fleet.matched_tokens,
-        )
-        return Ingress(self.clock, workers, gateway)
+        """The gateway of the experiment and its admission control, if it has either."""
+        spec, queue = self.spec, None
+        setup, matched = replace(self.setup, fleet=fleet), fleet.matched_tokens
+        if spec.gateway is not None and spec.saturation is not None:
+            queue = build_gateway(
+                spec.gateway,
+                spec.saturation,
+                spec.settings,
+                router=self.router,
+                setup=setup,
+                matched=matched,
+            )
+        if self.admission.is_on:
+            control = with_admission(
+                queue, self.admission, router=self.router, setup=setup, matched=matched
+            )
+            return Ingress(self.clock, workers, control)
+        return None if queue is None else Ingress(self.clock, workers, queue)
 
     def _parts(self, index: int) -> WorkerParts:
         local = build_local(self.spec.local, self.spec.settings)

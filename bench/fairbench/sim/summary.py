@@ -20,7 +20,8 @@ def facts_of(simulation: Simulation) -> Facts:
     """What the metrics need to know beside the tables."""
     spec, cluster = simulation.spec, simulation.cluster
     bound, reason = cluster_bound(
-        simulation.router, cluster.workers[0].scheduler, spec.dp, spec.gateway
+        *(simulation.router, cluster.workers[0].scheduler, spec.dp),
+        spec.gateway or ("admission control" if simulation.admission.is_on else None),
     )
     return run_facts(
         spec,
@@ -52,4 +53,6 @@ def summary_of(
         token_count_method=source.token_count_method if source else None,
         bound=facts.bound,
     )
+    if simulation.admission.is_on:
+        header["admission"] = simulation.admission.policy
     return header | metrics_of(tables, facts)

@@ -61,7 +61,7 @@ class PolledLoads:
         if told is None or self._now_s() - at_s > self._stale_s:
             return counted
         tokens = round(told.usage * self._pool_tokens)
-        return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running)
+        return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
 
     def hear(self, worker: int, told: Told) -> None:
         """It has said so just now."""

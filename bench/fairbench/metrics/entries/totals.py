@@ -17,6 +17,13 @@ METRICS = (
         presence=Presence.ALWAYS,
     ),
     Metric(
+        key="demoted",
+        heading="requests put behind the others by admission control",
+        better=Better.LESS,
+        of=Of.BOTH,
+        kind=Kind.COUNT,
+    ),
+    Metric(
         key="failed",
         heading="requests failed",
         kind=Kind.COUNT,

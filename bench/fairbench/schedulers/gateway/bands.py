@@ -83,6 +83,9 @@ class Gateway:
             heappush(self._ends, (now_s + self.params.ttl_s, next(self._numbers), request))
         return True
 
+    def retry_after_s(self) -> float | None:
+        return None
+
     def shed(self, now_s: float) -> Collection[Request]:
         gone, self._displaced = self._displaced, []
         self._forget_gone()

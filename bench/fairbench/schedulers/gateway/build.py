@@ -8,18 +8,54 @@ from typing import Any
 
 from fairbench.errors import unknown_name
 from fairbench.schedulers.base import Router
+from fairbench.schedulers.gateway.admission.control import (
+    ADMISSION,
+    AdmissionControl,
+    AdmissionParams,
+)
+from fairbench.schedulers.gateway.admission.estimate import Estimator
+from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.bands import Gateway, GatewayParams
 from fairbench.schedulers.gateway.flow_view import FlowView
 from fairbench.schedulers.gateway.ordering.order import Matched
-from fairbench.schedulers.gateway.queue import GatewayQueue
+from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.registry import (
     GATEWAY,
     detector_class,
     order_class,
     policy_class,
 )
+from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.setup import Setup
+
+
+def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
+    """Those of the settings. Raises UsageError for one that is not allowed."""
+    return make_params(ADMISSION, AdmissionParams, settings)
+
+
+def with_admission(
+    queue: HoldsRequests | None,
+    params: AdmissionParams,
+    *,
+    router: Router,
+    setup: Setup,
+    matched: Matched = lambda request: 0,
+) -> AdmissionControl:
+    """Admission control before a queue, or before a ``router`` that has none.
+
+    A ``rerouting`` router is told where to send what. ``setup`` has the costs and the fleet.
+    """
+    assert setup.costs is not None, "an estimate needs to know what iterations take"
+    assert setup.fleet is not None, "an estimate needs to see the workers"
+    if queue is None:
+        queue = GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom())
+    estimator = Estimator(setup.costs, setup.fleet, matched, params.ahead)
+    control = AdmissionControl(queue, estimator, params)
+    if isinstance(router, Rerouting):
+        router.choose = control.rerouted
+    return control
 
 
 def build_gateway(

@@ -69,6 +69,10 @@ class HoldsRequests(Protocol):
         """A request that is held is wanted no more."""
         ...
 
+    def retry_after_s(self) -> float | None:
+        """When the request that was refused last had better come again; None: nobody knows."""
+        ...
+
 
 class GatewayQueue:
     """Holds requests until the ``detector`` and the router let them go, in its scheduler's order.
@@ -106,6 +110,9 @@ class GatewayQueue:
         self.scheduler.on_arrival(request, self._view, now_s)
         self._view.enter(request)
         return True
+
+    def retry_after_s(self) -> float | None:
+        return None
 
     def shed(self, now_s: float) -> Collection[Request]:
         return ()

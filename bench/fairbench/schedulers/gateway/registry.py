@@ -11,6 +11,7 @@ from typing import Any
 
 from fairbench.errors import unknown_name
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.gateway.admission.control import ADMISSION, AdmissionParams
 from fairbench.schedulers.gateway.bands import GatewayParams
 from fairbench.schedulers.gateway.ordering.order import Order
 from fairbench.schedulers.gateway.saturation.detector import Detector
@@ -79,7 +80,7 @@ def order_class(name: str) -> type[Order]:
 
 def gateway_params() -> Mapping[str, type]:
     """The ``Params`` of what only a gateway has, by name: policies, detectors, the gateway."""
-    found: dict[str, type] = {GATEWAY: GatewayParams}
+    found: dict[str, type] = {GATEWAY: GatewayParams, ADMISSION: AdmissionParams}
     found |= {name: policy_class(name).Params for name in POLICIES}
     return found | {name: detector_class(name).Params for name in DETECTORS}
 

@@ -149,6 +149,11 @@ class EngineLoop(ABC, Generic[N]):
         """Requests that have come and do not run."""
         return len(self.frontend) + len(self._inbox) + len(self.waiting)
 
+    @property
+    def saturated(self) -> bool:
+        """Whether requests wait, and none of them is looked at before a running one is over."""
+        return len(self.waiting) > 0 and not self._may_admit
+
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]

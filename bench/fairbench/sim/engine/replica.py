@@ -59,6 +59,11 @@ class Replica(Protocol):
         """Requests that are prefilling or running."""
         ...
 
+    @property
+    def saturated(self) -> bool:
+        """Whether requests wait, and none of them is looked at before a running one is over."""
+        ...
+
     def submit(self, sequence: Sequence) -> None:
         """A request arrives."""
 

@@ -136,14 +136,21 @@ class RequestLog(Columns):
     """One row per request, written when it is over (or the run is).
 
     ``routed``: with when it went to its worker, which differs from its arrival behind a gateway.
-    ``swapped``: with the tokens that were copied to the host's memory and back.
+    ``swapped``: with the tokens that were copied to the host's memory and back. ``demoted``: with
+    whether admission control put it behind the others.
     """
 
-    def __init__(self, clients: list[str], *, routed: bool = False, swapped: bool = False) -> None:
-        more = ("routed_ps",) * routed + ("swapped_tokens",) * swapped
+    def __init__(
+        self,
+        clients: list[str],
+        *,
+        routed: bool = False,
+        swapped: bool = False,
+        demoted: bool = False,
+    ) -> None:
+        more = ("routed_ps",) * routed + ("swapped_tokens",) * swapped + ("demoted",) * demoted
         super().__init__((*REQUEST_COLUMNS, *more))
-        self._routed = routed
-        self._swapped = swapped
+        self._routed, self._swapped, self._demoted = routed, swapped, demoted
         self.index = {client: number for number, client in enumerate(clients)}
 
     def record(self, s: Sequence) -> None:
@@ -155,5 +162,6 @@ class RequestLog(Columns):
             r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
             s.retractions, s.recompute_tokens, s.status, *((s.routed_ps,) if self._routed else ()),
             *((s.swapped_tokens,) if self._swapped else ()),
+            *((int(r.demoted),) if self._demoted else ()),
         )  # fmt: skip
         self.extend(row)

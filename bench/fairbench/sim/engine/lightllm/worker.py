@@ -134,6 +134,11 @@ class LightLLMWorker:
         """Requests that are prefilling or running."""
         return len(self.batch) + len(self._prefilling)
 
+    @property
+    def saturated(self) -> bool:
+        """Whether requests wait while others run: they are let in together, now and then."""
+        return len(self.waiting) > 0 and self.running_count > 0
+
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]

@@ -115,6 +115,11 @@ class Worker(EngineLoop[KVNode]):
         )
         return len(self.batch) + len(self._prefills) + chunked
 
+    @property
+    def saturated(self) -> bool:
+        """As the flag of its batch says, also where a scheduler that preempts is asked anyway."""
+        return len(self.waiting) > 0 and self._batch_is_full
+
     def _running(self) -> list[Sequence]:
         prefilling = [prefill.sequence for prefill in self._prefills]
         chunked = [self._chunked] if self._chunked and self._chunked not in prefilling else []

@@ -1,0 +1,159 @@
+"""Admission control before the cluster: whoever cannot be in time is refused, or demoted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import Read
+from fairbench.schedulers.gateway.admission.estimate import Ahead, Estimator
+from fairbench.schedulers.gateway.queue import HoldsRequests, Send
+
+ADMISSION = "admission"  # the part whose parameters these are
+OFF: Final = "off"
+REFUSE: Final = "refuse"
+DEMOTE: Final = "demote"
+
+
+@dataclass(frozen=True)
+class AdmissionParams:
+    """``policy``: what becomes of a request that would miss a deadline.
+
+    ``ahead`` says who goes before it (``Estimator``): take the one that fits the local scheduler.
+    ``margin`` multiplies the estimate: above 1 is stricter. With ``reroute`` a request that would
+    be late where the router sends it, and in time elsewhere, goes to where it is soonest over. A
+    demoted request goes as any other once it is ``aging_s`` old. ``profile`` is the timing profile
+    of real servers; the simulator has its own.
+    """
+
+    policy: Literal["off", "refuse", "demote"] = OFF
+    ahead: Ahead = "fair"
+    margin: Annotated[float, Gt(0)] = 1.0
+    reroute: bool = True
+    aging_s: Annotated[float, Gt(0)] = 60.0
+    profile: str = ""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything becomes of anybody."""
+        return self.policy != OFF
+
+
+class AdmissionControl:
+    """Asks of each arrival whether it can be in time, before ``queue`` gets it (``HoldsRequests``).
+
+    It can if any worker would have it in time by the estimate (``estimate``); a request without a
+    deadline always can. One that cannot is refused, or, with ``policy=demote``, marked and held
+    here until nothing else is held and a worker has nothing waiting, or it is ``aging_s`` old.
+    Estimated once, on arrival: what then takes longer than was expected is late, not refused.
+    """
+
+    def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:
+        self.queue = queue
+        self.params = params
+        self._estimator = estimator
+        self._held: dict[Request, None] = {}  # what the queue has and has not sent
+        self._demoted: dict[Request, float] = {}  # until when each is held here at most
+        self._late_s: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._held) + len(self._demoted)
+
+    def late_by_s(self, request: Request, now_s: float) -> float:
+        """By how much it would be late at the best of the workers; not above 0: in time."""
+        if request.next_deadline_s is None:
+            return 0.0
+        return min(self._late_at(request, now_s, self._held).values(), default=0.0)
+
+    def rerouted(self, request: Request, worker: int, now_s: float) -> int:
+        """Where a request goes that was routed to ``worker``: see ``reroute``."""
+        if request.next_deadline_s is None:
+            return worker
+        late = self._late_at(request, now_s, ())
+        best = min(late, key=lambda one: (late[one], one), default=worker)
+        return best if late.get(worker, 0.0) > 0 >= late.get(best, 1.0) else worker
+
+    def enter(self, request: Request, now_s: float) -> bool:
+        self._late_s = None
+        late_s = self.late_by_s(request, now_s)
+        if late_s <= 0:
+            return self._pass_on(request, now_s)
+        if self.params.policy == REFUSE:
+            self._late_s = late_s
+            return False
+        request.demoted = True
+        self._demoted[request] = now_s + self.params.aging_s
+        return True
+
+    def retry_after_s(self) -> float | None:
+        """How long the request that was refused last would have been late; None if not by this."""
+        return self._late_s
+
+    def shed(self, now_s: float) -> Collection[Request]:
+        gone = self.queue.shed(now_s)
+        for request in gone:
+            del self._held[request]
+        return gone
+
+    def release(self, now_s: float, send: Send) -> None:
+        def sent(request: Request, worker: int) -> None:
+            del self._held[request]
+            self._estimator.sent(request, worker)
+            send(request, worker)
+
+        self.queue.release(now_s, sent)
+        while (request := next(iter(self._demoted), None)) is not None:
+            if not (self._demoted[request] <= now_s or self._is_idle()):
+                return
+            del self._demoted[request]
+            if not self._pass_on(request, now_s):
+                self._demoted[request] = now_s + self.params.aging_s  # it was taken in: never lost
+                return
+            self.queue.release(now_s, sent)
+
+    def wake_s(self, now_s: float) -> float | None:
+        times_s = [self.queue.wake_s(now_s), *list(self._demoted.values())[:1]]
+        return min((time_s for time_s in times_s if time_s is not None), default=None)
+
+    def finish(
+        self,
+        request: Request,
+        output_tokens: int,
+        now_s: float | None = None,
+        read: Read | None = None,
+    ) -> None:
+        self._estimator.over(request, output_tokens)
+        self.queue.finish(request, output_tokens, now_s, read)
+
+    def withdraw(self, request: Request) -> None:
+        if request in self._demoted:
+            del self._demoted[request]
+        else:
+            del self._held[request]
+            self.queue.withdraw(request)
+
+    def _pass_on(self, request: Request, now_s: float) -> bool:
+        entered = self.queue.enter(request, now_s)
+        if entered:
+            self._held[request] = None
+        return entered
+
+    def _is_idle(self) -> bool:
+        """Whether nothing else is held, and some worker has nothing that waits."""
+        return not self._held and self._estimator.any_free()
+
+    def _late_at(
+        self, request: Request, now_s: float, held: Collection[Request]
+    ) -> dict[int, float]:
+        found = self._estimator.of(request, held)
+        margin = self.params.margin
+        return {
+            worker: one._replace(first_s=margin * one.first_s, end_s=margin * one.end_s).late_by_s(
+                request, now_s
+            )
+            for worker, one in found.items()
+        }

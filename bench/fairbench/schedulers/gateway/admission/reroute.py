@@ -1,0 +1,65 @@
+"""A router whose choice is put right: who would be late where it sends them goes elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.setup import Setup
+
+Choice = Callable[[Request, int, float], int]
+"""Where a request goes that was routed to a worker at a time."""
+
+
+def rerouting(router: Router) -> Rerouting:
+    """The router with a ``choose`` of its own behind it, which changes nothing at first."""
+    declared = {
+        name: getattr(router, name)
+        for name in ("name", "wants_evictions", "holds", "cluster_theorems")
+    }
+    made: Rerouting = type("Rerouting", (Rerouting,), declared)(router)
+    return made
+
+
+class Rerouting(Router):
+    """Any ``router``, and ``choose`` after it; made by ``rerouting``.
+
+    The router never hears that it was overruled: what it counts is what it decided.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self.choose: Choice = lambda request, worker, now_s: worker
+        self._routed: dict[Request, int] = {}  # what it decided, where that was overruled
+
+    def prepare(self, setup: Setup) -> None:
+        self.setup = setup
+        self.router.prepare(setup)
+
+    def route(self, request: Request, now_s: float) -> int | None:
+        worker = self.router.route(request, now_s)
+        if worker is None:
+            return None
+        chosen = self.choose(request, worker, now_s)
+        if chosen != worker:
+            self._routed[request] = worker
+        return chosen
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        self.router.on_first_token(request, self._routed.get(request, worker), at_s)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self.router.on_finish(request, self._routed.pop(request, worker), output, now_s)
+
+    def on_failure(self, request: Request, worker: int, now_s: float) -> None:
+        self.router.on_failure(request, self._routed.pop(request, worker), now_s)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        self.router.on_evict(prefix, evicted_tokens, worker, now_s)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.router.on_worker_join(worker, now_s)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        self.router.on_worker_leave(worker, now_s)
