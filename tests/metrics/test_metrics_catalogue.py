@@ -129,7 +129,7 @@ def test_what_it_has_no_value_for_is_null_with_the_reason_of_the_entry(monkeypat
 
 def test_every_number_of_a_summary_has_an_entry():
     promised = {"workload": "chat", "num_programs": 2, "goodput": {"ttft": "1s"}}
-    summary = simulate(resolve(promised)).summary
+    summary = simulate(resolve(promised, {"admission.policy": "demote"})).summary
     settings = {"dp", "seed", "timing_error_pct", "mem_fraction_static"}
     settings |= {"pool_tokens", "chunked_prefill_size"}
     for key, value in values_of(summary).items():
