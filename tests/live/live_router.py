@@ -11,7 +11,7 @@ from aiohttp import ClientSession, web
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.app import PROXY, router_app
+from fairbench.live.router.app import MEMBERSHIP, PROXY, router_app
 from fairbench.live.router.config import RouterConfig
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
@@ -175,6 +175,7 @@ class RouterUnderTest:
 
     url: str
     proxy: object
+    membership: object
     session: ClientSession
 
     def post(self, path, body=None, **headers):
@@ -207,7 +208,7 @@ async def router_before(workers, **settings):
     port = runner.addresses[0][1]
     try:
         async with ClientSession() as session:
-            yield RouterUnderTest(f"http://127.0.0.1:{port}", app[PROXY], session)
+            yield RouterUnderTest(f"http://127.0.0.1:{port}", app[PROXY], app[MEMBERSHIP], session)
     finally:
         await runner.cleanup()
 

@@ -40,7 +40,7 @@ def test_what_nobody_read_to_its_end_is_known_or_estimated():
 
 
 def test_the_pace_is_that_of_whole_answers_lately():
-    pace = Pace(2)
+    pace = Pace()
     for _ in range(200):
         pace.observe(1, 10.0, 100)
     assert (pace.token_s(0), round(pace.token_s(1), 3)) == (0.02, 0.1)

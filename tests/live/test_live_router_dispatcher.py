@@ -2,6 +2,7 @@
 
 from array import array
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -218,32 +219,61 @@ def test_a_forgotten_cache_is_evicted_whole():
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["ask", "ask", "finish", "leave", "join"]), st.integers(0, 5)),
+    st.tuples(
+        st.sampled_from(["ask", "ask", "finish", "leave", "join", "add", "drain"]),
+        st.integers(0, 5),
+    ),
     max_size=60,
 )
 
 
 @pytest.mark.parametrize("name", ROUTERS)
 @given(steps=STEPS)
-def test_no_bundled_router_ever_sends_to_a_worker_that_is_down(name, steps):
+def test_no_bundled_router_ever_sends_to_a_worker_that_is_down_or_leaves(name, steps):
     dispatcher = home(build_router(name, {}, 3), workers=3)
-    flights = []
+    assert dispatcher.can_change
+    flights, drained, removed = [], set(), []
     for step, number in steps:
+        members = list(dispatcher.flights)
+        one = members[number % len(members)] if members else -1
         if step == "ask" and dispatcher.up:
             made = request(dispatcher, 64 * number, number % 2, client=f"client-{number}")
             flight = dispatcher.dispatch(made)
             assert flight.routed == flight.worker  # not overruled
-            assert flight.worker in dispatcher.up
+            assert flight.worker in dispatcher.up - drained
             flights.append(flight)
         elif step == "finish" and flights:
             dispatcher.finish(flights.pop(number % len(flights)), number)
         elif step == "leave":
-            dispatcher.leave(number % 3)
+            dispatcher.leave(one)
         elif step == "join":
-            dispatcher.join(number % 3)
+            dispatcher.join(one)
+        elif step == "add":
+            assert dispatcher.add(followed=False) == max([*members, *drained, 2]) + 1
+        elif step == "drain" and members and not dispatcher.is_draining(one):
+            dispatcher.drain(one, partial(removed.append, one))
+            drained.add(one)
+        busy = {flight.worker for flight in flights if dispatcher.is_under_way(flight)}
+        assert set(removed) == drained - busy
     for flight in flights:
         dispatcher.finish(flight, 1)
     assert dispatcher.under_way == 0
+    assert (set(removed), len(removed)) == (drained, len(drained))
+    assert not drained.intersection(dispatcher.flights)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_every_bundled_router_gives_work_to_a_worker_that_is_added(name):
+    dispatcher = home(build_router(name, {}, 2))
+    dispatcher.join(dispatcher.add(followed=False))
+    used, at_once = set(), []
+    for number in range(400):
+        made = request(dispatcher, 64, number % 40, client=f"client-{number % 7}")
+        at_once.append(dispatcher.dispatch(made))
+        used.add(at_once[-1].worker)
+        if len(at_once) > 12:
+            dispatcher.finish(at_once.pop(0), 1)
+    assert used == {0, 1, 2}
 
 
 def test_a_worker_that_is_not_there_is_the_routers_fault():

@@ -13,7 +13,14 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import Gateway, assigned, given, split_args
-from fairbench.cli.serve_flags import TlsCert, TlsKey, WorkerKey, WorkerKeyFile
+from fairbench.cli.serve_flags import (
+    AdminKeyFile,
+    AdminPort,
+    TlsCert,
+    TlsKey,
+    WorkerKey,
+    WorkerKeyFile,
+)
 from fairbench.cli.serve_plan import client_fields, held_by, plan_text
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
@@ -88,6 +95,8 @@ def serve(
     ] = 8000,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    admin_port: AdminPort = None,
+    admin_key_file: AdminKeyFile = None,
     keys: Annotated[
         Path | None,
         Option(
@@ -172,9 +181,10 @@ def serve(
     """
     require_live_extra()
     from fairbench.live.http_server import check_address
+    from fairbench.live.processes.addresses import LOOPBACK
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
-    from fairbench.live.router.keys_file import read_keys
+    from fairbench.live.router.keys_file import admin_key_of, read_keys
     from fairbench.live.router.worker_keys import worker_keys
     from fairbench.live.tls import server_tls
 
@@ -190,8 +200,12 @@ def serve(
     said_by = client_fields(client_from, keys=clients is not None)
     flagged = _weights(weights, clients)
     entitled = {**known.weights, **flagged} if known else flagged
+    of_workers = worker_keys(worker_key, worker_key_file)
     tls = server_tls(tls_cert, tls_key)
     check_address(host, port)
+    admin_key = admin_key_of(admin_port, admin_key_file, known)
+    if admin_port is not None:
+        check_address(LOOPBACK, admin_port, f"--admin-port {admin_port}")
     asked = not (router or gateway) or bool(_given(context, ("scheduler",)))
     held = held_by(gateway, saturation, max_inflight_per_worker, assigned(settings))
     assignments = held.settings
@@ -224,6 +238,9 @@ def serve(
             local=routed.local,
             gateway=held.policy,
             saturation=held.saturation,
+            worker_keys=of_workers,
+            admin_port=admin_port,
+            admin_key=admin_key,
         )
 
     named = (
@@ -231,7 +248,8 @@ def serve(
             *(worker_url, scheduler, router, assignments, entitled),
             parts=held.parts,
             local=split_pair(scheduler)[1] if asked else None,
-            keys=worker_keys(worker_key, worker_key_file),
+            keys=of_workers,
+            all_named=admin_port is None,
         )
         if worker_url
         else None

@@ -1,4 +1,4 @@
-"""Flags of ``fairbench serve`` for whoever operates it: keys of workers, TLS."""
+"""Flags of ``fairbench serve`` for whoever operates it: keys of workers, TLS, the admin port."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ TlsCert = Annotated[
     Option(metavar="FILE.pem", help="Serve HTTPS, with this certificate and its chain."),
 ]
 TlsKey = Annotated[Path | None, Option(metavar="FILE.pem", help="The certificate's private key.")]
+AdminPort = Annotated[
+    int | None,
+    Option(
+        min=0,
+        max=65_535,
+        help="Port of 127.0.0.1 where workers are listed, added and drained: GET and POST "
+        "/workers, DELETE /workers/N; 0 is any free port. [default: none]",
+    ),
+]
+AdminKeyFile = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="With --admin-port: the key that it wants to see, a line."),
+]

@@ -56,6 +56,7 @@ def named_workers(
     parts: Collection[str] = (),
     local: str | None = None,
     keys: WorkerKeys = NO_KEYS,
+    all_named: bool = True,
 ) -> Routed:
     """Workers that run already, with their ``keys``. ``parts`` have settings besides the router.
 
@@ -68,7 +69,8 @@ def named_workers(
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
             raise UsageError(f"--worker-url {worker.url}: named twice")
-    keys.check_named([worker.url for worker in workers])
+    if all_named:  # nobody will be added
+        keys.check_named([worker.url for worker in workers])
     return Routed(name, settings, weights, [keys.signed(worker) for worker in workers], local)
 
 

@@ -17,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from fairbench.errors import UsageError
+from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.requirements import allow_many_connections
 
 T = TypeVar("T")
@@ -45,9 +46,7 @@ async def listening(
 ) -> AsyncIterator[Listening]:
     """Serve inside the block; a client's leaving cancels its handler. Port 0 is any free port.
 
-    With ``tls`` over HTTPS only.
-
-    Raises UsageError if the address cannot be had.
+    With ``tls`` over HTTPS only. Raises UsageError if the address cannot be had.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):  # at once, since to start may take seconds
@@ -60,21 +59,36 @@ async def listening(
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=tls)
-        await _bind(site, host, port)
+        await _bind(site, f"--host {host} --port {port}")
         scheme = "http" if tls is None else "https"
         yield Listening(f"{scheme}://{host}:{runner.addresses[0][1]}", site, stop)
     finally:
         await runner.cleanup()
 
 
-def check_address(host: str, port: int) -> None:
+@asynccontextmanager
+async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
+    """Serve on a port of this machine only; the URL. Signals are for the server that is beside.
+
+    Raises UsageError, naming the ``flag``, if the port cannot be had.
+    """
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await _bind(web.TCPSite(runner, LOOPBACK, port), f"{flag} {port}")
+        yield f"http://{LOOPBACK}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def check_address(host: str, port: int, shown: str | None = None) -> None:
     """Raise UsageError if the address cannot be had, before anything is started to serve there."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]  # the address is put behind
-        raise UsageError(f"--host {host} --port {port}: {reason}") from None
+        raise UsageError(f"{shown or f'--host {host} --port {port}'}: {reason}") from None
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
@@ -83,12 +97,12 @@ def _is_our_fault(record: logging.LogRecord) -> bool:
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
 
 
-async def _bind(site: web.TCPSite, host: str, port: int) -> None:
+async def _bind(site: web.TCPSite, shown: str) -> None:
     try:
         await site.start()
     except OSError as error:
         reason = str(error.strerror).rpartition("): ")[2]  # asyncio puts the address in front
-        raise UsageError(f"--host {host} --port {port}: {reason}") from None
+        raise UsageError(f"{shown}: {reason}") from None
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:

@@ -37,22 +37,22 @@ class WorkerAddress:
         return f"{self.url}{kv}{replay}"
 
 
-def parse_worker(text: str) -> WorkerAddress:
-    """A worker as ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError."""
+def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
+    """A worker as ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError, by this name."""
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
     for part in parts:
-        name, _, endpoint = part.partition("=")
-        if name not in ("kv", "replay") or name in ports or not _is_address(endpoint, ("tcp",)):
+        field, _, endpoint = part.partition("=")
+        if field not in ("kv", "replay") or field in ports or not _is_address(endpoint, ("tcp",)):
             raise UsageError(
-                f"--worker-url {text}: {part!r} is neither kv=tcp://HOST:PORT nor "
+                f"{name} {text}: {part!r} is neither kv=tcp://HOST:PORT nor "
                 "replay=tcp://HOST:PORT, each once"
             )
-        ports[name] = endpoint
+        ports[field] = endpoint
     if not _is_address(url, ("http", "https")):
-        raise UsageError(f"--worker-url {text}: {url!r} is not an http://HOST[:PORT] address")
+        raise UsageError(f"{name} {text}: {url!r} is not an http://HOST[:PORT] address")
     if "replay" in ports and "kv" not in ports:
-        raise UsageError(f"--worker-url {text}: replay repeats what kv missed, so give kv too")
+        raise UsageError(f"{name} {text}: replay repeats what kv missed, so give kv too")
     return WorkerAddress(url.rstrip("/"), ports.get("kv"), ports.get("replay"))
 
 
@@ -61,6 +61,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
+        return False
+    if not (url.isascii() and url.isprintable()):  # urlsplit leaves out ends of lines
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
         return False

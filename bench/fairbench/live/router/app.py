@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from ssl import SSLContext
 
 from aiohttp import web
 
-from fairbench.live.http_server import listening, metrics_page
+from fairbench.live.http_server import listening, listening_beside, metrics_page
 from fairbench.live.json_errors import errors_as_json
+from fairbench.live.router.admin import PATH, admin_app
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.proxy import Handler, Proxy
@@ -23,7 +25,9 @@ from fairbench.schedulers.registry import build_router
 
 APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
 PROXY = web.AppKey("proxy", Proxy)
+MEMBERSHIP = web.AppKey("membership", Membership)
 
+ADMIN_FLAG = "--admin-port"
 POLL_S = 0.05
 log = logging.getLogger(__name__)
 
@@ -41,8 +45,8 @@ def router_app(config: RouterConfig) -> web.Application:
     app = web.Application(client_max_size=config.max_body_bytes, middlewares=[errors_as_json])
 
     async def run(app: web.Application) -> AsyncIterator[None]:
-        async with running(config, router, text, metrics) as proxy:
-            app[PROXY] = proxy
+        async with running(config, router, text, metrics) as service:
+            app[PROXY], app[MEMBERSHIP] = service
             yield
 
     async def scrape(_: web.Request) -> web.Response:
@@ -98,7 +102,7 @@ async def serve_router(
     ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
     """
     app = router_app(config)
-    async with listening(app, host, port, tls) as server:
+    async with listening(app, host, port, tls) as server, _administered(app, config):
         on_ready(server.url)
         await server.stop.wait()
         server.stop.clear()
@@ -106,6 +110,18 @@ async def serve_router(
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await _drained(app[PROXY], server.stop)
+
+
+@asynccontextmanager
+async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
+    """With the admin endpoint, if there is to be one."""
+    if config.admin_port is None:
+        yield
+        return
+    admin = admin_app(app[MEMBERSHIP], config.worker_keys, config.admin_key)
+    async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
+        log.info("admin endpoint: %s%s", url, PATH)
+        yield
 
 
 async def _drained(proxy: Proxy, hurry: asyncio.Event) -> None:

@@ -63,10 +63,23 @@ class AssumedCaches:
         self._pool_tokens = pool_tokens
         self._followed = set(followed)
         self._on_evict = on_evict
-        self._caches = [self._new(worker) for worker in range(workers)]
+        self._caches = {worker: self._new(worker) for worker in range(workers)}
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self._caches
 
     def __getitem__(self, worker: int) -> AssumedCache:
         return self._caches[worker]
+
+    def drop(self, worker: int) -> None:
+        """The worker will not come back."""
+        del self._caches[worker]
+
+    def add(self, worker: int, *, followed: bool) -> None:
+        """One worker more."""
+        if followed:
+            self._followed.add(worker)
+        self.renew(worker)
 
     def renew(self, worker: int) -> None:
         """The worker is another one, whose cache is empty; nobody has to hear of it."""

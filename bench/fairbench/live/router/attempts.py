@@ -72,7 +72,7 @@ class Attempts:
         self._health = health
         self._breakers = breakers
         self._metrics = metrics
-        self._pace = Pace(len(workers))
+        self._pace = Pace()
 
     async def serve(self, asking: Asking) -> web.StreamResponse:
         """The answer of a worker. Raises Problem if none has answered.
@@ -114,7 +114,7 @@ class Attempts:
     def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
         last = failures[-1]
         if last.how is How.UNREACHED:
-            return len(failures) <= len(self._workers)
+            return len(failures) <= len(self._dispatcher.flights)
         if last.how is How.DIED or sum(one.how is not How.UNREACHED for one in failures) > 1:
             return False
         # A connection may break by itself; an error would be the same again.

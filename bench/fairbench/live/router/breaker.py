@@ -30,16 +30,22 @@ class Breakers:
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
-        self._states = [_State() for _ in range(workers)]
+        self._states = {worker: _State() for worker in range(workers)}
         self._now_s = now_s
+
+    def forget(self, worker: int) -> None:
+        """The worker is to get no more requests, for good: no probe either."""
+        self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
         """Whether it is to get no ordinary requests."""
-        return self._states[worker].open
+        return worker in self._states and self._states[worker].open
 
     def failed(self, worker: int) -> bool:
         """It failed what another worker has served. True if that opens its breaker."""
-        state = self._states[worker]
+        state = self._states.get(worker)
+        if state is None:
+            return False
         state.failures += 1
         if state.open and not state.probing:  # was sent there before it opened
             return False
@@ -52,7 +58,9 @@ class Breakers:
 
     def served(self, worker: int) -> bool:
         """It has served a request. True if that closes its breaker."""
-        state = self._states[worker]
+        state = self._states.get(worker)
+        if state is None:
+            return False
         closes = state.open and state.probing
         if closes or not state.open:
             self._states[worker] = _State()
@@ -60,16 +68,22 @@ class Breakers:
 
     def undecided(self, worker: int) -> None:
         """A probe said nothing of the worker, such as one whose client has left."""
-        self._states[worker].probing = False
+        if worker in self._states:
+            self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
         """The worker is gone; whatever comes back is another one."""
+        if worker in self._states:
+            self._states[worker] = _State()
+
+    def add(self, worker: int) -> None:
+        """One worker more."""
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
         """A worker that has rested and is to get this one request; no other until it is told."""
         now_s = self._now_s()
-        for worker, state in enumerate(self._states):
+        for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:
                 state.probing = True
                 return worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
 from fairbench.live.router.usage import Usage
@@ -71,8 +72,8 @@ def _within(tokens: int | None, most: int) -> int:
 class Pace:
     """Seconds a token of whole answers at each worker lately, from sending to end, waiting too."""
 
-    def __init__(self, workers: int) -> None:
-        self._token_s = [FIRST_TOKEN_S] * workers
+    def __init__(self) -> None:
+        self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)
 
     def token_s(self, worker: int) -> float:
         """An exponential average over the worker's answers."""

@@ -49,7 +49,9 @@ class Dispatcher:
     ) -> None:
         self.router = router
         self.up = set(range(workers))
-        self.flights: list[dict[Flight, None]] = [{} for _ in range(workers)]
+        self.flights: dict[int, dict[Flight, None]] = {worker: {} for worker in self.up}
+        self._numbers = count(workers)
+        self._leaving: dict[int, Callable[[], None]] = {}
         self._page_tokens = page_tokens
         self.now_s = now_s
         self._request_ids = count()
@@ -66,7 +68,7 @@ class Dispatcher:
     def under_way(self) -> int:
         """Requests sent and not finished, those that wait at their worker or here included."""
         held = 0 if self.ingress is None else len(self.ingress)
-        return sum(map(len, self.flights)) + held
+        return sum(map(len, self.flights.values())) + held
 
     def workers(self) -> Collection[int]:
         """The workers that are up, ascending (``FleetView``)."""
@@ -108,7 +110,7 @@ class Dispatcher:
 
     def is_under_way(self, flight: Flight) -> bool:
         """Whether its worker has neither finished nor lost it."""
-        return flight in self.flights[flight.worker]
+        return flight in self.flights.get(flight.worker, ())
 
     def over(self, request: Request, charge: Charge = NOTHING) -> None:
         """Nobody waits for the request's answer any more, wherever it is; it has cost so much."""
@@ -122,7 +124,7 @@ class Dispatcher:
             self.ingress.release()
 
     def _send(self, request: Request, routed: int | None, wish: Wish) -> Flight:
-        if routed is None or not 0 <= routed < len(self.flights):
+        if routed is None or routed not in self.flights:
             text = f"router {self.router.name}: there is no worker {routed}"
             raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         flight = Flight(request, self._place(routed, wish), routed)
@@ -138,7 +140,7 @@ class Dispatcher:
 
     def _place(self, routed: int, wish: Wish) -> int:
         """Where the router's choice really goes: it may know less (see ``leave``) than we do."""
-        if wish.probe is not None:
+        if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
             return routed
@@ -151,9 +153,9 @@ class Dispatcher:
         ``failed`` says that its worker did nothing for it.
         """
         request = flight.request
-        if flight in self.flights[flight.worker]:
+        if self.is_under_way(flight):
             del self.flights[flight.worker][flight]
-            if self.router.wants_evictions:
+            if self.router.wants_evictions and flight.routed in self._caches:
                 self._caches[flight.routed].add(request.prompt)
         output = Segment(f"output of {request.request_id}", output_tokens)
         if failed:
@@ -165,6 +167,7 @@ class Dispatcher:
         if self.router.wants_evictions and output_tokens:
             # Nothing will ever match, or evict, a segment that is not made of token pages.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
+        self._remove_if_empty(flight.worker)
         self.release()
 
     def leave(self, worker: int, *, died: bool = False) -> None:
@@ -172,6 +175,8 @@ class Dispatcher:
 
         Unless it ``died`` it may be alive, but answers nothing.
         """
+        if worker not in self.flights:
+            return
         if worker in self.up:
             log.warning("worker %d is down", worker)
         self.eject(worker)
@@ -179,6 +184,7 @@ class Dispatcher:
         for flight in lost:
             flight.died = died
             flight.on_lost()
+        self._remove_if_empty(worker)
         if lost:
             self.release()
 
@@ -195,13 +201,49 @@ class Dispatcher:
 
     def join(self, worker: int) -> None:
         """The worker is up again, with an empty cache."""
-        if worker in self.up:
+        if not self.may_join(worker):
             return
         self.up.add(worker)
         with suppress(RunFailed):
             self.router.on_worker_join(worker, self.now_s())
         log.info("worker %d is up", worker)
         self.release()
+
+    def may_join(self, worker: int) -> bool:
+        """Whether it is out of rotation, and not for good."""
+        return worker in self.flights and worker not in self.up and worker not in self._leaving
+
+    @property
+    def can_change(self) -> bool:
+        """Whether the router knows what to do about workers that come and go."""
+        own = type(self.router)
+        return (
+            own.on_worker_join is not Router.on_worker_join
+            and own.on_worker_leave is not Router.on_worker_leave
+        )
+
+    def add(self, *, followed: bool) -> int:
+        """One worker more, which is down until it joins. Its number was nobody's before."""
+        worker = next(self._numbers)
+        self.flights[worker] = {}
+        self._caches.add(worker, followed=followed)
+        return worker
+
+    def drain(self, worker: int, on_empty: Callable[[], None]) -> None:
+        """Nothing goes to the worker any more; it is removed once what is there is over."""
+        self.eject(worker)
+        self._leaving[worker] = on_empty
+        self._remove_if_empty(worker)
+
+    def is_draining(self, worker: int) -> bool:
+        """Whether it is there only for what is there."""
+        return worker in self._leaving
+
+    def _remove_if_empty(self, worker: int) -> None:
+        if worker in self._leaving and not self.flights[worker]:
+            del self.flights[worker]
+            self._caches.drop(worker)
+            self._leaving.pop(worker)()
 
     def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
         """The last ``tokens`` of a prefix have left the worker's cache."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
 from fairbench.config.gateway import MOST_REQUESTS
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.ingress import Ringing
@@ -22,6 +24,8 @@ from fairbench.schedulers.params import make_params
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView
 
+Follow: TypeAlias = Callable[[int, WorkerAddress], Work]
+
 log = logging.getLogger(__name__)
 
 
@@ -31,23 +35,27 @@ async def hold_requests(
     dispatcher: Dispatcher,
     info: WorkerInfo,
     weights: Mapping[str, float],
-) -> list[Coroutine[Any, Any, None]]:
-    """Put the gateway before the router, if there is to be one; what has to run beside it.
+) -> Follow | None:
+    """Put the gateway before the router, if there is to be one.
 
-    ``weights`` may change meanwhile.
+    ``weights`` may change meanwhile. Returns what has to run for each worker, by its number and
+    address, None for nothing.
     """
     if config.gateway is None:
-        return []
+        return None
     settings = dict(config.settings)
     if config.saturation == Concurrency.name and MOST_REQUESTS not in settings:
         settings = _as_workers_say(await most_running(session, config.workers), info) | settings
     fleet: FleetView = dispatcher
-    beside: list[Coroutine[Any, Any, None]] = []
+    follow: Follow | None = None
     pool_tokens = info.pool_tokens or ASSUMED_POOL_TOKENS
     if config.saturation == Utilization.name:
         params = make_params(Utilization.name, Utilization.Params, settings)
         fleet = loads = PolledLoads(dispatcher, pool_tokens, params.stale_s, dispatcher.now_s)
-        beside.append(poll(session, config.workers, loads, params.poll_s))
+
+        def follow(worker: int, address: WorkerAddress) -> Work:
+            return poll(session, address, worker, loads, params.poll_s)
+
     gateway = build_gateway(
         config.gateway,
         config.saturation,
@@ -56,7 +64,7 @@ async def hold_requests(
         setup=Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet),
     )
     dispatcher.hold(gateway, _alarm)
-    return beside
+    return follow
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Health:
         return self._asked[worker]
 
     def _ask_all(self) -> list[asyncio.Task[bool]]:
-        return [self.suspect(worker) for worker in range(len(self._workers))]
+        return [self.suspect(worker) for worker in self._dispatcher.flights]
 
     async def aclose(self) -> None:
         """Give up what is being asked."""
@@ -74,7 +74,7 @@ class Health:
             if not healthy:
                 self._breakers.reset(worker)
                 self._dispatcher.leave(worker, died=healthy is False)
-            elif worker not in self._dispatcher.up and not self._breakers.is_open(worker):
+            elif self._dispatcher.may_join(worker) and not self._breakers.is_open(worker):
                 await self._on_return(worker)
                 self._dispatcher.join(worker)
         finally:

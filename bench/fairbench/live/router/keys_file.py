@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
-from fairbench.files.secret import is_key
+from fairbench.files.secret import is_key, read_key
 from fairbench.files.toml_text import read_toml
 from fairbench.live.router.identity import is_name
 from fairbench.live.router.quotas import REQUESTS, TOKENS, Quota
@@ -55,6 +55,23 @@ def read_keys(path: Path) -> KeysFile:
         {client: float(one[WEIGHT]) for client, one in tables.items() if WEIGHT in one},
         {client: quota for client, quota in quotas.items() if any(quota)},
     )
+
+
+def admin_key_of(port: int | None, file: Path | None, clients: KeysFile | None) -> str | None:
+    """The key of the admin endpoint, None for none. Raises UsageError or DataError.
+
+    Where clients have keys the endpoint needs one too, which is none of theirs.
+    """
+    if file is None:
+        if port is not None and clients is not None:
+            raise UsageError(f"--admin-port {port}: with --keys it needs --admin-key-file")
+        return None
+    if port is None:
+        raise UsageError("--admin-key-file: only with --admin-port")
+    key = read_key(file, str(file))
+    if clients is not None and key in clients.keys:
+        raise UsageError(f"--admin-key-file {file}: is the key of a client")
+    return key
 
 
 def _check(table: Mapping[str, Any], where: str) -> None:

@@ -70,20 +70,9 @@ class PolledLoads:
 
 
 async def poll(
-    session: ClientSession, workers: Sequence[WorkerAddress], loads: PolledLoads, poll_s: float
-) -> None:
-    """Ask every worker every ``poll_s``, until cancelled; each on its own, so that none is late."""
-    await asyncio.gather(
-        *(
-            _poll_one(session, address, number, loads, poll_s)
-            for number, address in enumerate(workers)
-        )
-    )
-
-
-async def _poll_one(
     session: ClientSession, address: WorkerAddress, worker: int, loads: PolledLoads, poll_s: float
 ) -> None:
+    """Ask a worker every ``poll_s``, until cancelled; each on its own, so that none is late."""
     page, complained = LOADS, False
     while True:
         told = await _ask(session, address, page)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info, Metric
+from prometheus_client import CollectorRegistry, Counter, Info, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -37,6 +36,37 @@ class Held(Collector):
         yield family
 
 
+class WorkerGauges(Collector):
+    """What there is of every worker, as long as it is one; subscribers by worker."""
+
+    def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
+        self._dispatcher = dispatcher
+        self._subscribers = subscribers
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus reads it."""
+        up, flights = self._dispatcher.up, self._dispatcher.flights
+        followed = {w: one for w, one in self._subscribers.items() if w in flights}
+        events = (
+            ("kv_event_gaps", "Gaps in a worker's KV events", "gaps"),
+            ("kv_event_losses", "Gaps not repaired", "losses"),
+            ("kv_event_unreadable", "Messages not decoded", "unreadable"),
+            ("kv_events_followed", "1 while they are followed", "follows"),
+        )
+        for name, text, values in (
+            ("under_way", "Requests sent and not finished", {w: len(flights[w]) for w in flights}),
+            ("worker_up", "1 while the worker is in rotation", {w: w in up for w in flights}),
+            *(
+                (name, text, {w: getattr(one, field) for w, one in followed.items()})
+                for name, text, field in events
+            ),
+        ):
+            family = GaugeMetricFamily(f"fairbench_{name}", text, labels=["worker"])
+            for worker, value in values.items():
+                family.add_metric([str(worker)], value)
+            yield family
+
+
 class RouterMetrics:
     """The counters of one router process; gauges are read when they are scraped."""
 
@@ -65,27 +95,9 @@ class RouterMetrics:
 
     def watch(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         """The gauges of every worker; subscribers by worker."""
-        for name, text, value in (
-            ("under_way", "Requests sent and not finished", lambda w: len(dispatcher.flights[w])),
-            ("worker_up", "1 while the worker is in rotation", lambda w: w in dispatcher.up),
-        ):
-            self._gauge(name, text, range(len(dispatcher.flights)), value)
+        self.registry.register(WorkerGauges(dispatcher, subscribers))
         if dispatcher.ingress is not None:
             self.registry.register(Held(dispatcher.ingress))
-        for name, text, value in (
-            ("kv_event_gaps", "Gaps in a worker's KV events", lambda w: subscribers[w].gaps),
-            ("kv_event_losses", "Gaps not repaired", lambda w: subscribers[w].losses),
-            ("kv_event_unreadable", "Messages not decoded", lambda w: subscribers[w].unreadable),
-            ("kv_events_followed", "1 while they are followed", lambda w: subscribers[w].follows),
-        ):
-            self._gauge(name, text, subscribers, value)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fairbench_{name}", text, labels, registry=self.registry)
-
-    def _gauge(
-        self, name: str, text: str, workers: Iterable[int], value: Callable[[int], float]
-    ) -> None:
-        gauge = Gauge(f"fairbench_{name}", text, ["worker"], registry=self.registry)
-        for worker in workers:
-            gauge.labels(worker).set_function(partial(value, worker))

@@ -12,6 +12,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Asking, Attempts
 from fairbench.live.router.calls import Api, Call
@@ -39,6 +40,7 @@ class Proxy:
     def __init__(
         self,
         config: RouterConfig,
+        workers: Sequence[WorkerAddress],
         session: ClientSession,
         dispatcher: Dispatcher,
         health: Health,
@@ -48,6 +50,7 @@ class Proxy:
         access: Access,
     ) -> None:
         self._config = config
+        self._workers = workers
         self._session = session
         self.dispatcher = dispatcher
         self._health = health
@@ -75,7 +78,7 @@ class Proxy:
         client_of(http.headers, None, self._access.keys)
         timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
-            address = self._config.workers[worker]
+            address = self._workers[worker]
             sent = {**self._authorization(http), **address.authorization}
             try:
                 async with self._session.get(

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
 from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.subscriber import Subscriber
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Attempts
+from fairbench.live.router.background import WorkerTasks, background
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.gateway import hold_requests
 from fairbench.live.router.health import Health
+from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.text_tokens import TextTokens
@@ -38,40 +39,68 @@ KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
 FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start
 
-log = logging.getLogger(__name__)
+
+class Service(NamedTuple):
+    """What serves requests, and what changes its workers."""
+
+    proxy: Proxy
+    membership: Membership
 
 
 @asynccontextmanager
 async def running(
     config: RouterConfig, router: Router, text: TextTokens, metrics: RouterMetrics
-) -> AsyncIterator[Proxy]:
-    """The proxy, with health checks and KV events followed beside it."""
-    async with _new_session() as session:
-        info = await ask_workers(session, config.workers)
+) -> AsyncIterator[Service]:
+    """The service, with health checks and KV events followed beside it."""
+    workers = list(config.workers)
+    async with _new_session() as session, aclosing(WorkerTasks()) as tasks:
+        info = await ask_workers(session, workers)
         access = Access(config, time.monotonic)
         dispatcher = _new_dispatcher(config, router, info, access.weights)
         warn_of_others(config.local, dict(enumerate(info.locals)))
-        facts = WorkerFacts(session, config.workers, info, config)
-        breakers = Breakers(len(config.workers), time.monotonic)
-        subscribers = _subscribers(config, dispatcher)
-        polling = await hold_requests(config, session, dispatcher, info, access.weights)
+        facts = WorkerFacts(session, workers, info, config)
+        breakers = Breakers(len(workers), time.monotonic)
+        poll = await hold_requests(config, session, dispatcher, info, access.weights)
+        subscribers: dict[int, Subscriber] = {}
         metrics.watch(dispatcher, subscribers)
+
+        def subscribe(worker: int) -> None:
+            subscriber = _subscriber(worker, workers[worker], dispatcher)
+            if subscriber is not None:
+                subscribers[worker] = subscriber
+                tasks.start(worker, subscriber.run())
+
+        def follow_load(worker: int) -> None:
+            if poll is not None:
+                tasks.start(worker, poll(worker, workers[worker]))
+
+        def follow(worker: int) -> None:
+            subscribe(worker)
+            follow_load(worker)
+
+        def unfollow(worker: int) -> None:
+            tasks.stop(worker)
+            subscribers.pop(worker, None)
 
         async def returned(worker: int) -> None:
             await facts.learn(worker)
             if worker in subscribers:
                 subscribers[worker].restart()
 
-        health = Health(config.workers, dispatcher, config.health_timeout_s, breakers, returned)
-        attempts = Attempts(config.workers, session, dispatcher, health, breakers, metrics)
-        async with (
-            aclosing(health),
-            _background(subscriber.run() for subscriber in subscribers.values()),
-        ):
+        health = Health(workers, dispatcher, config.health_timeout_s, breakers, returned)
+        attempts = Attempts(workers, session, dispatcher, health, breakers, metrics)
+        membership = Membership(workers, dispatcher, health, breakers, follow, unfollow)
+        async with aclosing(health):
+            for worker in range(len(workers)):
+                subscribe(worker)
             await health.begin(FIRST_CHECK_S)
-            watching = [health.watch(config.health_interval_s), access.watch(), *polling]
-            async with _background(watching):
-                yield Proxy(config, session, dispatcher, health, attempts, facts, text, access)
+            for worker in range(len(workers)):
+                follow_load(worker)
+            async with background([health.watch(config.health_interval_s), access.watch()]):
+                proxy = Proxy(
+                    *(config, workers, session, dispatcher, health, attempts, facts, text, access)
+                )
+                yield Service(proxy, membership)
 
 
 def _new_session() -> ClientSession:
@@ -104,37 +133,13 @@ def _clock() -> Callable[[], float]:
     return lambda: time.monotonic() - start
 
 
-def _subscribers(config: RouterConfig, dispatcher: Dispatcher) -> dict[int, Subscriber]:
-    """One for each worker that publishes KV events, if the router has any use for them."""
-    if not dispatcher.router.wants_evictions:
-        return {}
-    return {
-        number: Subscriber(
-            worker,
-            BlockIndex(
-                partial(dispatcher.evicted, number), partial(dispatcher.forget_cache, number)
-            ),
-            on_follow=partial(dispatcher.follow, number),
-        )
-        for number, worker in enumerate(config.workers)
-        if worker.kv_events is not None
-    }
-
-
-@asynccontextmanager
-async def _background(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Tasks that run until the block ends. None of them is meant to end before."""
-    tasks = [asyncio.create_task(one) for one in work]
-    for task in tasks:
-        task.add_done_callback(_complain)
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _complain(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a task of the router has ended", exc_info=error)
+def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> Subscriber | None:
+    """Who follows a worker's KV events, if it has any and the router has a use for them."""
+    if address.kv_events is None or not dispatcher.router.wants_evictions:
+        return None
+    evicted, cleared = dispatcher.evicted, dispatcher.forget_cache
+    return Subscriber(
+        address,
+        BlockIndex(partial(evicted, worker), partial(cleared, worker)),
+        on_follow=partial(dispatcher.follow, worker),
+    )

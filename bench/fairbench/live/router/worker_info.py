@@ -55,16 +55,30 @@ class WorkerFacts:
         self._session = session
         self._workers = workers
         self._local = config.local
+        self._vocab_size = config.vocab_size
+        self._known = set(range(len(workers)))
         self.limits = info.limits(config.vocab_size)
 
     async def learn(self, worker: int) -> None:
-        """Ask a worker that is about to take part what nobody has said before."""
-        if self.limits.vocab_size is None or self._local is not None:
-            info = await ask_workers(self._session, [self._workers[worker]])
-            warn_of_others(self._local, {worker: info.locals[0]})
-            if self.limits.vocab_size is None:
-                most = info.most_pool_tokens or self.limits.most_tokens
-                self.limits = PromptLimits(most, info.vocab_size)
+        """Ask a worker that is about to take part what nobody has said before.
+
+        One that was added may have a smaller vocabulary than the others, or a larger pool.
+        """
+        is_new = worker not in self._known
+        if not (is_new or self.limits.vocab_size is None or self._local is not None):
+            return
+        info = await ask_workers(self._session, [self._workers[worker]])
+        warn_of_others(self._local, {worker: info.locals[0]})
+        known = self.limits
+        if known.vocab_size is None:
+            self.limits = PromptLimits(info.most_pool_tokens or known.most_tokens, info.vocab_size)
+        elif is_new:
+            sizes = [known.vocab_size, None if self._vocab_size else info.vocab_size]
+            self.limits = PromptLimits(
+                max(known.most_tokens, info.most_pool_tokens or 0),
+                min(size for size in sizes if size),
+            )
+        self._known.add(worker)
 
 
 def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> None:

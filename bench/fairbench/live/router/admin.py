@@ -1,0 +1,116 @@
+"""The admin endpoint: workers that are looked at, added and drained, on a port of its own."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from fairbench.errors import UsageError
+from fairbench.files.secret import is_key
+from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress, parse_worker
+from fairbench.live.router.membership import Membership
+from fairbench.live.router.problem import Problem, bad_request
+from fairbench.live.router.worker_keys import WorkerKeys
+
+PATH = "/workers"
+FIELDS = ("url", "key")
+PATIENCE_S = 2.0  # in which a worker that is added may become healthy before the answer
+MOST_BYTES = 2**16
+HOSTS = (LOOPBACK, "localhost", "::1")  # also at this end of a tunnel
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def admin_app(
+    membership: Membership, worker_keys: WorkerKeys, key: str | None = None
+) -> web.Application:
+    """The application. With a ``key`` only for who shows it; ``worker_keys`` are of whom is added.
+
+    Pages that a browser on this machine shows can reach it too. They get nowhere: another site's
+    cannot send JSON, nor ask by a name of this machine.
+    """
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            _check_caller(request, key)
+            return await handler(request)
+        except Problem as problem:
+            return problem.response()
+        except web.HTTPException as error:
+            return Problem(HTTPStatus(error.status), error.reason).response()
+
+    async def show(_: web.Request) -> web.Response:
+        return web.json_response({"workers": membership.rows()})
+
+    async def add(request: web.Request) -> web.Response:
+        address = worker_in(await _body(request), worker_keys)
+        worker = await membership.add(address, PATIENCE_S)
+        return web.json_response(membership.row(worker), status=HTTPStatus.CREATED)
+
+    async def drain(request: web.Request) -> web.Response:
+        worker = int(request.match_info["worker"])
+        membership.drain(worker)
+        return web.json_response(membership.row(worker), status=HTTPStatus.ACCEPTED)
+
+    app = web.Application(client_max_size=MOST_BYTES, middlewares=[guard])
+    app.add_routes(
+        [
+            web.get(PATH, show),
+            web.post(PATH, add),
+            web.delete(PATH + r"/{worker:\d{1,9}}", drain),
+        ]
+    )
+    return app
+
+
+def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
+    """The worker that a body names: ``url`` as ``--worker-url`` has it, ``key`` if it is not known.
+
+    Raises Problem.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("url"), str):
+        raise bad_request('send {"url": "http://HOST:PORT[,kv=...[,replay=...]]"}')
+    for field in body:
+        if field not in FIELDS:
+            raise bad_request(f"there is no field {field!r}: only {' and '.join(FIELDS)}")
+    try:
+        address = keys.signed(parse_worker(body["url"], "url"))
+    except UsageError as error:
+        raise bad_request(str(error)) from None
+    key = body.get("key")
+    if key is None:
+        return address
+    if not isinstance(key, str) or not is_key(key):
+        raise bad_request("key: must be a text of printable ASCII, without spaces around")
+    return WorkerAddress(address.url, address.kv_events, address.kv_replay, key)
+
+
+def _check_caller(request: web.Request, key: str | None) -> None:
+    """Raise Problem for a page of another site, and for who does not show the key."""
+    try:
+        host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
+    except ValueError:
+        host = None
+    if host not in HOSTS:
+        raise Problem(HTTPStatus.FORBIDDEN, f"ask by {' or '.join(HOSTS)}")
+    if key is None:
+        return
+    shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    if not hmac.compare_digest(shown, f"Bearer {key}".encode()):
+        raise Problem(HTTPStatus.UNAUTHORIZED, "send Authorization: Bearer with the admin key")
+
+
+async def _body(request: web.Request) -> Any:
+    if request.content_type != "application/json":
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, as application/json")
+    try:
+        return msgspec.json.decode(await request.read())
+    except (msgspec.DecodeError, RecursionError):
+        raise bad_request("the body is no JSON") from None
