@@ -13,6 +13,7 @@ from aiohttp import web
 
 from fairbench.errors import UsageError
 from fairbench.files.secret import is_key
+from fairbench.live.json_errors import errors_as_json
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress, parse_worker
 from fairbench.live.router.membership import Membership
 from fairbench.live.router.problem import Problem, bad_request
@@ -43,8 +44,6 @@ def admin_app(
             return await handler(request)
         except Problem as problem:
             return problem.response()
-        except web.HTTPException as error:
-            return Problem(HTTPStatus(error.status), error.reason).response()
 
     async def show(_: web.Request) -> web.Response:
         return web.json_response({"workers": membership.rows()})
@@ -59,7 +58,7 @@ def admin_app(
         membership.drain(worker)
         return web.json_response(membership.row(worker), status=HTTPStatus.ACCEPTED)
 
-    app = web.Application(client_max_size=MOST_BYTES, middlewares=[guard])
+    app = web.Application(client_max_size=MOST_BYTES, middlewares=[errors_as_json, guard])
     app.add_routes(
         [
             web.get(PATH, show),

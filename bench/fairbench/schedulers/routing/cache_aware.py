@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -66,7 +67,7 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        self._sent = dict.fromkeys(range(workers), 0)
+        self._sent: Counter[int] = Counter()  # requests by worker
         self._sweep_s = params.eviction_interval_s
 
     def route(self, request: Request, now_s: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from math import exp
 from typing import Annotated, Literal
@@ -46,7 +47,7 @@ class Dynamo(CountingRouter):
         self._tree = ActiveTree()
         self._ends: dict[int, ActiveNode] = {}  # request id -> end of its prompt in the tree
         # Of each worker, what is in flight and how much of it was not cached, oldest first.
-        self._uncached: dict[int, dict[int, int]] = {w: {} for w in range(workers)}
+        self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)

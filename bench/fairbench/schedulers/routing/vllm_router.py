@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -40,7 +40,7 @@ class VllmRouter(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = LocationTree(LocationNode)
-        self._sent: dict[int, deque[float]] = {worker: deque() for worker in range(workers)}
+        self._sent: defaultdict[int, deque[float]] = defaultdict(deque)
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
