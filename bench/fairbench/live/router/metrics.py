@@ -46,25 +46,25 @@ class WorkerGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """As Prometheus reads it."""
         up, flights = self._dispatcher.up, self._dispatcher.flights
-        followed = {w: one for w, one in self._subscribers.items() if w in flights}
-        events = (
+        sent = {worker: len(those) for worker, those in flights.items()}
+        yield _gauge("under_way", "Requests sent and not finished", sent)
+        rotation = {worker: worker in up for worker in flights}
+        yield _gauge("worker_up", "1 while the worker is in rotation", rotation)
+        for name, text, field in (
             ("kv_event_gaps", "Gaps in a worker's KV events", "gaps"),
             ("kv_event_losses", "Gaps not repaired", "losses"),
             ("kv_event_unreadable", "Messages not decoded", "unreadable"),
             ("kv_events_followed", "1 while they are followed", "follows"),
-        )
-        for name, text, values in (
-            ("under_way", "Requests sent and not finished", {w: len(flights[w]) for w in flights}),
-            ("worker_up", "1 while the worker is in rotation", {w: w in up for w in flights}),
-            *(
-                (name, text, {w: getattr(one, field) for w, one in followed.items()})
-                for name, text, field in events
-            ),
         ):
-            family = GaugeMetricFamily(f"fairbench_{name}", text, labels=["worker"])
-            for worker, value in values.items():
-                family.add_metric([str(worker)], value)
-            yield family
+            found = {worker: getattr(one, field) for worker, one in self._subscribers.items()}
+            yield _gauge(name, text, found)
+
+
+def _gauge(name: str, text: str, values: Mapping[int, float]) -> Metric:
+    family = GaugeMetricFamily(f"fairbench_{name}", text, labels=["worker"])
+    for worker, value in values.items():
+        family.add_metric([str(worker)], value)
+    return family
 
 
 class RouterMetrics:
