@@ -1,5 +1,6 @@
 """Progress on stderr, and the width of the summary."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from fairbench.cli.output import print_summary
 from fairbench.cli.progress import TerminalProgress, shown_progress
 from fairbench.cli.progress_line import progress_line
 from fairbench.config.resolve import resolve
-from fairbench.execute.context import Silent
 from fairbench.report.table import summary_text
 from fairbench.sim.run import Progress, simulate
 
@@ -27,15 +27,24 @@ def test_the_summary_is_as_wide_as_the_terminal(monkeypatch, capsys, columns, wi
     assert capsys.readouterr().out == summary_text(summary, path=Path("here"), width=width)
 
 
-def test_progress_is_silent_off_a_terminal_and_when_not_wanted(monkeypatch, capsys):
-    progress = shown_progress(True)
+def two_tasks(progress):
+    with progress.watching(), progress.tasks([1.0, 1.0]) as done:
+        progress.update("going")
+        done(0)
+        progress.ended("first\n::error::", 1, 2)
+
+
+def test_progress_is_silent_when_not_wanted(monkeypatch, capsys):
+    two_tasks(shown_progress(False))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    for silent in (progress, shown_progress(False)):
-        assert isinstance(silent, Silent)
-        with silent.watching(), silent.tasks([1.0]) as done:
-            silent.update("going")
-            done(0)
+    two_tasks(shown_progress(False))
     assert capsys.readouterr().err == ""
+
+
+def test_progress_off_a_terminal_is_a_line_for_each_of_many_tasks(capsys):
+    two_tasks(shown_progress(True))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"fairbench: 1 of 2 after \d+ s: first\\n::error::", line)
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys):

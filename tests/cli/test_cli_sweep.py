@@ -1,6 +1,7 @@
 """``fairbench sweep`` from end to end, on tiny grids."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -49,7 +50,15 @@ def test_a_sweep_compares_its_points(swept):
     ]
     assert lines[-2] == f"files  {path}"
     assert max(map(len, lines)) <= 100
-    assert result.stderr == ""
+    told = [re.sub(r" after \d+ s:", "", line) for line in result.stderr.splitlines()]
+    assert [line.split(" ", 4)[:4] for line in told] == [
+        ["fairbench:", f"{number}", "of", "3"] for number in (1, 2, 3)
+    ]
+    assert {line.split(" ", 4)[4] for line in told} == {
+        "chat s1 dp 1, vtc, seed 0",
+        "chat s1 dp 1, lpm, seed 0",
+        "clients alone as in chat s1 dp 1, vtc, seed 0",
+    }
 
 
 def test_a_sweep_leaves_normal_run_directories_and_tables_of_all_metrics(swept):

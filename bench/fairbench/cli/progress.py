@@ -1,4 +1,4 @@
-"""Live progress, on stderr where that is a terminal, or in a notebook."""
+"""Live progress, on stderr where that is a terminal, or in a notebook; else a line a task."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from time import monotonic
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -15,12 +17,15 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from fairbench.cli.progress_line import progress_line
+from fairbench.errors.printable import printable
 from fairbench.execute.context import Progress, Silent
 
 
 def shown_progress(wanted: bool) -> Progress:
-    """Progress that is shown if that is wanted, and there is a terminal or a notebook."""
-    return TerminalProgress() if wanted and (_has_terminal() or _has_notebook()) else Silent()
+    """Progress that is shown if that is wanted: live on a terminal or in a notebook, else lines."""
+    if not wanted:
+        return Silent()
+    return TerminalProgress() if _has_terminal() or _has_notebook() else LineProgress()
 
 
 def _has_terminal() -> bool:
@@ -29,6 +34,19 @@ def _has_terminal() -> bool:
 
 def _has_notebook() -> bool:
     return Console(stderr=True).is_jupyter and find_spec("ipywidgets") is not None
+
+
+class LineProgress(Silent):
+    """A line for each of many tasks that is over, so that a log shows that things go on."""
+
+    def __init__(self) -> None:
+        self._begun_s = monotonic()
+
+    def ended(self, name: str, number: int, count: int) -> None:
+        """Which it was, and how long all has taken so far."""
+        elapsed_s = monotonic() - self._begun_s
+        line = f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}"
+        typer.echo(line, err=True)
 
 
 class TerminalProgress:
@@ -68,3 +86,6 @@ class TerminalProgress:
                 bar.update(task, advance=costs[index], done=bar.tasks[0].fields["done"] + 1)
 
             yield done
+
+    def ended(self, name: str, number: int, count: int) -> None:
+        """The bar says so."""

@@ -30,6 +30,10 @@ class Progress(Protocol):
         """Inside, tasks of such relative costs are under way; call it with the index of each."""
         ...
 
+    def ended(self, name: str, number: int, count: int) -> None:
+        """The task of this name is over, the ``number``-th of ``count``, from 1."""
+        ...
+
 
 class Silent:
     """Shows nothing."""
@@ -44,6 +48,9 @@ class Silent:
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
         """Takes the indices, and forgets them."""
         return nullcontext(lambda index: None)
+
+    def ended(self, name: str, number: int, count: int) -> None:
+        """Forget it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
 from fairbench.execute.interruption import Interruption
 from fairbench.results.sweep_store import SweepStore
@@ -31,6 +32,12 @@ def keep_outcome(
     error, traceback = _why(result)
     store.save_failure(key, name, error, traceback)
     return error
+
+
+def tell_ended(context: RunContext, name: str, error: str, number: int, count: int) -> None:
+    """Say that a task is over, and whether it failed, unless it was interrupted."""
+    if not context.interrupted():
+        context.progress.ended(f"{name} failed" if error else name, number, count)
 
 
 def _why(result: Any) -> tuple[str, str]:

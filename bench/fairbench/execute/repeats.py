@@ -13,8 +13,10 @@ from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
 from fairbench.execute.one_run import simulate_task
+from fairbench.execute.outcomes import tell_ended
 from fairbench.live.backends.base import LiveOptions
 from fairbench.results.directories import check_writable, fresh_directory
+from fairbench.results.grid import point_names
 from fairbench.results.intervals import INTERVALS_FILE, combine
 from fairbench.results.store import StoredRun, run_name, runs_in, write_json
 
@@ -63,14 +65,17 @@ def simulate_all(
     Raises what a run raised, once all have ended.
     """
     tasks = [partial(simulate_task, spec, parent) for spec in specs]
+    names = point_names(specs)
     results = {}
     with (
         context.progress.tasks([1.0] * len(specs)) as done,
         closing(context.executor.run(tasks, context.interrupted)) as running,
     ):
-        for index, result in running:
+        for number, (index, result) in enumerate(running, start=1):
             results[index] = result
             done(index)
+            error = str(result.error) if isinstance(result, Failure) else ""
+            tell_ended(context, names[index], error, number, len(specs))
     for result in results.values():
         if isinstance(result, Failure):
             raise result.error

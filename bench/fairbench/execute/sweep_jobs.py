@@ -12,7 +12,7 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Task
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.one_run import simulate_task
-from fairbench.execute.outcomes import FailedPoint, keep_outcome
+from fairbench.execute.outcomes import FailedPoint, keep_outcome, tell_ended
 from fairbench.results.comparison import alone_key
 from fairbench.results.grid import experiment_tables, point_names
 from fairbench.results.sweep_store import SweepStore
@@ -76,12 +76,13 @@ def run_jobs(store: SweepStore, jobs: Sequence[Job], context: RunContext) -> lis
         context.progress.tasks([job.requests for job in jobs]) as done,
         closing(running) as results,
     ):
-        for index, result in results:
+        for number, (index, result) in enumerate(results, start=1):
             done(index)
             job = jobs[index]
             error = keep_outcome(store, job.key, job.name, result, context.interrupted)
             if error:
                 failures.append(FailedPoint(job.name, error))
+            tell_ended(context, job.name, error, number, len(jobs))
     return failures
 
 

@@ -19,7 +19,7 @@ from fairbench.execute.executor import Failure, attempt
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.live_points import LivePoint, by_workers
 from fairbench.execute.live_run import cluster_in, run_live_in
-from fairbench.execute.outcomes import FailedPoint, keep_outcome
+from fairbench.execute.outcomes import FailedPoint, keep_outcome, tell_ended
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
 from fairbench.results.sweep_store import SweepStore
@@ -33,6 +33,7 @@ def run_live_points(
     Servers are started once for all points that they can serve, and anew after one that failed.
     """
     failures = []
+    number = 0
     with context.progress.watching():
         run = _Runs(store, options, context)
         for group in by_workers(points):
@@ -41,6 +42,8 @@ def run_live_points(
                 error = keep_outcome(store, key, point.name, result, context.interrupted)
                 if error:
                     failures.append(FailedPoint(point.name, error))
+                number += 1
+                tell_ended(context, point.name, error, number, len(points))
     return failures
 
 
