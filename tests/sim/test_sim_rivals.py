@@ -16,6 +16,7 @@ LOCALS = {
     "fairserve": {"fairserve.overload_waiting": 4, "fairserve.user_rpm": 3},
     "edf": {"edf.default_s": 5.0},
     "edf-textbook": {"edf-textbook.default_s": 1.0},
+    "niyama": {"niyama.default_s": 2.0},
     "dlpm-upstream": {"dlpm-upstream.quantum": 500},
     "dlpm-edf": {"dlpm-edf.quantum": 500, "dlpm-edf.within": "credit"},
     "edf-dlpm": {"edf-dlpm.quantum": 500, "edf-dlpm.aging_s": 1.0},

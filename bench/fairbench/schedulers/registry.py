@@ -40,6 +40,7 @@ LOCALS = {
     "edf-textbook": "fairbench.schedulers.local.edf_textbook:TextbookEDF",
     "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
     "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
+    "niyama": "fairbench.schedulers.local.niyama:Niyama",
     "autellix": "fairbench.schedulers.local.autellix:Autellix",
 }
 

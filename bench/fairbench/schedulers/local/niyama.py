@@ -1,0 +1,120 @@
+"""Niyama: deadlines mixed with remaining work, and relegation of whoever would be late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import sqrt
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+
+
+class Niyama(LocalScheduler):
+    """The earliest of first token due + ``alpha_s`` x prompt tokens; the relegated go last.
+
+    Niyama (arXiv 2503.22562, later QoServe): of the paper its abstract was read, the rules
+    are those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
+    deadline_scheduler.py and sequence.py). The mix of a deadline and of remaining prefill is its
+    hybrid prioritization: ``alpha_s=0`` is EDF, a large one the shortest prompt first, and the
+    code's 8 ms a token are 5 s for 650 tokens, more than its interactive deadlines differ. Eager
+    relegation: when a request that has not run yet comes up and its prefill would end after its
+    first token is due, it goes behind all that are not relegated, for good. Nothing bounds its wait
+    then: as long as others come that can be in time it waits (``relegate=false`` starves nobody).
+
+    A request whose end is due and not its first token has that by its deadline less ``step_s`` x
+    the outputs expected. The code is told how many, or takes 0 (``outputs=none``); ``history``, as
+    we understand the paper, is mean and ``sigmas`` deviations of the client's finished requests, at
+    most what is allowed. Without any deadline it is due ``default_s`` after its arrival, the code's
+    last tier. Prefill takes what the timing profile says, and ``1 / prefill_tok_s`` a token where
+    nobody knows; the code takes a moving average of its own steps, which here have gaps.
+
+    Not here: chunks of the size that the slack of running requests allows (the engine's chunks
+    hold), and hints who is to be relegated first, of which the code has none either. Stops at the
+    first that does not fit. A retracted request keeps its place.
+    """
+
+    name = "niyama"
+    wants_costs = True
+    per_request_tokens = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """Seconds a token of prompt, of an output, and of waiting without deadline; see above."""
+
+        alpha_s: Annotated[float, Ge(0)] = 0.008
+        step_s: Annotated[float, Gt(0)] = 0.05
+        outputs: Literal["history", "none"] = "history"
+        sigmas: Annotated[float, Ge(0)] = 2.0
+        default_s: Annotated[float, Gt(0)] = 1800.0
+        prefill_tok_s: Annotated[float, Gt(0)] = 8500.0
+        relegate: bool = True
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._made: dict[Request, int] = {}  # outputs of those that have run
+        self._past: dict[str, tuple[int, float, float]] = {}  # of outputs: number, sum, squares
+        self._due_s: dict[Request, float] = {}  # when first tokens are
+        self._relegated: set[Request] = set()
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._due_s[request] = self._first_token_due_s(request)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._made.setdefault(request, 0)
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._made[request] += tokens
+
+    def on_finish(self, request: Request) -> None:
+        self._due_s.pop(request, None)
+        self._relegated.discard(request)
+        if (made := self._made.pop(request, 0)) > 0:
+            number, total, squares = self._past.get(request.client, (0, 0.0, 0.0))
+            self._past[request.client] = number + 1, total + made, squares + made * made
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        waiting = [
+            (request in self._relegated, self._rank(request), at, request)
+            for at, request in enumerate(view.queue_order())
+        ]
+        heapify(waiting)
+        while waiting:
+            relegated, rank, at, request = heappop(waiting)
+            if not relegated and self._is_late(request, now_s):
+                self._relegated.add(request)
+                heappush(waiting, (True, rank, at, request))
+            elif not (yield request):
+                return
+
+    def _rank(self, request: Request) -> float:
+        return self._due_s[request] + self.params.alpha_s * request.input_tokens
+
+    def _is_late(self, request: Request, now_s: float) -> bool:
+        """Whether it is to be relegated: it has not run, and its first token would be late."""
+        if not self.params.relegate or request in self._made:
+            return False
+        return now_s + self._prefill_s(request) > self._due_s[request]
+
+    def _prefill_s(self, request: Request) -> float:
+        if self.setup.costs is None:
+            return request.input_tokens / self.params.prefill_tok_s
+        return self.setup.costs.prefill_s(0, request.input_tokens)
+
+    def _first_token_due_s(self, request: Request) -> float:
+        dues = [] if request.first_token_by_s is None else [request.first_token_by_s]
+        if request.deadline_s is not None:
+            dues.append(request.deadline_s - self._expected_output(request) * self.params.step_s)
+        return min(dues, default=request.arrival_s + self.params.default_s)
+
+    def _expected_output(self, request: Request) -> float:
+        """Tokens that it is taken to make: 0 before anything of its client is over."""
+        number, total, squares = self._past.get(request.client, (0, 0.0, 0.0))
+        if self.params.outputs == "none" or not number:
+            return 0.0
+        mean = total / number
+        spread = sqrt(max(0.0, squares / number - mean * mean))
+        return min(request.max_new_tokens, mean + self.params.sigmas * spread)
