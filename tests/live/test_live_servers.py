@@ -1,6 +1,8 @@
 """Servers start side by side, say when they are ready, and are gone in the end."""
 
+import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from live_cli import runs, wait_until_gone
+from typer.testing import CliRunner
 
+from fairbench.cli.app import app
 from fairbench.errors import RunFailed, UsageError
+from fairbench.live.processes import rocm, start
 from fairbench.live.processes.addresses import free_ports
-from fairbench.live.processes.gpus import assign
+from fairbench.live.processes.gpus import assign, server_gpus, visible_gpus
 from fairbench.live.processes.process import ServerProcess
 from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
 
@@ -63,17 +68,73 @@ def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
     recipes = [recipe("good", "--pids", str(pids)), recipe("bad", "--exit", "3")]
     with pytest.raises(RunFailed) as caught:
         start_all(recipes, tmp_path, timeout_s=WAIT_S)
-    assert str(caught.value) == f"bad ended with exit code 3; its log is {tmp_path / 'bad.log'}"
+    where = f"its log is {tmp_path / 'bad.log'}"
+    assert str(caught.value) == f"bad ended with exit code 3 (with this server); {where}"
     assert caught.value.__notes__ == ["starting\nsomething is wrong\nwith this server"]
     assert not any(map(runs, pids_in(pids)))
 
 
-def test_a_server_that_is_never_ready_is_given_up(tmp_path):
+def test_a_server_that_is_never_ready_is_given_up(tmp_path, caplog, monkeypatch):
     pids = tmp_path / "pids"
     pids.touch()  # it may be given up before it has begun
-    with pytest.raises(RunFailed, match="slow was not ready within 1 s"):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(start, "TELL_S", 0.2)
+    with pytest.raises(RunFailed, match=r"slow was not ready within 1 s( \(starting\))?; its log"):
         start_all([recipe("slow", "--after", "600", "--pids", str(pids))], tmp_path, timeout_s=1)
     assert not any(map(runs, pids_in(pids)))
+    assert "slow is not ready after 0 s" in caplog.text
+
+
+def test_what_a_server_said_last_is_no_command_of_a_terminal_or_a_ci_system(tmp_path):
+    says = r"print('loading\n\x1b[31m::error::out of memory\x1b[0m\n\n'); raise SystemExit(3)"
+    bad = Recipe("bad", lambda _: [sys.executable, "-c", says])
+    with pytest.raises(RunFailed) as caught:
+        start_all([bad], tmp_path, timeout_s=WAIT_S)
+    last = r"(\x1b[31m::error::out of memory\x1b[0m)"
+    assert f"bad ended with exit code 3 {last}; its log is" in str(caught.value)
+
+
+SERVER_PYTHON = """\
+#!/bin/sh
+case "$*" in
+*launch_server*)
+    echo "$CUDA_VISIBLE_DEVICES-$HIP_VISIBLE_DEVICES $*" >> "$0.started"
+    while [ "$(wc -l < "$0.started")" -lt 2 ]; do sleep 0.05; done
+    printf 'loading\\n\\033[31mout of memory\\033[0m\\n::error::boom\\n'
+    exit 3
+esac
+"""
+
+
+def test_serve_says_what_a_server_said_that_does_not_come_up(tmp_path, monkeypatch):
+    """And how it was started: each of two servers on two GPUs of its own."""
+    python = tmp_path / "python"
+    python.write_text(SERVER_PYTHON)
+    python.chmod(0o755)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    flags = (
+        "--port",
+        "0",
+        "--dp",
+        "2",
+        "--tp",
+        "2",
+        "--model",
+        "m",
+        "--server-python",
+        str(python),
+    )
+    result = CliRunner().invoke(app, ["serve", *flags, "--log-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    first, *rest = result.stderr.splitlines()[-4:]
+    assert re.match(
+        r"fairbench: worker-\d ended with exit code 3 \(:\\:error::boom\); its log", first
+    )
+    assert rest == ["loading", r"\x1b[31mout of memory\x1b[0m", r":\:error::boom"]
+    started = sorted((tmp_path / "python.started").read_text().splitlines())
+    assert [line.split(" ", 1)[0] for line in started] == ["4,5-", "6,7-"]
+    assert all("--tp-size 2 " in line for line in started)
 
 
 def test_an_interruption_while_starting_ends_what_was_started(tmp_path):
@@ -207,3 +268,70 @@ def test_too_few_gpus(gpus, dp, tp, share, expected):
     with pytest.raises(UsageError) as caught:
         assign(gpus, dp=dp, tp=tp, share=share)
     assert str(caught.value).startswith(expected)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine without nvidia-smi and any variable, whose kernel lists what a test says."""
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(rocm, "ROOT", tmp_path)
+    (tmp_path / "dev/dri").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+
+    def amd(simds, *, hidden=()):
+        for number, simd_count in enumerate(simds):
+            node = tmp_path / "sys/class/kfd/kfd/topology/nodes" / str(number)
+            node.mkdir(parents=True)
+            minor = 127 + number if simd_count else 0
+            (node / "properties").write_text(
+                f"cpu_cores_count 0\nsimd_count {simd_count}\ndrm_render_minor {minor}\n"
+            )
+            if simd_count and number not in hidden:
+                (tmp_path / f"dev/dri/renderD{minor}").touch()
+
+    return amd
+
+
+def test_gpus_of_amd_are_found_without_any_tool_of_rocm(machine, monkeypatch):
+    assert visible_gpus() == []
+    machine([0, 304, 304, 304, 304], hidden=[2])  # a processor, and a GPU of another container
+    assert visible_gpus() == ["0", "1", "2"]
+    assert server_gpus(dp=3, tp=1, share=False) == [
+        {"HIP_VISIBLE_DEVICES": gpu} for gpu in ("0", "1", "2")
+    ]
+    with pytest.raises(UsageError, match="dp = 2, tp = 2: needs 4 GPUs, 3 visible"):
+        server_gpus(dp=2, tp=2, share=False)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,0")  # HIP counts what that leaves
+    assert visible_gpus() == ["0", "1"]
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    assert server_gpus(dp=1, tp=1, share=False) == [{"HIP_VISIBLE_DEVICES": "1"}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # whoever sets both is given both
+    assert server_gpus(dp=1, tp=1, share=False) == [
+        {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}
+    ]
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES")  # HIP obeys it too
+    assert server_gpus(dp=1, tp=1, share=False) == [{"CUDA_VISIBLE_DEVICES": "1"}]
+
+
+def test_gpus_are_counted_in_the_order_of_their_nodes_and_junk_is_none(machine, tmp_path):
+    machine([0, *[304] * 11])
+    assert visible_gpus() == [str(number) for number in range(11)]
+    nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
+    (nodes / "3/properties").write_bytes(b"\xff")
+    (nodes / "4/properties").unlink()
+    assert len(visible_gpus()) == 9
+
+
+def test_where_nvidia_smi_lists_gpus_those_count(machine, tmp_path, monkeypatch):
+    """A processor with graphics of AMD's beside cards of NVIDIA's, for which HIP means nothing."""
+    machine([24])
+    tool = tmp_path / "bin/nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 0\necho 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
+    assert server_gpus(dp=2, tp=1, share=False) == [
+        {"CUDA_VISIBLE_DEVICES": "0"},
+        {"CUDA_VISIBLE_DEVICES": "1"},
+    ]

@@ -71,7 +71,7 @@ def live(kind, **flags):
 
 def test_a_live_run_starts_its_processes_with_them(monkeypatch):
     monkeypatch.setattr("fairbench.live.backends.sglang.sglang_python", lambda python: python)
-    monkeypatch.setattr("fairbench.live.backends.sglang.visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     spec = live("emulator")
     recipes = live_backend(spec).recipes(LiveOptions())
     commands = [one.command([1, 2, 3]) for one in recipes]

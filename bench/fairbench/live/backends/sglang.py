@@ -18,7 +18,7 @@ from fairbench.live.driver.target import Target
 from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
 from fairbench.live.plugins.sglang.report import fetch_report
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.gpus import VISIBLE, assign, visible_gpus
+from fairbench.live.processes.gpus import server_gpus
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.start import Recipe
 from fairbench.schedulers.params import make_params, own_settings
@@ -99,8 +99,7 @@ class SGLangBackend(LiveBackend[SGLang]):
         config, dp = self.config, self.spec.dp
         if _device(config.server_args) == "cpu":
             return [{}] * dp
-        groups = assign(visible_gpus(), dp=dp, tp=config.tp, share=config.share_gpus)
-        return [{VISIBLE: group} for group in groups]
+        return server_gpus(dp=dp, tp=config.tp, share=config.share_gpus)
 
     def _arguments(self, ports: Sequence[int]) -> list[str]:
         config = self.config

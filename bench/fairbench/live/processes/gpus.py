@@ -4,17 +4,59 @@ from __future__ import annotations
 
 import os
 import subprocess
+from typing import NamedTuple
 
 from fairbench.errors import UsageError
+from fairbench.live.processes.rocm import rocm_gpus
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # ROCm's HIP obeys it too, unless its own is set
+HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
+
+
+class Gpus(NamedTuple):
+    """GPUs by the names that they have in each of the ``variables`` of the environment."""
+
+    names: list[str]
+    variables: tuple[str, ...] = (VISIBLE,)
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` has them."""
-    named = os.environ.get(VISIBLE)
-    if named is not None:
-        return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
+    """Names of the GPUs that this process may use, as its environment has them."""
+    return found_gpus().names
+
+
+def found_gpus() -> Gpus:
+    """The GPUs that this process may use: NVIDIA's, else AMD's, and what says which they are.
+
+    What is set already is set for servers too, all of it: vLLM refuses to start where two of the
+    variables differ. ``ROCR_VISIBLE_DEVICES`` comes before HIP, which counts what it leaves.
+    """
+    cuda, hip = _named(VISIBLE), _named(HIP)
+    if cuda is not None and hip is None:
+        return Gpus(cuda)
+    if listed := _of_nvidia():
+        return Gpus(listed if cuda is None else cuda)
+    if hip is not None:
+        return Gpus(hip, (HIP,) if cuda is None else (HIP, VISIBLE))
+    if not (amd := rocm_gpus()):
+        return Gpus([])
+    rocr = _named(ROCR)
+    return Gpus(amd if rocr is None else amd[: len(rocr)], (HIP,))
+
+
+def server_gpus(*, dp: int, tp: int, share: bool) -> list[dict[str, str]]:
+    """What is in the environment of each of ``dp`` servers of ``tp`` GPUs. Raises UsageError."""
+    gpus = found_gpus()
+    groups = assign(gpus.names, dp=dp, tp=tp, share=share)
+    return [dict.fromkeys(gpus.variables, group) for group in groups]
+
+
+def _named(variable: str) -> list[str] | None:
+    text = os.environ.get(variable)
+    return None if text is None else [gpu.strip() for gpu in text.split(",") if gpu.strip()]
+
+
+def _of_nvidia() -> list[str]:
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -24,7 +66,7 @@ def visible_gpus() -> list[str]:
 
 
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
-    """``CUDA_VISIBLE_DEVICES`` of each of ``dp`` servers of ``tp`` GPUs, none in two unless shared.
+    """The GPUs of each of ``dp`` servers of ``tp`` GPUs, none in two unless shared.
 
     Raises UsageError if there are too few.
     """

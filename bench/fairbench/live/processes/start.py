@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ from fairbench.live.processes.process import ServerProcess
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
 TAKEN = ("address already in use", "address in use")  # what a server's log says, in lower case
+TELL_S = 30.0  # between two lines about what is waited for
 MAX_STARTS = 5  # of one server, whose port was taken each time
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class Server:
             if self.recipe.ready is not None:
                 return self.recipe.ready(self.url)
             return answers(self.url + self.recipe.health, timeout_s=HEALTH_TIMEOUT_S)
-        log = self.process.log_tail().lower()
-        if self.starts == MAX_STARTS or not any(text in log for text in TAKEN):
+        said = self.process.log_tail().lower()
+        if self.starts == MAX_STARTS or not any(text in said for text in TAKEN):
             self.check()
         self.process.stop()
         self.start()
@@ -99,15 +103,25 @@ class Server:
 
     def last_words(self) -> str:
         """Its exit code, and the last that it said. Precondition: it has ended."""
-        said = self.process.log_tail().splitlines()[-1:]
-        last = f" ({printable(said[0])[:200]})" if said else ""
-        return f"exit code {self.process.exit_code}{last}"
+        return f"exit code {self.process.exit_code}{self._said()}"
+
+    def _said(self) -> str:
+        """The last line of its log, in brackets, or nothing."""
+        said = [line for line in self.process.log_tail().splitlines() if line.strip()]
+        return f" ({printable(said[-1].strip())[:200]})" if said else ""
 
     def failed(self, how: str) -> RunFailed:
-        """The error that says how it failed; the end of its log is a note on it."""
-        error = RunFailed(f"{self.recipe.name} {how}; its log is {self._log_path}")
+        """The error that says how it failed and what it said last; a note on it has more of that.
+
+        The message has control characters as escapes, the note as they are in the log.
+        """
+        error = RunFailed(f"{self.recipe.name} {how}{self._said()}; its log is {self._log_path}")
         error.add_note(self.process.log_tail())
         return error
+
+    def tell_of_waiting(self, waited_s: float) -> None:
+        """Say in the log that it is not ready yet, and what it said last."""
+        log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, self._said())
 
 
 def start_all(
@@ -142,6 +156,7 @@ def _wait_ready(
     interrupted: Callable[[], bool],
 ) -> None:
     waiting = list(servers)
+    begun = told = deadline - timeout_s
     on_ready(0, len(servers))
     while waiting:
         if interrupted():
@@ -154,6 +169,9 @@ def _wait_ready(
         else:
             time.sleep(POLL_S)
         waiting = still
+        if waiting and time.monotonic() - told >= TELL_S:
+            told = time.monotonic()
+            waiting[0].tell_of_waiting(told - begun)
     for server in servers:
         server.check()  # whoever was first may have ended since
 
