@@ -181,6 +181,7 @@ READERS = {
     "live/plugins/sglang/config.py": "json.loads: a variable of the environment",
     "live/processes/http.py": "json.load, open: the answer of a server",
     "live/processes/process.py": "open: the end of a log",
+    "live/processes/rocm.py": "read_text: what the kernel says of GPUs",
     "report/pages/html.py": "read_text: the bundled style",
     "results/grid.py": "tomllib.loads: what was just written",
     "results/manifest.py": "read_bytes: the digest of code that was run",
