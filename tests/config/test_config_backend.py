@@ -156,6 +156,13 @@ def test_what_the_launcher_says_itself_is_no_server_arg(arg):
     assert f"server_args: {flag} is set by fairbench itself" in complaint(flags)
 
 
+@pytest.mark.parametrize("arg", ["--enable-dp-attention", "--dp=2", "--dp-size", "--enable-dp-a"])
+def test_data_parallelism_within_a_server_is_refused_with_the_reason(arg):
+    flag = arg.partition("=")[0]
+    flags = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--dtype", "half", arg]}}
+    assert f"server_args: {flag} is refused: each rank has a queue" in complaint(flags)
+
+
 def test_a_wrong_backend_in_a_file_is_said_to_be_there(tmp_path):
     with pytest.raises(UsageError, match=r"mine\.toml: unknown backend 'gpu'"):
         resolve({}, {}, {"backend": "gpu"}, path="mine.toml")

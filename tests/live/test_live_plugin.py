@@ -77,6 +77,8 @@ def server_args(**changed):
         "enable_priority_scheduling": False,
         "pp_size": 1,
         "tp_size": 1,
+        "dp_size": 1,
+        "enable_dp_attention": False,
     }
     return SimpleNamespace(**plain | changed)
 
@@ -94,6 +96,8 @@ def test_a_plain_server_is_fine_and_ranks_are_if_all_decide_alike():
         ({"disaggregation_mode": "prefill"}, "vtc", "--disaggregation-mode prefill"),
         ({"enable_priority_scheduling": True}, "dlpm", "--enable-priority-scheduling"),
         ({"tp_size": 2}, "rpm", "--tp-size 2"),
+        ({"dp_size": 2}, "fcfs", "--dp-size 2 is refused .* deficits would be a rank's"),
+        ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention True is refused"),
     ],
 )
 def test_what_the_schedulers_do_not_account_for_is_refused(changed, local, flag):

@@ -38,6 +38,8 @@ MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
 )
+# Data parallelism within a server (SGLang, vLLM), by how its flags begin.
+RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 # Engine settings that SGLang has no flag for.
 ENGINE_ONLY = (
     "full_reservation",
@@ -99,6 +101,11 @@ class _Servers(BackendConfig):
                 raise ValueError(f"server_args: {flag!r} is {len(words)} words, write one an item")
             if flag in MANAGED_ARGS:
                 raise ValueError(f"server_args: {flag} is set by fairbench itself")
+            if flag.startswith(RANK_ARGS):
+                raise ValueError(
+                    f"server_args: {flag} is refused: each rank has a queue of its own, so credits "
+                    "and deficits would be a rank's; start more servers with dp"
+                )
         return self
 
 

@@ -17,6 +17,9 @@ OFF = {
     "pp_size": 1,
 }
 
+# Each leaves several schedulers in one server.
+RANKED = {"dp_size": 1, "enable_dp_attention": False}
+
 
 def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError if this server is started with something unsupported."""
@@ -25,6 +28,14 @@ def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
         if value and value != off:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {value} is not supported with FAIRBENCH_LOCAL")
+    for name, off in RANKED.items():
+        value = getattr(server_args, name, off)
+        if value and value != off:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"{flag} {value} is refused with FAIRBENCH_LOCAL: each rank has a queue of its "
+                "own, so credits and deficits would be a rank's; start more servers"
+            )
     if scheduler.preempts or scheduler.orders_retraction:
         what = "preempts" if scheduler.preempts else "orders retractions"
         raise UsageError(f"{scheduler.name} {what}, which SGLang's own scheduler keeps to itself")
