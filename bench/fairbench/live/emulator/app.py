@@ -147,15 +147,15 @@ async def _stream(
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     with suppress(ConnectionError):
         await response.prepare(request)
-        sent, done = 0, False
+        done = False
         while not done:
             await generation.news()
             done = generation.done
-            events = [b"data: %b\n\n" % _encode(chunk) for chunk in api.chunks(generation, sent)]
-            sent = generation.produced
+            events = [b"data: %b\n\n" % _encode(chunk) for chunk in api.chunks(generation)]
             if done:
                 events.append(b"data: [DONE]\n\n")
-            await response.write(b"".join(events))
+            if events:
+                await response.write(b"".join(events))
     return response
 
 

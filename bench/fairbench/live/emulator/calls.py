@@ -10,6 +10,7 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
+from fairbench.live.emulator.endings import NO_STOPS, Stops
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids
 from fairbench.live.headers import (
@@ -32,13 +33,25 @@ One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # of several choices a scheduler
 B = TypeVar("B", bound=msgspec.Struct)
 
 
+class StopFields(msgspec.Struct, kw_only=True):
+    """What bodies of every API, or ``sampling_params`` in them, say of an output's end and pace."""
+
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    no_stop_trim: bool | None = None
+    stream_interval: Count | None = None
+
+
 class BadRequest(Exception):
     """The request cannot be understood. The message is one line for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """One request. ``output_tokens`` is the true length, which the scheduler is never told."""
+    """One request. ``output_tokens`` is the true length, which the scheduler is never told.
+
+    With ``stream_interval`` every event of a stream has so many tokens, but for the first and last.
+    """
 
     rid: str
     client: str
@@ -50,6 +63,8 @@ class EmulatedCall:
     stream: bool
     include_usage: bool = False
     model: str = ""
+    stops: Stops = NO_STOPS
+    stream_interval: int | None = None
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
@@ -70,6 +85,8 @@ def make_call(
     client: str | None = None,
     include_usage: bool = False,
     model: str = "",
+    stops: Stops = NO_STOPS,
+    stream_interval: int | None = None,
 ) -> EmulatedCall:
     """The call of a decoded body and its headers. Raises BadRequest."""
     if not ids:
@@ -87,7 +104,17 @@ def make_call(
         stream=stream,
         include_usage=include_usage,
         model=model,
+        stops=stops,
+        stream_interval=stream_interval,
     )
+
+
+def stops_of(body: StopFields) -> Stops:
+    """What a body says ends its output."""
+    texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if not texts and not body.stop_token_ids:
+        return NO_STOPS
+    return Stops(tuple(texts), frozenset(body.stop_token_ids or ()), bool(body.no_stop_trim))
 
 
 def tokens_of(prompt: list[int] | str, text: Text) -> list[int]:

@@ -11,16 +11,19 @@ from fairbench.live.emulator.calls import (
     BadRequest,
     Count,
     EmulatedCall,
+    StopFields,
     TokenIds,
     decoded,
     make_call,
+    stops_of,
     tokens_of,
 )
+from fairbench.live.emulator.endings import LENGTH, STOP
 from fairbench.live.emulator.generation import Generation
 from fairbench.live.emulator.text import Text
 
 
-class _SamplingParams(msgspec.Struct):
+class _SamplingParams(StopFields, kw_only=True):
     max_new_tokens: Count | None = None
 
 
@@ -42,28 +45,34 @@ class EmulatedGenerate:
         prompt = body.input_ids or body.text
         if prompt is None:
             raise BadRequest("either text or input_ids is needed")
+        sampling = body.sampling_params or _SamplingParams()
         return make_call(
             headers,
             tokens_of(prompt, text),
-            body.sampling_params.max_new_tokens if body.sampling_params else None,
+            sampling.max_new_tokens,
             stream=bool(body.stream),
             rid=body.rid,
             client=body.routing_key,
+            stops=stops_of(sampling),
+            stream_interval=sampling.stream_interval,
         )
 
-    def chunks(self, generation: Generation, _: int) -> Iterator[Any]:
-        """The next events of a stream, of whose tokens ``sent`` have gone already."""
-        yield self.whole(generation)
+    def chunks(self, generation: Generation) -> Iterator[Any]:
+        """The next events of a stream."""
+        for _, produced, done in generation.steps():
+            yield self._answer(generation, produced, done=done)
 
     def whole(self, generation: Generation) -> Any:
         """The answer as it stands."""
-        produced = generation.produced
+        return self._answer(generation, generation.produced, done=generation.done)
+
+    def _answer(self, generation: Generation, produced: int, *, done: bool) -> Any:
         return {
             "text": generation.text(0, produced),
             "output_ids": generation.ids(produced),
             "meta_info": {
                 "id": generation.call.rid,
-                "finish_reason": _finish_reason(generation),
+                "finish_reason": _finish_reason(generation) if done else None,
                 "prompt_tokens": len(generation.call.ids),
                 "completion_tokens": produced,
                 "cached_tokens": generation.cached_tokens,
@@ -79,4 +88,7 @@ class EmulatedGenerate:
 
 
 def _finish_reason(generation: Generation) -> Any:
-    return {"type": "length", "length": generation.produced} if generation.done else None
+    ending = generation.ending
+    if ending.reason == LENGTH:
+        return {"type": LENGTH, "length": ending.tokens}
+    return {"type": STOP, "matched": ending.matched}

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from asyncio import Event
+from collections.abc import Iterator
 
 from fairbench.core import PS_PER_S
 from fairbench.live.emulator.calls import EmulatedCall
+from fairbench.live.emulator.endings import Ending
 from fairbench.live.emulator.text import Text
-from fairbench.live.emulator.token_streams import Ids
 from fairbench.sim.sequence import REFUSED, Sequence
 
 
 class Generation:
     """``produced`` of its tokens are there; ``done`` once there will be no more.
 
-    ``aborted`` is set by whoever wants no more.
+    ``aborted`` is set by whoever wants no more. ``ids`` are its output, of which ``ending`` is the
+    end.
     """
 
-    def __init__(self, call: EmulatedCall, sequence: Sequence, ids: Ids, text: Text) -> None:
+    def __init__(
+        self, call: EmulatedCall, sequence: Sequence, ids: list[int], ending: Ending, text: Text
+    ) -> None:
         self.call = call
+        self.ending = ending
         self.sequence = sequence
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._ids: list[int] = ids.tolist()
+        self._sent = 0  # tokens of a stream that have gone
+        self._ids = ids
         self._text = text
         self._news = Event()
 
@@ -61,5 +67,24 @@ class Generation:
         return self._ids[:end]
 
     def text(self, start: int, end: int) -> str:
-        """Output tokens ``start`` to ``end`` as text."""
-        return self._text.decode(self._ids[start:end])
+        """Output tokens ``start`` to ``end`` as text, as far as it is shown."""
+        said = self._text.decode(self._ids[start:end])
+        if self.ending.visible is None:
+            return said
+        before = len(self._text.decode(self._ids[:start]))
+        return said[: max(0, self.ending.visible - before)]
+
+    def steps(self) -> Iterator[tuple[int, int, bool]]:
+        """From where to where the next events of a stream go, and whether that is its end.
+
+        Of a request with an interval each goes just so far, also if the engine is ahead of that.
+        """
+        every = self.call.stream_interval
+        while every is not None and self._sent + (step := every if self._sent else 1) < (
+            self.produced + (not self.done)
+        ):
+            yield self._sent, self._sent + step, False
+            self._sent += step
+        if self.done or every is None:
+            yield self._sent, self.produced, self.done
+            self._sent = self.produced

@@ -11,6 +11,7 @@ import numpy as np
 
 from fairbench.core import Request
 from fairbench.live.emulator.calls import BadRequest, EmulatedCall
+from fairbench.live.emulator.endings import NO_STOPS, Ending, ending_of
 from fairbench.live.emulator.generation import Generation
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.text import Text
@@ -55,6 +56,7 @@ class LiveEngine:
         self._interval = stream_interval
         self._new_scheduler = new_scheduler
         self._live: dict[Request, Generation] = {}
+        self._paced = 0  # of those, how many have an interval of their own
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
         self._delivered_step = 0  # of the batch, up to which tokens were delivered
@@ -84,11 +86,12 @@ class LiveEngine:
                 f"at least {request.input_tokens} input and {request.max_new_tokens} new tokens "
                 f"do not fit the KV pool of {self.worker.limits.pool_tokens} tokens"
             )
-        output, ids = self._streams.output_at(end, lambda: self._draw(call.output_tokens))
+        output, ids = self._streams.output_at(end, lambda: self._draw(call))
         with self._working():
             self._wall.catch_up()
             sequence = Sequence(request, output, self._wall.clock.now_ps, self._over)
-            generation = self._live[request] = Generation(call, sequence, ids, self._text)
+            generation = self._live[request] = self._generation(call, sequence, ids)
+            self._paced += call.stream_interval is not None
             self.worker.submit(sequence)
             self._advance()
         return generation
@@ -120,12 +123,22 @@ class LiveEngine:
         self._wall.catch_up()
         self.worker.sync()
 
-    def _draw(self, tokens: int) -> Ids:
+    def _draw(self, call: EmulatedCall) -> Ids:
+        """An output, up to where it ends."""
         known = self._text.output_ids
-        return known[self._rng.integers(0, len(known), tokens)]
+        ids = known[self._rng.integers(0, len(known), call.output_tokens)]
+        return ids if call.stops is NO_STOPS else ids[: self._ending(call, ids.tolist()).tokens]
+
+    def _ending(self, call: EmulatedCall, ids: list[int]) -> Ending:
+        return ending_of(ids, call.max_new_tokens, call.stops, self._text)
+
+    def _generation(self, call: EmulatedCall, sequence: Sequence, ids: Ids) -> Generation:
+        listed = ids.tolist()
+        return Generation(call, sequence, listed, self._ending(call, listed), self._text)
 
     def _over(self, sequence: Sequence) -> None:
         generation = self._live.pop(sequence.request)
+        self._paced -= generation.call.stream_interval is not None
         generation.deliver(sequence.produced, done=True)
         if generation.aborted:
             self.aborted += 1
@@ -170,13 +183,19 @@ class LiveEngine:
             self._delivered_step = batch.steps
         for sequence in batch.sequences:
             generation = self._live[sequence.request]
-            if due or not generation.produced:
+            every = generation.call.stream_interval
+            if every is not None and generation.produced:
+                if batch.produced(sequence) - generation.produced >= every:
+                    generation.deliver(batch.produced(sequence))
+            elif due or not generation.produced:
                 generation.deliver(batch.produced(sequence))
 
     def _next_ps(self) -> int | None:
         """The next event of the engine, or before it the next step after which to deliver."""
         event_ps = self._wall.clock.next_ps()
         to_go = self._delivered_step + self._interval - self.worker.batch.steps
+        if self._paced:  # it is looked at after every step
+            to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))
         return event_ps if event_ps is None or step_ps is None else min(event_ps, step_ps)
 

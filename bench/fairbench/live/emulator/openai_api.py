@@ -14,9 +14,11 @@ from fairbench.live.emulator.calls import (
     Count,
     EmulatedCall,
     One,
+    StopFields,
     TokenIds,
     decoded,
     make_call,
+    stops_of,
     tokens_of,
 )
 from fairbench.live.emulator.generation import Generation
@@ -28,7 +30,7 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Common(msgspec.Struct, kw_only=True):
+class _Common(StopFields, kw_only=True):
     model: str | None = None
     max_tokens: Count | None = None
     n: One | None = None
@@ -63,18 +65,20 @@ class _OpenAIApi(ABC):
     def _message(self, text: str) -> dict[str, Any]:
         """The part of an answer's choice that carries the text."""
 
-    def chunks(self, generation: Generation, sent: int) -> Iterator[Any]:
-        """The next events of a stream, of whose tokens ``sent`` have gone already."""
-        produced = generation.produced
-        delta = self._delta(generation.text(sent, produced), first=not sent)
-        yield self._answer(self.chunk_name, generation, [_choice(generation, delta)])
+    def chunks(self, generation: Generation) -> Iterator[Any]:
+        """The next events of a stream."""
+        for start, end, done in generation.steps():
+            delta = self._delta(generation.text(start, end), first=not start)
+            choice = _choice(generation, delta, done=done)
+            yield self._answer(self.chunk_name, generation, [choice])
         if generation.done and generation.call.include_usage:
             yield self._answer(self.chunk_name, generation, []) | {"usage": _usage(generation)}
 
     def whole(self, generation: Generation) -> Any:
         """The answer as it stands."""
         message = self._message(generation.text(0, generation.produced))
-        answer = self._answer(self.object_name, generation, [_choice(generation, message)])
+        choice = _choice(generation, message, done=generation.done)
+        answer = self._answer(self.object_name, generation, [choice])
         return answer | {"usage": _usage(generation)}
 
     def rendered(self, call: EmulatedCall) -> Any:
@@ -147,11 +151,13 @@ def _call(
         stream=bool(body.stream),
         include_usage=body.include_usage,
         model=body.model or "",
+        stops=stops_of(body),
+        stream_interval=body.stream_interval,
     )
 
 
-def _choice(generation: Generation, content: dict[str, Any]) -> dict[str, Any]:
-    return {"index": 0, **content, "finish_reason": "length" if generation.done else None}
+def _choice(generation: Generation, content: dict[str, Any], *, done: bool) -> dict[str, Any]:
+    return {"index": 0, **content, "finish_reason": generation.ending.reason if done else None}
 
 
 def _usage(generation: Generation) -> dict[str, Any]:

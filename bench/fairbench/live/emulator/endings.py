@@ -1,0 +1,66 @@
+"""Endings: where an output stops, of which all tokens are known from the start, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from fairbench.live.emulator.text import Text
+
+STOP, LENGTH = "stop", "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """What ends an output before its time: texts, tokens. ``keep`` leaves the match in the text."""
+
+    texts: Sequence[str] = ()
+    tokens: frozenset[int] = frozenset()
+    keep: bool = False
+
+
+NO_STOPS = Stops()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """After so many ``tokens``, for this ``reason``.
+
+    ``matched`` is what stopped it, None for an end of its own. Only the first ``visible``
+    characters are shown, all if that is None.
+    """
+
+    tokens: int
+    reason: str
+    matched: str | int | None = None
+    visible: int | None = None
+
+
+def ending_of(ids: Sequence[int], most: int, stops: Stops, text: Text) -> Ending:
+    """How an output of these tokens ends, of which the request allows ``most``.
+
+    As in SGLang, after each token its number counts first, then tokens that stop, then texts in
+    their order.
+    """
+    is_full = len(ids) >= most
+    found = [Ending(most, LENGTH)] if is_full else []
+    token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
+    lengths = _lengths(ids, text) if stops.texts or token is not None else []
+    if token is not None:
+        found.append(Ending(token + 1, STOP, ids[token], lengths[token]))
+    said = text.decode(list(ids)) if stops.texts else ""
+    for one in stops.texts:
+        at = said.find(one)
+        if one and at >= 0:
+            tokens = next(n for n, end in enumerate(lengths) if end >= at + len(one))
+            found.append(Ending(tokens, STOP, one, at))
+    if not is_full:
+        found.append(Ending(len(ids), STOP))
+    first = min(found, key=lambda ending: ending.tokens)
+    return replace(first, visible=None) if stops.keep else first
+
+
+def _lengths(ids: Sequence[int], text: Text) -> list[int]:
+    """How many characters the first 0, 1, 2 ... tokens are."""
+    return [0, *accumulate(len(text.decode([one])) for one in ids)]
