@@ -110,6 +110,7 @@ def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
 
 
 NO_TARGETS = Targets()
+NOT_DUE = Due(None, None)
 
 
 def parse_targets(texts: Mapping[str, str], where: str) -> Targets:

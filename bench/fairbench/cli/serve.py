@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import Gateway, assigned, given, split_args
+from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_args
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
+    Promised,
     TlsCert,
     TlsKey,
     WorkerKey,
@@ -93,6 +94,7 @@ def serve(
     port: Annotated[
         int, Option(min=0, max=65_535, help="Port to listen on; 0 is any free port.")
     ] = 8000,
+    goodput: Promised = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     admin_port: AdminPort = None,
@@ -185,6 +187,7 @@ def serve(
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.keys_file import admin_key_of, read_keys
+    from fairbench.live.router.promises import promises
     from fairbench.live.router.worker_keys import worker_keys
     from fairbench.live.tls import server_tls
 
@@ -201,6 +204,7 @@ def serve(
     flagged = _weights(weights, clients)
     entitled = {**known.weights, **flagged} if known else flagged
     of_workers = worker_keys(worker_key, worker_key_file)
+    promised = promises(goodput_flag(goodput))
     tls = server_tls(tls_cert, tls_key)
     check_address(host, port)
     admin_key = admin_key_of(admin_port, admin_key_file, known)
@@ -241,6 +245,7 @@ def serve(
             worker_keys=of_workers,
             admin_port=admin_port,
             admin_key=admin_key,
+            promises=promised,
         )
 
     named = (

@@ -22,6 +22,16 @@ WorkerKeyFile = Annotated[
         help='Keys of workers, lines of "URL" = "KEY", and "*" = "KEY" for those not named.',
     ),
 ]
+Promised = Annotated[
+    list[str] | None,
+    Option(
+        "--goodput",
+        metavar="[NAME.]LATENCY:TIME",
+        help="By when requests are due, for schedulers that heed it: ttft, tpot or e2el, in ms or "
+        "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may be "
+        "repeated.",
+    ),
+]
 TlsCert = Annotated[
     Path | None,
     Option(metavar="FILE.pem", help="Serve HTTPS, with this certificate and its chain."),

@@ -101,6 +101,7 @@ def plan_text(
     plan["max_queue"] = config.max_queue
     plan["max_queue_per_client"] = config.max_queue_per_client or config.max_queue
     tables: dict[str, Mapping[str, Any]] = {"weights": config.weights, "settings": settings}
+    tables["goodput"] = config.promises.table()
     if known is not None:
         plan["clients"] = sorted(set(known.keys.values()))
         tables |= {

@@ -12,6 +12,11 @@ OTHERS, HEALTH = "(others)", "(health)"
 # SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"
 
+# In how many milliseconds a request ought to be over, and what kind it is, strongest name first
+# (llm-d's, and the older one of the Gateway API inference extension).
+DEADLINE = "x-request-deadline-ms"
+OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+
 PROGRAM = "x-fairbench-program"
 DEPTH = "x-fairbench-depth"
 # The router's answer: which worker served the request.

@@ -51,10 +51,11 @@ class EmulatedCall:
     """One request. ``output_tokens`` is the true length, which the scheduler is never told.
 
     With ``stream_interval`` every event of a stream has so many tokens, but for the first and last.
+    ``routing_key`` says the client, and what is left of its deadlines (``due_tag``).
     """
 
     rid: str
-    client: str
+    routing_key: str
     program_id: int
     depth: int
     ids: Ids
@@ -95,7 +96,7 @@ def make_call(
     headers = with_tag(headers)
     return EmulatedCall(
         rid=rid or uuid4().hex,
-        client=client or _client(headers),
+        routing_key=client or _routing_key(headers),
         program_id=_header_number(headers, PROGRAM, 0),
         depth=_header_number(headers, DEPTH, 0),
         ids=np.array(ids, np.int32),
@@ -122,7 +123,7 @@ def tokens_of(prompt: list[int] | str, text: Text) -> list[int]:
     return text.encode(prompt) if isinstance(prompt, str) else prompt
 
 
-def _client(headers: Mapping[str, str]) -> str:
+def _routing_key(headers: Mapping[str, str]) -> str:
     """A router's routing key, or what clients say themselves where there is no router."""
     names = (ROUTING_KEY, *CLIENT_ALIASES)
     return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)

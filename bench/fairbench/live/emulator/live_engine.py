@@ -10,6 +10,7 @@ from itertools import count
 import numpy as np
 
 from fairbench.core import Request
+from fairbench.live.due_tag import untagged
 from fairbench.live.emulator.calls import BadRequest, EmulatedCall
 from fairbench.live.emulator.endings import NO_STOPS, Ending, ending_of
 from fairbench.live.emulator.generation import Generation
@@ -72,14 +73,19 @@ class LiveEngine:
         """Take a call in now. Raises BadRequest if it can never fit the KV pool."""
         self._forget_streams()
         prompt, end = self._streams.prompt_of(call.ids)
+        now_s = self._wall.now_s()
+        client, due = untagged(call.routing_key, now_s, self._wall.scale)
         request = Request(
             request_id=next(self._request_ids),
-            client=call.client,
+            client=client,
             program_id=call.program_id,
             depth=call.depth,
             prompt=prompt,
             input_tokens=len(call.ids),
             max_new_tokens=call.max_new_tokens,
+            arrival_s=now_s,
+            deadline_s=due.end_s,
+            first_token_by_s=due.first_token_s,
         )
         if not self.worker.fits(request):
             raise BadRequest(

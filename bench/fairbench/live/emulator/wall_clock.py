@@ -19,7 +19,12 @@ class WallClock:
         self.clock = Clock()
         self._time_s = time_s
         self._start_s = time_s()
+        self.scale = scale
         self._ps_per_s = scale * PS_PER_S
+
+    def now_s(self) -> float:
+        """What time it is on ``clock``, in seconds, once it has caught up."""
+        return (self._time_s() - self._start_s) * self.scale
 
     def catch_up(self) -> None:
         """Run what is due by now, in order and each at its own time, and go to now."""

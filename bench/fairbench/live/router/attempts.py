@@ -11,9 +11,11 @@ from http import HTTPStatus
 from aiohttp import ClientSession, web
 
 from fairbench.core import Request
+from fairbench.live import headers
+from fairbench.live.due_tag import tagged
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.breaker import Breakers
-from fairbench.live.router.calls import Call
+from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.exchange import (
@@ -33,6 +35,7 @@ from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.places import Place
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.sending import sent
+from fairbench.targets import Due
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class Asking:
     """
 
     http: web.Request
-    path: str
+    api: Api
     call: Call
     request: Request
     place: Place
@@ -150,10 +153,12 @@ class Attempts:
 
         exchange = Exchange(asking.http, asking.call, flight, begun)
         worker = self._workers[flight.worker]
-        shown = {**asking.sent, **worker.authorization}
+        key = self._routing_key(asking.request)
+        asking.api.sign(asking.call, key)
+        shown = {**asking.sent, headers.ROUTING_KEY: key, **worker.authorization}
         begun_s = asyncio.get_running_loop().time()
         try:
-            answer = await exchange.run(self._session, worker.url + asking.path, shown)
+            answer = await exchange.run(self._session, worker.url + asking.api.path, shown)
         except WorkerFailed as failure:
             self._dispatcher.finish(flight, 0, failed=True)
             if failure.how in (How.BROKE, How.UNREACHED):
@@ -171,6 +176,11 @@ class Attempts:
         if exchange.outcome == LOST:
             self._health.suspect(flight.worker)
         return answer
+
+    def _routing_key(self, request: Request) -> str:
+        """The client, and what is left of the request's deadlines now that it is sent."""
+        due = Due(request.first_token_by_s, request.deadline_s)
+        return tagged(request.client, due, self._dispatcher.now_s())
 
     def _settle(self, asking: Asking, flight: Flight, exchange: Exchange, elapsed_s: float) -> None:
         """Book what the exchange has cost, and tell the router."""

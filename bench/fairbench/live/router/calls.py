@@ -70,7 +70,7 @@ class Api(ABC):
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         """A body, with its prompt as token ids. Raises Problem if it cannot be routed."""
 
-    def sign(self, call: Call, client: str) -> None:
+    def sign(self, call: Call, routing_key: str) -> None:
         """Put the client into the body, where the worker takes it from there."""
 
 
@@ -118,9 +118,9 @@ class GenerateApi(Api):
         given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
         return sampling
 
-    def sign(self, call: Call, client: str) -> None:
+    def sign(self, call: Call, routing_key: str) -> None:
         # SGLang reads the header on the OpenAI paths only.
-        call.set("routing_key", client)
+        call.set("routing_key", routing_key)
 
 
 class CompletionsApi(Api):

@@ -11,6 +11,7 @@ from fairbench.config.gateway import SERVED_DETECTOR
 from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.promises import Promises
 from fairbench.live.router.worker_keys import WorkerKeys
 
 
@@ -31,7 +32,7 @@ class RouterConfig:
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. If that is ``concurrency`` and ``settings`` do not say how many
-    requests a worker may have, the workers do.
+    requests a worker may have, the workers do. ``promises`` say by when requests are due.
 
     ``admin_port`` is that of the admin endpoint, None for none, ``admin_key`` what it wants to see,
     ``worker_keys`` the keys of workers that are added there; ``workers`` have theirs.
@@ -57,3 +58,4 @@ class RouterConfig:
     worker_keys: WorkerKeys = field(default_factory=WorkerKeys)
     admin_port: int | None = None
     admin_key: str | None = field(default=None, repr=False)
+    promises: Promises = field(default_factory=Promises)

@@ -19,6 +19,7 @@ from fairbench.live.router.charges import NOTHING, Charge
 from fairbench.live.router.flight import ANYWHERE, Flight, OnSent, Wish, pages_of
 from fairbench.live.router.ingress import Alarm, Ingress
 from fairbench.live.router.problem import Problem
+from fairbench.live.router.promises import NO_PROMISE, Promise
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
@@ -80,13 +81,23 @@ class Dispatcher:
         return WorkerLoad(len(flights), sum(flight.request.input_tokens for flight in flights))
 
     def make_request(
-        self, client: str, ids: array[int], max_new_tokens: int, program_id: int, depth: int
+        self,
+        client: str,
+        ids: array[int],
+        max_new_tokens: int,
+        program_id: int,
+        depth: int,
+        promise: Promise = NO_PROMISE,
     ) -> Request:
         """A request as routers see it."""
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
+        arrival_s = self.now_s()
+        due = promise.due(arrival_s, max_new_tokens)
         return Request(
             *(number, client, program_id, depth, prompt),
-            *(len(ids), max_new_tokens, self.now_s()),
+            *(len(ids), max_new_tokens, arrival_s),
+            deadline_s=due.end_s,
+            first_token_by_s=due.first_token_s,
         )
 
     def dispatch(

@@ -102,7 +102,7 @@ class Proxy:
         call = await self._parsed(await self._read(http), api, limits)
         said = call.client(self._config.client_from)
         client = client_of(http.headers, said, self._access.keys)
-        api.sign(call, client)
+        promise = self._config.promises.of(http.headers)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         wanted = len(call.ids) + min(call.max_new_tokens or 0, limits.most_tokens)
         with self._places.take(client) as place, self._access.quotas.lease(client, wanted) as bill:
@@ -112,14 +112,15 @@ class Proxy:
                 most_output,
                 _number(http, headers.PROGRAM, -1),
                 _number(http, headers.DEPTH, 0),
+                promise,
             )
             asked = Asked(
                 len(call.ids),
                 len(call.ids) if call.exact else limits.most_tokens,
                 min(most_output, limits.most_tokens),
             )
-            sent = self._headers(http, client)
-            asking = Asking(http, api.path, call, request, place, asked, sent, bill)
+            sent = self._headers(http)
+            asking = Asking(http, api, call, request, place, asked, sent, bill)
             return await self._unless_evicted(asking)
 
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
@@ -151,11 +152,10 @@ class Proxy:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {most} bytes"
             ) from None
 
-    def _headers(self, http: web.Request, client: str) -> dict[str, str]:
+    def _headers(self, http: web.Request) -> dict[str, str]:
         return {
             **_kept(http, PASSED_ON),
             **self._authorization(http),
-            headers.ROUTING_KEY: client,
             "x-request-id": uuid4().hex,  # by which vLLM knows a request, so nobody may choose it
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",  # what comes is passed on as it is

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from fairbench.core import Request
+from fairbench.live.due_tag import untagged
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
 from fairbench.live.plugins.sglang.config import PluginConfig
@@ -25,7 +26,7 @@ HEALTH_RID = "HEALTH_CHECK"  # how the ids of SGLang's own requests begin
 
 
 def client_of(req: Req) -> str:
-    """Whose a request is; those by which SGLang looks after itself are nobody's."""
+    """Whose a request is, as tagged; those by which SGLang looks after itself are nobody's."""
     if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
         return HEALTH
     return req.routing_key or DEFAULT_CLIENT
@@ -81,15 +82,18 @@ class Home:
 
     def _request(self, req: Req, now_s: float) -> Request:
         """What the scheduler gets to see. SGLang knows of no programs, hence the zeros."""
+        client, due = untagged(client_of(req), now_s)
         return Request(
             request_id=next(self._numbers),
-            client=client_of(req),
+            client=client,
             program_id=0,
             depth=0,
             prompt=segments_of(req.origin_input_ids),
             input_tokens=len(req.origin_input_ids),
             max_new_tokens=req.sampling_params.max_new_tokens,
             arrival_s=now_s,
+            deadline_s=due.end_s,
+            first_token_by_s=due.first_token_s,
         )
 
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:

@@ -1,0 +1,194 @@
+"""Deadlines of live requests: what headers say, how it travels, and who heeds it."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_emulator import running
+from live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
+
+from fairbench.errors import UsageError
+from fairbench.live import headers
+from fairbench.live.due_tag import tagged, untagged
+from fairbench.live.plugins.sglang import ledger
+from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.problem import Problem
+from fairbench.live.router.promises import promises
+from fairbench.targets import NOT_DUE, Due
+
+OBJECTIVE, OLD_OBJECTIVE = headers.OBJECTIVE_ALIASES
+FLAGS = {"gold.ttft": "500ms", "batch.e2el": "60s", "e2el": "20s"}
+
+names = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)
+times = st.none() | st.integers(-(10**9), 10**9)
+
+
+@given(names, times, times, st.integers(0, 10**6))
+def test_deadlines_travel_behind_any_name(client, first, end, later_s):
+    due = Due(*(None if ms is None else 5.0 + ms / 1000 for ms in (first, end)))
+    told, there = untagged(tagged(client, due, 5.0), float(later_s))
+    assert told == client
+    for sent_s, got_s in zip(due, there, strict=True):
+        left = None if sent_s is None else later_s + sent_s - 5.0
+        assert got_s == (None if left is None else pytest.approx(left, abs=0.002))
+
+
+def test_a_name_without_deadlines_goes_as_it_is():
+    assert tagged("ann", NOT_DUE, 5.0) == "ann"
+    assert untagged("ann;due=1", 5.0) == ("ann;due=1", NOT_DUE)
+    assert untagged("ann;due=500,", 5.0, scale=2.0) == ("ann", Due(6.0, None))
+
+
+@pytest.mark.parametrize(
+    ("sent", "due"),
+    [
+        ({}, Due(None, 120.0)),
+        ({headers.DEADLINE: "1500"}, Due(None, 101.5)),
+        ({OBJECTIVE: "gold"}, Due(100.5, 120.0)),
+        ({OLD_OBJECTIVE: "batch"}, Due(None, 160.0)),
+        ({OBJECTIVE: "batch", OLD_OBJECTIVE: "gold"}, Due(None, 160.0)),
+        ({OBJECTIVE: "gold", headers.DEADLINE: "9000"}, Due(100.5, 109.0)),
+    ],
+)
+def test_when_a_request_is_due(sent, due):
+    assert promises(FLAGS).of(sent).due(100.0, 8) == due
+
+
+def test_an_objective_is_nobodys_business_where_none_is_configured():
+    assert promises(None).of({OBJECTIVE: "premium"}).due(1.0, 8) == NOT_DUE
+    assert promises({"ttft": "1s"}).of({OBJECTIVE: "premium"}).due(1.0, 8) == Due(2.0, None)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "1e3", "soon", "86400001", "9" * 99, "٣"])
+def test_what_is_no_deadline_is_a_bad_request(text):
+    with pytest.raises(Problem, match=r"x-request-deadline-ms: .* is not a number of milli") as bad:
+        promises(None).of({headers.DEADLINE: text})
+    assert bad.value.status == 400
+
+
+def test_an_unknown_objective_is_a_bad_request():
+    with pytest.raises(Problem, match=r"unknown objective 'glod'.*Did you mean 'gold'"):
+        promises(FLAGS).of({OBJECTIVE: "glod"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"gold.ttft": "5x"}, "ttft:5x: serve does not know the latency alone"),
+        ({"gold.ttff": "5s"}, "latency in --goodput gold 'ttff'"),
+        ({"ttft": "soon"}, "--goodput.ttft = 'soon'"),
+    ],
+)
+def test_flags_that_promise_nothing(flags, message):
+    with pytest.raises(UsageError, match=message):
+        promises(flags)
+
+
+def test_flags_are_shown_as_they_were_given():
+    assert promises(FLAGS).table() == {
+        "e2el": "20000ms",
+        "gold.ttft": "500ms",
+        "gold.e2el": "20000ms",
+        "batch.e2el": "60000ms",
+    }
+
+
+async def answered(under_test, path, **sent):
+    async with under_test.post(path, **sent) as answer:
+        return answer.status, await answer.json()
+
+
+def test_a_router_says_what_is_wrong_and_asks_no_worker():
+    async def run():
+        async with cluster(1) as (under_test, (worker,)):
+            return await answered(under_test, CHAT, **{headers.DEADLINE: "soon"}), worker.seen
+
+    (status, body), seen = asyncio.run(run())
+    assert (status, seen) == (400, [])
+    assert "'soon' is not a number of milliseconds" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [GENERATE, CHAT])
+def test_a_gateway_orders_by_deadline_and_tells_the_worker_what_is_left(path):
+    """Three of a client wait for the one that runs; the one that is due first came last."""
+    held = {"gateway": "fcfs", "settings": {"concurrency.requests": 1, "gateway.order": "edf"}}
+
+    async def run():
+        async with cluster(1, held_at=0, router=held) as (under_test, (worker,)):
+            asked = [asyncio.create_task(answered(under_test, path))]
+            await until(lambda: worker.seen)
+            for count, ms in enumerate(("90000", "60000", "30000"), 2):
+                asked.append(
+                    asyncio.create_task(answered(under_test, path, **{headers.DEADLINE: ms}))
+                )
+                await until(lambda count=count: under_test.proxy.under_way == count)
+            worker.released.set()
+            await asyncio.gather(*asked)
+            return worker.seen
+
+    seen = asyncio.run(run())
+    told = [sent[headers.ROUTING_KEY] for _, sent, _ in seen]
+    if path == GENERATE:
+        assert told == [body["routing_key"] for _, _, body in seen]
+    assert told[0] == "default"
+    left = []
+    for name in told[1:]:
+        client, due = untagged(name, 0.0)
+        assert (client, due.first_token_s) == ("default", None)
+        left.append(due.end_s)
+    assert left == sorted(left)
+    assert all(most - 30 < one <= most for one, most in zip(left, (30, 60, 90), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("local", "order"), [("edf", ["soon", "mid", "late"]), ("fcfs", ["late", "soon", "mid"])]
+)
+def test_emulated_workers_order_by_what_the_router_was_told(local, order):
+    """One runs until three wait, which are due in another order than they came in."""
+    due_ms = {"late": "500000", "soon": "400000", "mid": "450000"}
+
+    async def run():
+        loop, over = asyncio.get_running_loop(), []
+        limit = {"engine.max_running_requests": 1}
+        async with running(loop, settings=limit, local=local, time_scale=1.0) as (
+            emulator,
+            session,
+        ):
+            worker = WorkerAddress(str(session._base_url).rstrip("/"))
+            async with router_before([worker]) as under_test:
+
+                async def ask(name, tokens):
+                    body = {**PATHS[GENERATE], "sampling_params": {"max_new_tokens": tokens}}
+                    sent = {headers.DEADLINE: due_ms[name]} if name in due_ms else {}
+                    async with under_test.post(GENERATE, body, **sent) as answer:
+                        assert answer.status == 200
+                        await answer.read()
+                    over.append(name)
+
+                long = asyncio.create_task(ask("now", 100_000))
+                engine, tasks = emulator.engine.worker, []
+                await until(lambda: engine.batch.sequences)
+                for count, name in enumerate(due_ms, 1):
+                    tasks.append(asyncio.create_task(ask(name, 2)))
+                    await until(lambda count=count: len(engine.waiting) == count)
+                long.cancel()
+                await asyncio.gather(*tasks)
+        return over
+
+    assert asyncio.run(run()) == order
+
+
+def test_in_sglang_the_scheduler_sees_client_and_deadlines():
+    home = Home(plugin_config("edf", {}), ledger.Ledger(), lambda refresh: [], lambda req: 0)
+    req = SimpleNamespace(
+        rid="1",
+        routing_key=tagged("ann", Due(None, 9.0), 7.0),
+        origin_input_ids=[1],
+        sampling_params=SimpleNamespace(max_new_tokens=1),
+    )
+    request = home._request(req, 100.0)
+    assert (request.client, request.first_token_by_s, request.deadline_s) == ("ann", None, 102.0)
