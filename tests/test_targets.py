@@ -93,11 +93,11 @@ def test_a_clients_own_counts_more_than_its_class_and_that_more_than_all():
 def test_when_a_request_is_due_by_hand():
     lone = Alone(0.2, 0.01, 1.2)
     both = Targets(ttft=Target(0.5), tpot=Target(0.1))
-    assert both.due(10.0, None, 11) == (10.5, 11.5)  # ten more tokens, a tenth of a second each
-    assert Targets(e2el=Target(4.0)).due(10.0, None, 11) == (None, 14.0)
-    assert Targets(tpot=Target(0.1)).due(10.0, None, 11) == (None, None)
-    assert Targets().due(10.0, None, 11) == (None, None)
-    first, end = Targets(ttft=Target(3, True), e2el=Target(2, True)).due(10.0, lone, 101)
+    assert both.due(10.0, None, 11) == (10.5, 11.5, 0.1)  # ten more tokens
+    assert Targets(e2el=Target(4.0)).due(10.0, None, 11) == (None, 14.0, None)
+    assert Targets(tpot=Target(0.1)).due(10.0, None, 11) == (None, None, 0.1)
+    assert Targets().due(10.0, None, 11) == (None, None, None)
+    first, end, _ = Targets(ttft=Target(3, True), e2el=Target(2, True)).due(10.0, lone, 101)
     assert (first, end) == (pytest.approx(10.6), pytest.approx(12.4))
 
 

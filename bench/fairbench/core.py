@@ -45,7 +45,8 @@ class Request:
     length of the longest chain of earlier calls of its program that this one waited for, and
     ``calls_left`` how many calls its program has yet to make (None where nobody knows).
     ``arrival_s`` and the deadlines are seconds on the home's clock, the same as every ``now_s``:
-    ``deadline_s`` is when it ought to be over, ``first_token_by_s`` when its first token is due;
+    ``deadline_s`` is when it ought to be over, ``first_token_by_s`` when its first token is due,
+    ``token_every_s`` the mean time between tokens that it was promised after that;
     ``priority`` is a number of the client's own; each scheduler says which end goes first.
     ``demoted`` is what admission control has put behind all others.
     """
@@ -63,6 +64,7 @@ class Request:
     calls_left: Final[int | None] = None
     first_token_by_s: Final[float | None] = None
     demoted: bool = False
+    token_every_s: Final[float | None] = None
 
     @property
     def next_deadline_s(self) -> float | None:

@@ -53,10 +53,14 @@ class Target(NamedTuple):
 
 
 class Due(NamedTuple):
-    """When a request is due, in seconds on the home's clock; None where nothing says so."""
+    """When a request is due, in seconds on the home's clock; None where nothing says so.
+
+    ``token_every_s`` is the mean time between tokens that it was promised.
+    """
 
     first_token_s: float | None
     end_s: float | None
+    token_every_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,8 @@ class Targets:
         ends = [] if self.e2el is None else [arrival_s + self.e2el.seconds(e2el_s)]
         if first is not None and self.tpot:
             ends.append(first + self.tpot.seconds(tpot_s) * (max_new_tokens - 1))
-        return Due(first, min(ends, default=None))
+        pace_s = self.tpot and self.tpot.seconds(tpot_s)
+        return Due(first, min(ends, default=None), pace_s)
 
     def __str__(self) -> str:
         return " ".join(f"{name}:{target}" for name, target in self.given())

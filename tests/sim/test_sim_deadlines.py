@@ -48,8 +48,9 @@ def test_requests_carry_when_they_are_due(seen):
 def test_without_targets_they_carry_none(seen):
     simulate(spec("fcfs", goodput=None))
     assert seen
-    assert {(one.first_token_by_s, one.deadline_s) for one in seen} == {(None, None)}
-    assert Deadlines((), None).due("anyone", 1.0, 10, 10) == (None, None)
+    promised = {(one.first_token_by_s, one.deadline_s, one.token_every_s) for one in seen}
+    assert promised == {(None, None, None)}
+    assert Deadlines((), None).due("anyone", 1.0, 10, 10) == (None, None, None)
 
 
 @pytest.mark.parametrize(

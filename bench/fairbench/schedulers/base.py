@@ -57,9 +57,10 @@ class LocalScheduler(ABC):
     cache_aware: ClassVar[bool] = False
     per_request_tokens: ClassVar[bool] = False  # wants on_request_tokens, which costs time
     wants_costs: ClassVar[bool] = False  # asks setup.costs, which a real server has to measure
-    preempts: ClassVar[bool] = False  # its passes are made even when the batch is full
-    swaps: ClassVar[bool] = False  # it may preempt to the host's memory, see Preempt
+    preempts: bool = False  # its passes are made even when the batch is full
+    swaps: bool = False  # it may preempt to the host's memory, see Preempt
     orders_retraction: ClassVar[bool] = False  # in place of the engine, see retraction_order
+    preemption_optional: ClassVar[bool] = False  # its home may do without either
     work_conserving: ClassVar[bool] = True  # False: it may leave room unused, see wake_s
     Params: ClassVar[Any]
 

@@ -127,6 +127,7 @@ class Cluster:
                 due.end_s,
                 calls_left=started.demand.requests - started.requests,
                 first_token_by_s=due.first_token_s,
+                token_every_s=due.token_every_s,
             )
             segment = output_segment(program.program_id, name, min(output, max_new))
             on_done = partial(self._finished, done)

@@ -1,88 +1,192 @@
-"""Earliest deadline first, of those that can still be in time."""
+"""Earliest deadline first, of those that can still be in time, with preemption."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from math import inf
+from typing import Annotated, Literal
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import (
+    LocalScheduler,
+    Preempt,
+    Running,
+    RunningView,
+    Selection,
+    Setup,
+    WaitingView,
+)
 from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.slack import Slack
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
+CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 
 
 class EDF(LocalScheduler):
-    """The request whose first token is due first; those that are late already go last.
+    """The request that has to be in first goes first; those that are late already go last.
 
-    The first token is due by its own deadline, and early enough for ``max_new_tokens``, the only
-    length that is known, to be over in time at the pace of the batch as it is. What requests take
-    from each other is the time of their prefill, since they decode side by side: a request is late
+    A request has to be in when its first token is due, and early enough for the tokens that are to
+    be expected after it to come in time at the pace of the batch as it is (``Slack``). It is late
     if the prefill of its whole prompt, by the timing profile, would end after that. Going first it
     would only make another late; but whoever has waited for ``aging_s`` goes before all that have
-    not, in order of arrival, so that nothing starves.
+    not, in order of arrival, so that nothing starves. Stops at the first that does not fit, so that
+    room is kept for it.
 
-    A request without a deadline has to be over ``default_s`` after its arrival. Stops at the first
-    that does not fit, so that room is kept for it. Running requests keep their memory: it does not
-    preempt. The rules are this project's; the order is the classical one (Jackson 1955).
+    That one takes the memory of running requests if it would be late within ``rescue_s``: of those
+    that cannot be in time any more, then of those that have to be on later than it and can wait
+    until it is over and they are back, the one with most time to spare first, what it costs to
+    bring it back taken off. Nobody loses memory twice before ``progress`` more tokens, nor once it
+    has aged; and nobody at all if it would not be enough. When memory runs out the engine takes it
+    back in the same order. The rules are this project's; the order is the classical one (Jackson
+    1955, Liu and Layland 1973).
     """
 
     name = "edf"
     wants_costs = True
+    per_request_tokens = True
+    orders_retraction = True
+    preemption_optional = True
 
     @dataclass(frozen=True)
     class Params:
-        """``default_s``: the deadline of requests without one; ``aging_s``: the longest wait."""
+        """``default_s``: the deadline of requests without one; ``aging_s``: the longest wait.
+
+        ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
+        whichever is quicker, or not at all.
+        """
 
         default_s: Annotated[float, Gt(0)] = 30.0
         aging_s: Annotated[float, Gt(0)] = 60.0
+        preempt: Literal["quicker", "recompute", "swap", "no"] = "quicker"
+        rescue_s: Annotated[float, Ge(0)] = 0.2
+        progress: Annotated[int, Ge(0)] = 16
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._prefill_s: dict[Request, float] = {}
+        self.preempts = params.preempt != "no"
+        self.swaps = params.preempt in ("quicker", "swap")
+        self._slack = Slack(params.default_s)
+        self._now_s = 0.0
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self._slack.prepare(setup)
+
+    # The life of a request.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        costs = self.setup.costs
-        self._prefill_s[request] = costs.prefill_s(0, request.input_tokens) if costs else 0.0
+        self._slack.arrive(request)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        state = self._slack.states[request]
+        if state.first_s is None:
+            state.first_s = self._now_s + self._slack.prefill_s(extend_tokens)
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._slack.states[request].produced += tokens
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        state = self._slack.states[request]
+        state.spared = state.produced + self.params.progress
+        state.prefill_s = self._return_s(request.input_tokens + state.produced)
 
     def on_finish(self, request: Request) -> None:
-        self._prefill_s.pop(request, None)
+        self._slack.leave(request)
+
+    # A pass.
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        for request in least_first(view, self.places(view, now_s)):
-            if not (yield request):
+        self._now_s = now_s
+        place = self.places(view, now_s)
+        for request in least_first(view, place):
+            if (yield request):
+                continue
+            for victim in self._victims(request, place(request), view.running):
+                if not (yield from self._taken(victim)):
+                    continue
+                if (yield request):
+                    break
+            else:
                 return
 
     def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
         """The place of each request in this pass: whose turn it is, and in that the time."""
-        step_s = self._step_s(view)
+        slack = self._slack
+        if self.setup.costs is not None:
+            slack.look(view.running, self.setup.costs)
 
         def place(request: Request) -> tuple[int, float]:
             if now_s - request.arrival_s >= self.params.aging_s:
                 return AGED, request.arrival_s
-            due_s = self._due_s(request, step_s)
-            late = now_s + self._prefill_s[request] > due_s
+            due_s = slack.due_s(request)
+            late = now_s + slack.states[request].prefill_s > due_s
             return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
 
         return place
 
-    def _due_s(self, request: Request, step_s: float) -> float:
-        """When its first token is due."""
-        first_s, end_s = request.first_token_by_s, request.deadline_s
-        if first_s is None and end_s is None:
-            end_s = request.arrival_s + self.params.default_s
-        if end_s is None:
-            assert first_s is not None
-            return first_s
-        start_s = end_s - step_s * (request.max_new_tokens - 1)
-        return start_s if first_s is None else min(first_s, start_s)
+    # Whose memory it takes.
 
-    def _step_s(self, view: WaitingView) -> float:
-        """A decode step of the running batch and one request more; 0 where nobody knows."""
-        if self.setup.costs is None:
-            return 0.0
-        held = sum(one.held_tokens for one in view.running)
-        return self.setup.costs.decode_step_s(len(view.running) + 1, held)
+    def _victims(
+        self, request: Request, place: tuple[int, float], running: RunningView
+    ) -> list[Running]:
+        """Who may go for this request, in this order; nobody if all of them are not enough."""
+        group, due_s = place
+        spare_s = due_s - self._now_s - self._slack.states[request].prefill_s
+        if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
+            return []
+        needs_s = self._slack.service_s(request)
+        everyone = list(running)
+        chosen = [
+            one
+            for one in everyone
+            if self._may_go(one.request)
+            and (
+                self._spare_s(one) == inf
+                or (self._slack.due_s(one.request) > due_s and self._spare_s(one) >= needs_s)
+            )
+        ]
+        chosen.sort(key=lambda one: (-self._spare_s(one), self._return_s(one.held_tokens)))
+        freed = sum(one.held_tokens + one.reserved_tokens for one in chosen)
+        room = running.free_tokens - sum(one.reserved_tokens for one in everyone)
+        need = request.input_tokens + min(request.max_new_tokens, CLIP_NEW_TOKENS) + 1
+        return chosen if freed + room > need else []
+
+    def _may_go(self, request: Request) -> bool:
+        state = self._slack.states[request]
+        aged = self._now_s - request.arrival_s >= self.params.aging_s
+        return state.produced >= state.spared and not aged
+
+    def _spare_s(self, one: Running) -> float:
+        """How long it can be out and be in time; infinite if it cannot be in time anyway."""
+        left_s = self._slack.left_s(one.request, self._now_s)
+        return inf if left_s < 0 else left_s - self._return_s(one.held_tokens)
+
+    def _return_s(self, tokens: int) -> float:
+        """What it costs to take so many tokens out and bring them back."""
+        again_s, copied_s = self._slack.prefill_s(tokens), 2 * self._slack.swap_s(tokens)
+        if not self.swaps or copied_s == inf:
+            return again_s
+        return copied_s if self.params.preempt == "swap" else min(again_s, copied_s)
+
+    def _taken(self, one: Running) -> Generator[Preempt, bool, bool]:
+        """Take its memory, in the way that costs least. Whether that was done."""
+        tokens = one.held_tokens
+        copied_s = 2 * self._slack.swap_s(tokens)
+        swap = self.swaps and copied_s < inf and copied_s <= self._return_s(tokens)
+        if swap and (yield Preempt(one.request, swap=True)):
+            return True
+        return (yield Preempt(one.request))
+
+    def retraction_order(self, running: RunningView) -> Sequence[Request]:
+        """As for a rescue; nobody is spared, but who is due first, and who has aged, goes last."""
+        if self.setup.costs is not None:
+            self._slack.look(running, self.setup.costs)
+
+        def last(one: Running) -> tuple[bool, float]:
+            return self._may_go(one.request), self._spare_s(one)
+
+        return [one.request for one in sorted(running, key=last, reverse=True)]

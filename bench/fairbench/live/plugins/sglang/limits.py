@@ -36,7 +36,8 @@ def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
                 f"{flag} {value} is refused with FAIRBENCH_LOCAL: each rank has a queue of its "
                 "own, so credits and deficits would be a rank's; start more servers"
             )
-    if scheduler.preempts or scheduler.orders_retraction:
+    wanted = scheduler.preempts or scheduler.orders_retraction
+    if wanted and not scheduler.preemption_optional:
         what = "preempts" if scheduler.preempts else "orders retractions"
         raise UsageError(f"{scheduler.name} {what}, which SGLang's own scheduler keeps to itself")
     # Each rank has a clock of its own, and all must decide alike.

@@ -1,0 +1,117 @@
+"""Slack: how long a request can do without memory and still be in time, by the timing profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from fairbench.core import CostModel, Request
+from fairbench.schedulers.base import RunningView, Setup
+
+
+class Lengths:
+    """What outputs to expect: the mean of those that a client has had, all allowed before that."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, int]] = {}  # client -> requests, tokens
+
+    def ended(self, request: Request, tokens: int) -> None:
+        """A request has produced so many, and no more."""
+        requests, total = self._seen.get(request.client, (0, 0))
+        self._seen[request.client] = requests + 1, total + tokens
+
+    def expected(self, request: Request, produced: int) -> int:
+        """All tokens of a request that has produced so many: at least one more."""
+        requests, total = self._seen.get(request.client, (0, 0))
+        mean = -(-total // requests) if requests else request.max_new_tokens
+        return min(max(mean, produced + 1), request.max_new_tokens)
+
+
+@dataclass(slots=True)
+class State:
+    """What is known of a request that is not over.
+
+    ``prefill_s`` is what its next admission computes, or copies back; ``first_s`` about when its
+    first token came; it is spared until it has produced ``spared`` tokens.
+    """
+
+    prefill_s: float
+    produced: int = 0
+    first_s: float | None = None
+    spared: int = 0
+
+
+class Slack:
+    """Deadlines of requests against the time that they still need, at the pace of a batch.
+
+    Decoding requests go side by side, so what one takes from another is its prefill, its memory
+    and, a little, its part in a step. Without costs (at servers that nobody has measured) times are
+    0, and deadlines alone count. ``default_s``: the deadline of requests that have none.
+    """
+
+    def __init__(self, default_s: float) -> None:
+        self.lengths = Lengths()
+        self.states: dict[Request, State] = {}
+        self.step_s = 0.0
+        self._default_s = default_s
+        self._setup = Setup()
+
+    def prepare(self, setup: Setup) -> None:
+        """Whose costs count."""
+        self._setup = setup
+
+    def prefill_s(self, tokens: int) -> float:
+        """The prefill of so many tokens, none of them cached."""
+        costs = self._setup.costs
+        return costs.prefill_s(0, tokens) if costs else 0.0
+
+    def swap_s(self, tokens: int) -> float:
+        """A copy of so many tokens to the host's memory, or back; for ever if there is no way."""
+        token_s = self._setup.swap_token_s
+        return inf if token_s is None else tokens * token_s
+
+    def arrive(self, request: Request) -> None:
+        """It is there from now on."""
+        self.states[request] = State(self.prefill_s(request.input_tokens))
+
+    def leave(self, request: Request) -> None:
+        """It is over, which says how long such outputs are."""
+        state = self.states.pop(request, None)
+        if state is not None and state.produced:
+            self.lengths.ended(request, state.produced)
+
+    def look(self, running: RunningView, costs: CostModel) -> None:
+        """Steps take from now on what they would with one request more."""
+        held = sum(one.held_tokens for one in running)
+        self.step_s = costs.decode_step_s(len(running) + 1, held)
+
+    def due_s(self, request: Request) -> float:
+        """When its next token has to be there for all promises to be kept; never is infinite."""
+        state = self.states[request]
+        total = self.lengths.expected(request, state.produced)
+        due_s = self._end_s(request, state, total) - self.step_s * (total - state.produced - 1)
+        if state.produced or request.first_token_by_s is None:
+            return due_s
+        return min(due_s, request.first_token_by_s)
+
+    def left_s(self, request: Request, now_s: float) -> float:
+        """How long a running request could stand still and be in time."""
+        return self.due_s(request) - now_s - self.step_s
+
+    def service_s(self, request: Request) -> float:
+        """How long it needs its memory once it gets it."""
+        state = self.states[request]
+        total = self.lengths.expected(request, state.produced)
+        return state.prefill_s + self.step_s * (total - state.produced - 1)
+
+    def _end_s(self, request: Request, state: State, total: int) -> float:
+        """When its last token is due, the last of ``total``."""
+        end_s, pace_s = request.deadline_s, request.token_every_s
+        if pace_s is not None:
+            first_s = request.first_token_by_s if state.first_s is None else state.first_s
+            if first_s is not None:
+                paced_s = first_s + pace_s * (total - 1)
+                end_s = paced_s if end_s is None else min(end_s, paced_s)
+        if end_s is None and request.first_token_by_s is None:
+            return request.arrival_s + self._default_s
+        return inf if end_s is None else end_s
