@@ -162,21 +162,27 @@ class EDF(LocalScheduler):
 
     def _spare_s(self, one: Running) -> float:
         """How long it can be out and be in time; infinite if it cannot be in time anyway."""
-        left_s = self._slack.left_s(one.request, self._now_s)
-        return inf if left_s < 0 else left_s - self._return_s(one.held_tokens)
+        left_s = self._slack.due_s(one.request) - self._now_s
+        return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
 
     def _return_s(self, tokens: int) -> float:
-        """What it costs to take so many tokens out and bring them back."""
-        again_s, copied_s = self._slack.prefill_s(tokens), 2 * self._slack.swap_s(tokens)
-        if not self.swaps or copied_s == inf:
-            return again_s
-        return copied_s if self.params.preempt == "swap" else min(again_s, copied_s)
+        """What it takes to bring so many tokens back, and the next one; copies go both ways."""
+        again_s = self._slack.prefill_s(tokens)
+        copied_s = self._copied_s(tokens)
+        if self.params.preempt == "swap" and copied_s < inf:
+            return copied_s
+        return min(again_s, copied_s)
+
+    def _copied_s(self, tokens: int) -> float:
+        """The same by copies; for ever if there is no way."""
+        if not self.swaps:
+            return inf
+        return 2 * self._slack.swap_s(tokens) + self._slack.prefill_s(1)
 
     def _taken(self, one: Running) -> Generator[Preempt, bool, bool]:
         """Take its memory, in the way that costs least. Whether that was done."""
         tokens = one.held_tokens
-        copied_s = 2 * self._slack.swap_s(tokens)
-        swap = self.swaps and copied_s < inf and copied_s <= self._return_s(tokens)
+        swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap and (yield Preempt(one.request, swap=True)):
             return True
         return (yield Preempt(one.request))

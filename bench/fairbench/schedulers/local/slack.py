@@ -94,10 +94,6 @@ class Slack:
             return due_s
         return min(due_s, request.first_token_by_s)
 
-    def left_s(self, request: Request, now_s: float) -> float:
-        """How long a running request could stand still and be in time."""
-        return self.due_s(request) - now_s - self.step_s
-
     def service_s(self, request: Request) -> float:
         """How long it needs its memory once it gets it."""
         state = self.states[request]

@@ -1,0 +1,28 @@
+"""Preemptive EDF against every schedule there is, on a machine that serves one at a time."""
+
+from math import inf
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from one_at_a_time import best, served
+
+from fairbench.schedulers.local.edf import EDF
+
+JOBS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 12)).map(
+        lambda job: (job[0], job[1], job[0] + max(job[1], job[2]))
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edf(preempt="recompute"):
+    return EDF(EDF.Params(aging_s=inf, rescue_s=inf, progress=0, preempt=preempt))
+
+
+@given(JOBS)
+@settings(max_examples=300, deadline=None)
+def test_what_can_be_in_time_with_free_preemption_is(jobs):
+    assume(best(jobs) == len(jobs))
+    assert served(edf(), jobs) == len(jobs)
