@@ -1,7 +1,7 @@
 """What EDF leaves on the table: its requests in time against those of the best schedule.
 
 One request at a time, random sets of up to five. ``python edf_gap.py`` prints the table of
-docs/deadlines.md (``PYTHONPATH=bench:tests/schedulers/local``).
+docs/goodput.md (``PYTHONPATH=bench:tests/schedulers/local``).
 """
 
 from math import inf
@@ -11,7 +11,7 @@ from one_at_a_time import best, served
 
 from fairbench.schedulers.local.edf import EDF
 
-SETS = 1_000
+SETS = 150
 
 
 def edf(preempt: str) -> EDF:
