@@ -61,6 +61,7 @@ class LocalScheduler(ABC):
     swaps: bool = False  # it may preempt to the host's memory, see Preempt
     orders_retraction: ClassVar[bool] = False  # in place of the engine, see retraction_order
     preemption_optional: ClassVar[bool] = False  # its home may do without either
+    sizes_steps: bool = False  # says how many tokens a step may have, see step_tokens
     work_conserving: ClassVar[bool] = True  # False: it may leave room unused, see wake_s
     Params: ClassVar[Any]
 
@@ -115,6 +116,14 @@ class LocalScheduler(ABC):
         Only for a scheduler with ``orders_retraction``; without it the engine's own order holds.
         """
         raise RunFailed(f"{self.name} declares orders_retraction and has no retraction_order")
+
+    def step_tokens(self, running: RunningView, now_s: float) -> int:
+        """At most so many tokens in the step that begins, of prompts and outputs together.
+
+        Only for a scheduler with ``sizes_steps``, and only in engines whose steps mix both (vLLM);
+        their own limit holds as well, and every running request gets its token.
+        """
+        raise RunFailed(f"{self.name} declares sizes_steps and has no step_tokens")
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         """A running request lost its memory, or was preempted, and is about to wait again."""

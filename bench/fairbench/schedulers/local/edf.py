@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -24,6 +25,7 @@ from fairbench.schedulers.local.slack import Slack
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that it sizes
 
 
 class EDF(LocalScheduler):
@@ -56,7 +58,8 @@ class EDF(LocalScheduler):
         """``default_s``: the deadline of requests without one; ``aging_s``: the longest wait.
 
         ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
-        whichever is quicker, or not at all.
+        whichever is quicker, or not at all. ``chunks`` (in engines whose steps mix prompts and
+        outputs): a step has no more of prompts than lets the running requests keep their pace.
         """
 
         default_s: Annotated[float, Gt(0)] = 30.0
@@ -64,11 +67,13 @@ class EDF(LocalScheduler):
         preempt: Literal["quicker", "recompute", "swap", "no"] = "quicker"
         rescue_s: Annotated[float, Ge(0)] = 0.2
         progress: Annotated[int, Ge(0)] = 16
+        chunks: bool = False
 
     def __init__(self, params: Params) -> None:
         self.params = params
         self.preempts = params.preempt != "no"
         self.swaps = params.preempt in ("quicker", "swap")
+        self.sizes_steps = params.chunks
         self._slack = Slack(params.default_s)
         self._now_s = 0.0
 
@@ -186,6 +191,25 @@ class EDF(LocalScheduler):
         if swap and (yield Preempt(one.request, swap=True)):
             return True
         return (yield Preempt(one.request))
+
+    def step_tokens(self, running: RunningView, now_s: float) -> int:
+        """As many as take no longer than the tightest pace of those that can keep theirs.
+
+        As [Sarathi] sizes chunks by the time between tokens that was promised, but by what is left
+        of it now. Prompt and outputs are counted as if computed one after the other.
+        """
+        costs = self.setup.costs
+        if costs is None:
+            return MOST_TOKENS
+        self._slack.look(running, costs)
+        step_s, states = self._slack.step_s, self._slack.states
+        decoding = [one.request for one in running if states[one.request].produced]
+        paces = [self._slack.pace_s(request, now_s) for request in decoding]
+        left_s = min((pace for pace in paces if pace >= step_s), default=inf) - step_s
+        fitting = bisect_right(
+            range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
+        )
+        return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
 
     def retraction_order(self, running: RunningView) -> Sequence[Request]:
         """As for a rescue; nobody is spared, but who is due first, and who has aged, goes last."""

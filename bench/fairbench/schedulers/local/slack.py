@@ -94,6 +94,12 @@ class Slack:
             return due_s
         return min(due_s, request.first_token_by_s)
 
+    def pace_s(self, request: Request, now_s: float) -> float:
+        """How long each of its tokens that are due may take from now on, on average."""
+        state = self.states[request]
+        total = self.lengths.expected(request, state.produced)
+        return (self._end_s(request, state, total) - now_s) / max(total - state.produced, 1)
+
     def service_s(self, request: Request) -> float:
         """How long it needs its memory once it gets it."""
         state = self.states[request]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fairbench.core import Request
+from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
@@ -112,7 +112,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _schedule(self) -> Step:
         """Fill a step. One that came out empty because of a preemption is followed by another."""
         while True:
-            step = Step(self.limits.max_num_batched_tokens)
+            step = Step(self._step_tokens())
             self.running.schedule(step, self._preemption.for_memory)
             if step.preempted:
                 self._taken_ps = self._clock.now_ps
@@ -122,6 +122,14 @@ class VLLMWorker(EngineLoop[BlockNode]):
             wished = self._preemption.requeue()
             if step.chunks or step.decodes or not (step.preempted or wished):
                 return step
+
+    def _step_tokens(self) -> int:
+        """The engine's limit, or less if the scheduler says so; a prompt gets a token at least."""
+        most, scheduler = self.limits.max_num_batched_tokens, self.scheduler
+        if not scheduler.sizes_steps:
+            return most
+        wanted = scheduler.step_tokens(self.waiting.running, self._clock.now_ps / PS_PER_S)
+        return min(most, max(wanted, len(self.batch) + 1))
 
     def _start_mixed(self, step: Step) -> None:
         """A step with prefill in it, or one that not all take part in."""

@@ -1,0 +1,30 @@
+"""Chunks sized by the pace that running requests were promised."""
+
+import pytest
+from test_local_edf_rescue import edf, home_with, request
+
+from fairbench.schedulers.local.edf import LEAST_TOKENS, MOST_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("ends", "prompt_tokens"),
+    [
+        # A second is over and ten tokens are due, a step takes a second, a prefill one and a
+        # hundredth a token.
+        ((31.0,), 100),  # 3 s each
+        ((31.0, 28.5, 41.0), 75),  # the tightest counts
+        ((16.0,), LEAST_TOKENS),  # 1.5 s: not even those fit, but prompts have to get on
+        ((10.0,), MOST_TOKENS - 1),  # cannot keep its pace whatever is done
+        ((10.0, 31.0), 100),
+    ],
+)
+def test_a_step_is_as_long_as_the_tightest_pace_allows(ends, prompt_tokens):
+    running = [request(i, new=11, end=end) for i, end in enumerate(ends)]
+    home = home_with(running, edf(chunks=True), tokens=1000)
+    assert home.scheduler.sizes_steps
+    home.step()
+    assert home.scheduler.step_tokens(home, home.now_s) == len(ends) + prompt_tokens
+
+
+def test_without_the_option_the_engine_decides():
+    assert not edf().sizes_steps

@@ -1,0 +1,36 @@
+"""Steps of the vLLM contract as large as a scheduler says."""
+
+import pytest
+from sim_helpers import US
+from test_sim_vllm import VLLMHome
+
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.sim.sequence import FINISHED
+
+
+class Sizing(FCFS):
+    sizes_steps = True
+
+    def __init__(self, tokens):
+        super().__init__(FCFS.Params())
+        self.tokens = tokens
+
+    def step_tokens(self, running, now_s):
+        return self.tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chunks"),
+    [
+        (40, [10, 39, 39, 22]),  # one of them is the running request's
+        (10**6, [10, 100]),  # the engine's own limit is far
+        (0, [1] * 110),  # a token of a prompt at least
+    ],
+)
+def test_a_prompt_is_cut_to_what_the_scheduler_leaves(tokens, chunks):
+    home = VLLMHome(Sizing(tokens))
+    home.send(10, 150)
+    home.send(100, 2, at_ps=25_000 * US)
+    home.run()
+    assert [new for _, new, _ in home.steps()] == chunks
+    assert all(one.status == FINISHED for one in home.sent)
