@@ -11,7 +11,7 @@ from aiohttp import ClientSession, web
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.app import MEMBERSHIP, PROXY, router_app
+from fairbench.live.router.app import MEMBERSHIP, NO_TRACES, PROXY, router_app
 from fairbench.live.router.config import RouterConfig
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
@@ -197,11 +197,11 @@ class RouterUnderTest:
 
 
 @asynccontextmanager
-async def router_before(workers, **settings):
+async def router_before(workers, traces=NO_TRACES, **settings):
     """A router before these workers, which must have started."""
     settings = {"router": "round-robin", "health_interval_s": 0.05, **settings}
     addresses = [w if isinstance(w, WorkerAddress) else WorkerAddress(w.url) for w in workers]
-    app = router_app(RouterConfig(workers=addresses, **settings))
+    app = router_app(RouterConfig(workers=addresses, **settings), traces)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -16,6 +16,7 @@ from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_ar
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
+    Otel,
     Promised,
     TlsCert,
     TlsKey,
@@ -99,6 +100,7 @@ def serve(
     tls_key: TlsKey = None,
     admin_port: AdminPort = None,
     admin_key_file: AdminKeyFile = None,
+    otel: Otel = False,
     keys: Annotated[
         Path | None,
         Option(
@@ -187,7 +189,9 @@ def serve(
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.keys_file import admin_key_of, read_keys
+    from fairbench.live.router.otel import otel_traces
     from fairbench.live.router.promises import promises
+    from fairbench.live.router.traces import Traces
     from fairbench.live.router.worker_keys import worker_keys
     from fairbench.live.tls import server_tls
 
@@ -205,6 +209,7 @@ def serve(
     entitled = {**known.weights, **flagged} if known else flagged
     of_workers = worker_keys(worker_key, worker_key_file)
     promised = promises(goodput_flag(goodput))
+    traces = otel_traces() if otel else Traces()
     tls = server_tls(tls_cert, tls_key)
     check_address(host, port)
     admin_key = admin_key_of(admin_port, admin_key_file, known)
@@ -273,9 +278,16 @@ def serve(
         )
     ) as routed:
         serving = serve_router(
-            config_of(routed), host, port, grace_s=grace, on_ready=typer.echo, tls=tls
+            *(config_of(routed), host, port),
+            grace_s=grace,
+            on_ready=typer.echo,
+            tls=tls,
+            traces=traces,
         )
-        asyncio.run(serving)
+        try:
+            asyncio.run(serving)
+        finally:
+            traces.close()
 
 
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:

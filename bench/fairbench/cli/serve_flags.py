@@ -1,4 +1,4 @@
-"""Flags of ``fairbench serve`` for whoever operates it: keys of workers, TLS, the admin port."""
+"""Flags of ``fairbench serve`` for its operator: keys of workers, TLS, admin port, traces."""
 
 from __future__ import annotations
 
@@ -49,4 +49,12 @@ AdminPort = Annotated[
 AdminKeyFile = Annotated[
     Path | None,
     Option(metavar="FILE", help="With --admin-port: the key that it wants to see, a line."),
+]
+Otel = Annotated[
+    bool,
+    Option(
+        "--otel",
+        help="Trace requests by OpenTelemetry; where to, its variables say "
+        "(OTEL_EXPORTER_OTLP_ENDPOINT). Needs the extra otel.",
+    ),
 ]

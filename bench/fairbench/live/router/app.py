@@ -21,6 +21,7 @@ from fairbench.live.router.problem import Problem
 from fairbench.live.router.proxy import Handler, Proxy
 from fairbench.live.router.service import running
 from fairbench.live.router.text_tokens import load_text_tokens
+from fairbench.live.router.traces import Traces
 from fairbench.schedulers.registry import build_router
 
 APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
@@ -28,11 +29,12 @@ PROXY = web.AppKey("proxy", Proxy)
 MEMBERSHIP = web.AppKey("membership", Membership)
 
 ADMIN_FLAG = "--admin-port"
+NO_TRACES = Traces()
 POLL_S = 0.05
 log = logging.getLogger(__name__)
 
 
-def router_app(config: RouterConfig) -> web.Application:
+def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
     """The application. Run it with ``handler_cancellation``: a client's leaving is an abort.
 
     Raises UsageError for a wrong router, setting or tokenizer.
@@ -45,7 +47,7 @@ def router_app(config: RouterConfig) -> web.Application:
     app = web.Application(client_max_size=config.max_body_bytes, middlewares=[errors_as_json])
 
     async def run(app: web.Application) -> AsyncIterator[None]:
-        async with running(config, router, text, metrics) as service:
+        async with running(config, router, text, metrics, traces) as service:
             app[PROXY], app[MEMBERSHIP] = service
             yield
 
@@ -96,12 +98,13 @@ async def serve_router(
     grace_s: float,
     on_ready: Callable[[str], None],
     tls: SSLContext | None = None,
+    traces: Traces = NO_TRACES,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
 
     ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
     """
-    app = router_app(config)
+    app = router_app(config, traces)
     async with listening(app, host, port, tls) as server, _administered(app, config):
         on_ready(server.url)
         await server.stop.wait()

@@ -35,6 +35,7 @@ from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.places import Place
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.sending import sent
+from fairbench.live.router.traces import Trace
 from fairbench.targets import Due
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ log = logging.getLogger(__name__)
 class Asking:
     """A client's request, and what it takes to ask a worker for the answer.
 
-    ``sent`` are the headers, ``asked`` what the request may cost, ``bill`` what it has cost.
+    ``sent`` are the headers, ``asked`` what the request may cost, ``bill`` what it has cost,
+    ``trace`` what is told of it elsewhere.
     """
 
     http: web.Request
@@ -55,6 +57,7 @@ class Asking:
     asked: Asked
     sent: Mapping[str, str]
     bill: Bill
+    trace: Trace
 
 
 class Attempts:
@@ -103,6 +106,7 @@ class Attempts:
                 again = self._may_retry(failures)
                 how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
                 self._metrics.finished(asking.request.client, how, NOTHING)
+                asking.trace.ended(failure.worker, how)
                 if not again:
                     return _given_up(failure)
 
@@ -112,7 +116,9 @@ class Attempts:
         try:
             return await sent(self._dispatcher, asking.request, wish)
         finally:
-            self._metrics.held(asking.request.client, now_s() - begun_s)
+            held_s = now_s() - begun_s
+            self._metrics.held(asking.request.client, held_s)
+            asking.trace.held_s += held_s
 
     def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
         last = failures[-1]
@@ -191,6 +197,7 @@ class Attempts:
         asking.bill.add(charge)
         self._dispatcher.finish(flight, charge.output_tokens)
         self._metrics.finished(asking.request.client, outcome, charge)
+        asking.trace.ended(flight.worker, outcome, charge)
 
     def _charge(self, asking: Asking, worker: int, exchange: Exchange, elapsed_s: float) -> Charge:
         usage = exchange.usage

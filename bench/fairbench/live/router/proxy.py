@@ -26,6 +26,7 @@ from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
+from fairbench.live.router.traces import Traces
 from fairbench.live.router.worker_info import WorkerFacts
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -48,6 +49,7 @@ class Proxy:
         facts: WorkerFacts,
         text: TextTokens,
         access: Access,
+        traces: Traces,
     ) -> None:
         self._config = config
         self._workers = workers
@@ -58,6 +60,7 @@ class Proxy:
         self._facts = facts
         self._text = text
         self._access = access
+        self._traces = traces
         self._places = Places(
             config.max_queue, config.max_queue_per_client or config.max_queue, access.weights
         )
@@ -120,8 +123,9 @@ class Proxy:
                 min(most_output, limits.most_tokens),
             )
             sent = self._headers(http)
-            asking = Asking(http, api, call, request, place, asked, sent, bill)
-            return await self._unless_evicted(asking)
+            with self._traces.request(api.path, client, sent) as trace:
+                asking = Asking(http, api, call, request, place, asked, sent, bill, trace)
+                return await self._unless_evicted(asking)
 
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
         """The answer. Raises Problem if the request has to make room for another meanwhile."""

@@ -25,6 +25,7 @@ from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.text_tokens import TextTokens
+from fairbench.live.router.traces import Traces
 from fairbench.live.router.worker_info import (
     ASSUMED_POOL_TOKENS,
     WorkerFacts,
@@ -49,7 +50,11 @@ class Service(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    config: RouterConfig, router: Router, text: TextTokens, metrics: RouterMetrics
+    config: RouterConfig,
+    router: Router,
+    text: TextTokens,
+    metrics: RouterMetrics,
+    traces: Traces,
 ) -> AsyncIterator[Service]:
     """The service, with health checks and KV events followed beside it."""
     workers = list(config.workers)
@@ -98,7 +103,8 @@ async def running(
                 follow_load(worker)
             async with background([health.watch(config.health_interval_s), access.watch()]):
                 proxy = Proxy(
-                    *(config, workers, session, dispatcher, health, attempts, facts, text, access)
+                    *(config, workers, session, dispatcher, health, attempts, facts, text, access),
+                    traces,
                 )
                 yield Service(proxy, membership)
 

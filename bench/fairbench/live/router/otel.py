@@ -1,0 +1,80 @@
+"""Traces by OpenTelemetry: a span a request, part of its client's trace, its worker's parent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.live.router.exchange import LEFT, OK
+from fairbench.live.router.traces import Trace, Traces
+
+NAMES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+REFUSED = "refused"
+FLUSH_MS = 2_000
+
+
+def otel_traces() -> Traces:
+    """Told to whom OpenTelemetry's variables say, such as ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+
+    Raises UsageError, with the command that installs it, if it is not there.
+    """
+    for name in NAMES:
+        if find_spec("opentelemetry") is None or find_spec(name) is None:
+            raise UsageError(f"--otel needs {name}: pip install '.[otel]'")
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    # Resource.create lets OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count more.
+    provider = TracerProvider(resource=Resource.create({"service.name": "fairbench-router"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return OtelTraces(provider)
+
+
+class OtelTraces(Traces):
+    """Spans of a ``TracerProvider``."""
+
+    def __init__(self, provider: Any) -> None:
+        from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._tracer = provider.get_tracer("fairbench.router")
+        self._propagator = TraceContextTextMapPropagator()
+        self._kind, self._in_context = SpanKind.SERVER, set_span_in_context
+        self._error = Status(StatusCode.ERROR)
+
+    @contextmanager
+    def request(self, path: str, client: str, sent: dict[str, str]) -> Iterator[Trace]:
+        span = self._tracer.start_span(
+            f"POST {path}", self._propagator.extract(sent), kind=self._kind
+        )
+        self._propagator.inject(sent, self._in_context(span))
+        trace = Trace()
+        try:
+            yield trace
+        finally:
+            outcome = trace.outcome or REFUSED
+            span.set_attributes(
+                {
+                    "fairbench.client": client,
+                    "fairbench.outcome": outcome,
+                    "fairbench.held_s": trace.held_s,
+                    "fairbench.cached_tokens": trace.charge.cached_tokens,
+                    "gen_ai.usage.input_tokens": trace.charge.input_tokens,
+                    "gen_ai.usage.output_tokens": trace.charge.output_tokens,
+                }
+            )
+            if trace.worker is not None:
+                span.set_attribute("fairbench.worker", trace.worker)
+            if outcome not in (OK, LEFT):
+                span.set_status(self._error)
+            span.end()
+
+    def close(self) -> None:
+        self._provider.force_flush(FLUSH_MS)
+        self._provider.shutdown()

@@ -1,0 +1,150 @@
+"""Traces by OpenTelemetry: what is told of a request, to whom, and what is not."""
+
+import asyncio
+import os
+import sys
+
+import pytest
+from aiohttp import ClientSession, web
+from live_router import CHAT, GENERATE, PATHS, Worker, router_before, streamed
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.live import headers
+from fairbench.live.router import otel
+
+PARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+TRACE = int(PARENT.split("-")[1], 16)
+
+
+@pytest.fixture
+def spans():
+    """Where spans go, and the traces that make them."""
+    pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed (extra otel)")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter, otel.OtelTraces(provider)
+
+
+async def asked(traces, path, body=None, worker=None, router=None, **sent):
+    """One request to a router before one worker: what reached that."""
+    one = worker or Worker()
+    await one.start()
+    try:
+        async with router_before([one], traces, **(router or {})) as under_test:
+            async with under_test.post(path, body, **sent) as answer:
+                await answer.read()
+            return one.seen
+    finally:
+        await one.stop()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_request_is_a_span_with_its_client_worker_and_tokens(spans, path):
+    exporter, traces = spans
+    sent = {headers.CLIENT: "ann", "traceparent": PARENT}
+    seen = asyncio.run(asked(traces, path, streamed(path), **sent))
+    (span,) = exporter.get_finished_spans()
+    told = dict(span.attributes)
+    assert 0 <= told.pop("fairbench.held_s") < 60
+    assert told == {
+        "fairbench.client": "ann",
+        "fairbench.worker": 0,
+        "fairbench.outcome": "ok",
+        "fairbench.cached_tokens": 32,
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 3,
+    }
+    assert (span.name, span.status.is_ok) == (f"POST {path}", True)
+    assert (span.context.trace_id, span.parent.span_id) == (TRACE, int(PARENT.split("-")[2], 16))
+    # The worker's own span hangs below this one.
+    (_, reached, _), *_ = seen
+    assert reached["traceparent"].split("-")[1:3] == [
+        f"{TRACE:032x}",
+        f"{span.context.span_id:016x}",
+    ]
+
+
+def test_no_text_of_a_prompt_or_answer_is_told(spans):
+    exporter, traces = spans
+    body = {**PATHS[CHAT], "messages": [{"role": "user", "content": "my secret"}]}
+    asyncio.run(asked(traces, CHAT, body, worker=Worker(says={"choices": [{"text": "hush"}]})))
+    (span,) = exporter.get_finished_spans()
+    assert "my secret" not in span.to_json()
+    assert "hush" not in span.to_json()
+
+
+@pytest.mark.parametrize("junk", ["", "x", "00-" + "0" * 32 + "-0123456789abcdef-01", PARENT * 99])
+def test_a_wrong_parent_is_none(spans, junk):
+    exporter, traces = spans
+    seen = asyncio.run(asked(traces, GENERATE, traceparent=junk))
+    (span,) = exporter.get_finished_spans()
+    assert span.parent is None
+    assert seen[0][1]["traceparent"].split("-")[1] == f"{span.context.trace_id:032x}"
+
+
+def test_a_request_that_fails_is_an_error(spans):
+    exporter, traces = spans
+    asyncio.run(asked(traces, GENERATE, worker=Worker(status=500)))
+    (span,) = exporter.get_finished_spans()
+    assert (span.attributes["fairbench.outcome"], span.status.is_ok) == ("error", False)
+
+
+def test_serve_sends_spans_where_its_variables_say():
+    """As a process, over OTLP, until its end."""
+    pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed (extra otel)")
+    posted = []
+
+    async def collect(request):
+        posted.append((request.path, await request.read()))
+        return web.Response()
+
+    async def run():
+        worker = Worker()
+        await worker.start()
+        pages = web.Application()
+        pages.router.add_post("/v1/traces", collect)
+        runner = web.AppRunner(pages)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        where = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "fairbench", "serve", "--port", "0"),
+            *("--worker-url", worker.url, "--otel"),
+            env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": where},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            url = (await process.stdout.readline()).decode().strip()
+            async with ClientSession() as session:
+                sent = {headers.CLIENT: "client-of-the-test"}
+                async with session.post(
+                    url + GENERATE, json=PATHS[GENERATE], headers=sent
+                ) as answer:
+                    assert answer.status == 200
+        finally:
+            process.terminate()
+            _, log = await process.communicate()
+            await runner.cleanup()
+            await worker.stop()
+        return process.returncode, log.decode()
+
+    code, log = asyncio.run(run())
+    assert code == 0, log
+    assert "Traceback" not in log
+    ((path, body),) = posted
+    assert path == "/v1/traces"
+    assert b"client-of-the-test" in body
+    assert b"fairbench-router" in body
+
+
+def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(otel, "find_spec", lambda _: None)
+    result = CliRunner().invoke(app, ["serve", "--worker-url", "http://127.0.0.1:9", "--otel"])
+    assert result.exit_code == 2
+    assert "--otel needs opentelemetry.sdk: pip install '.[otel]'" in result.stderr
