@@ -49,6 +49,7 @@ class Counting(Silent):
     def __init__(self):
         self.done = []
         self.states = []
+        self.over = []
 
     def update(self, state):
         self.states.append(state)
@@ -56,6 +57,9 @@ class Counting(Silent):
     @contextmanager
     def tasks(self, costs):
         yield self.done.append
+
+    def ended(self, name, number, count):
+        self.over.append((name, number, count))
 
 
 def sweep_in(parent, **axes):
@@ -69,6 +73,10 @@ def test_repeats_take_any_executor(tmp_path):
     context = RunContext(progress=progress, executor=executor)
     repeats = repeat(resolve(TINY), 2, tmp_path, LiveOptions(), context)
     assert (executor.ended, progress.done) == (2, [0, 1])
+    assert [(name.rpartition(", ")[2], *rest) for name, *rest in progress.over] == [
+        ("seed 0", 1, 2),
+        ("seed 1", 2, 2),
+    ]
     assert repeats.combined["seeds"] == [run.summary["seed"] for run in repeats.runs] == [0, 1]
     assert {run.path.parent for run in repeats.runs} == {repeats.path}
     assert (repeats.path / "intervals.json").exists()
@@ -87,8 +95,12 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
     pools = [5, 100_000]
     store, specs = sweep_in(tmp_path, **{"engine.max_total_tokens": pools})
     executor = InOrder()
-    outcome = run_sweep(store, specs, LiveOptions(), RunContext(executor=executor))
+    context = RunContext(progress=(progress := Counting()), executor=executor)
+    outcome = run_sweep(store, specs, LiveOptions(), context)
     assert executor.ended == 4  # both points, and the clients alone at each
+    failed = [name for name, _, _ in progress.over if name.endswith(" failed")]
+    assert len(failed) == 1
+    assert [(number, count) for _, number, count in progress.over] == [(n, 4) for n in range(1, 5)]
     (failure,) = outcome.failures
     assert "no request fits the KV pool of 5 tokens" in failure.error
     assert [len(cell.runs) for cell in outcome.cells] == [1]
@@ -98,10 +110,11 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
 
 def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path):
     store, specs = sweep_in(tmp_path, scheduler=["vtc", "fcfs"])
-    context = RunContext(executor=InOrder(most=1))
+    context = RunContext(progress=Counting(), executor=InOrder(most=1))
     with pytest.raises(Interrupted, match=f"sweep --resume {store.path}") as raised:
         run_sweep(store, specs, LiveOptions(), context)
     assert raised.value.exit_code == 130
+    assert context.progress.over == [], "what was interrupted is not over"
     outcome = run_sweep(store, specs, LiveOptions(), RunContext(executor=InOrder()))
     assert len(outcome.cells) == 2
 

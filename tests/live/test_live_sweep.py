@@ -68,7 +68,11 @@ def test_servers_are_started_once_for_each_local_scheduler(tmp_path):
     sweep = write(tmp_path, 'scheduler = ["lpm", "dlpm", "d2lpm"]')
     code, stdout, stderr = finish(sweep, "--result-dir", tmp_path)
     assert code == 0
-    assert all("were sent" in line for line in stderr.splitlines()), "late, as CI machines are"
+    told = stderr.splitlines()
+    ended = [line for line in told if " of 3 after " in line]
+    assert [line.split(", ")[1] for line in ended] == ["lpm", "dlpm", "d2lpm"]
+    rest = set(told) - set(ended)
+    assert all("were sent" in line for line in rest), "late, as CI machines are"
     assert stdout.startswith("emulated on a100-80gb/llama-3.1-8b/tp1/measured-sglang, seed 0\n")
     assert "sharing" not in stdout.lower()
     store = SweepStore(tmp_path / "mine")
