@@ -212,7 +212,7 @@ class EDF(LocalScheduler):
         return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
 
     def retraction_order(self, running: RunningView) -> Sequence[Request]:
-        """As for a rescue; nobody is spared, but who is due first, and who has aged, goes last."""
+        """Most time to spare first, as for a rescue; who has just come back or has aged, last."""
         if self.setup.costs is not None:
             self._slack.look(running, self.setup.costs)
 
