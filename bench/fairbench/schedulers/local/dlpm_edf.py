@@ -26,6 +26,7 @@ class DLPMThenEDF(ReorderedDLPM):
 
     name = "dlpm-edf"
     wants_costs = True
+    per_request_tokens = True
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
@@ -51,6 +52,9 @@ class DLPMThenEDF(ReorderedDLPM):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         super().on_arrival(request, view, now_s)
         self._urgency.on_arrival(request, view, now_s)
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._urgency.on_request_tokens(request, tokens)
 
     def on_finish(self, request: Request) -> None:
         super().on_finish(request)

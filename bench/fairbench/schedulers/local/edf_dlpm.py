@@ -27,6 +27,7 @@ class EDFThenDLPM(DLPM):
 
     name = "edf-dlpm"
     wants_costs = True
+    per_request_tokens = True
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
@@ -47,6 +48,9 @@ class EDFThenDLPM(DLPM):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         super().on_arrival(request, view, now_s)
         self._urgency.on_arrival(request, view, now_s)
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._urgency.on_request_tokens(request, tokens)
 
     def on_finish(self, request: Request) -> None:
         super().on_finish(request)

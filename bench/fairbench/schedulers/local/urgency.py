@@ -23,6 +23,7 @@ class Urgency:
         self._edf = EDF(EDF.Params(aging_s=inf))
         # As the hooks of a scheduler.
         self.on_arrival = self._edf.on_arrival
+        self.on_request_tokens = self._edf.on_request_tokens
         self.on_finish = self._edf.on_finish
 
     def prepare(self, setup: Setup) -> None:
