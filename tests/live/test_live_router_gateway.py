@@ -203,7 +203,7 @@ def test_what_a_worker_said_long_ago_counts_no_more():
     loads = PolledLoads(at, 1_000, 0.2, clock)
     assert loads.load(0).queued is None
     loads.hear(0, Told(3, 9, 0.5))
-    assert loads.load(0) == (0, 500, 3, 9)
+    assert loads.load(0) == (0, 500, 3, 9, True)
     clock.now = 0.3
     assert loads.load(0).queued is None
 

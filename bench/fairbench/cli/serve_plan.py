@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.cli.flags import split_commas
 from fairbench.config import ExperimentSpec
-from fairbench.config.gateway import MOST_REQUESTS, SERVED_DETECTOR, served_gateway
+from fairbench.config.gateway import (
+    MOST_REQUESTS,
+    SERVED_DETECTOR,
+    admission_parts,
+    served_admission,
+    served_gateway,
+)
 from fairbench.config.toml import toml_value
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
@@ -35,16 +41,18 @@ def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
     """The gateway that flags ask for. Raises UsageError where they do not fit."""
+    served_admission(settings)
+    parts = admission_parts(settings)
     if gateway in (None, NO_GATEWAY):
         for flag, text in (("saturation", saturation), ("max-inflight-per-worker", most)):
             if text is not None:
                 raise UsageError(f"--{flag} {text}: of no gateway: name one by --gateway")
-        return Held(None, SERVED_DETECTOR, settings, ())
+        return Held(None, SERVED_DETECTOR, settings, parts)
     detector = saturation or SERVED_DETECTOR
     if most is not None:
         settings = _with_most(most, detector, settings)
     served_gateway(gateway, detector, settings)
-    return Held(gateway, detector, settings, (gateway, detector, GATEWAY))
+    return Held(gateway, detector, settings, (gateway, detector, GATEWAY, *parts))
 
 
 def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
@@ -98,6 +106,7 @@ def plan_text(
         if config.saturation == SERVED_DETECTOR and MOST_REQUESTS not in config.settings:
             parts[MOST_REQUESTS] = AUTO
         settings = parts | settings
+    settings = served_admission(config.settings) | settings
     plan["max_queue"] = config.max_queue
     plan["max_queue_per_client"] = config.max_queue_per_client or config.max_queue
     tables: dict[str, Mapping[str, Any]] = {"weights": config.weights, "settings": settings}

@@ -7,7 +7,9 @@ from typing import Any
 
 from fairbench.config.backend import BackendConfig
 from fairbench.errors import UsageError
-from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.hardware.timing import TimingProfile
+from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF, AdmissionParams
 from fairbench.schedulers.gateway.bands import GatewayParams
 from fairbench.schedulers.gateway.registry import (
     DEFAULT_DETECTOR,
@@ -20,6 +22,7 @@ from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.params import as_settings, make_params, own_settings
 
 GATEWAY_KEYS = ("gateway", "saturation")
+ADMISSION_MODEL = "llama-3.1-8b"  # of a profile that is named by its GPU alone
 SERVED_DETECTOR = Concurrency.name  # of `serve`: the one that any engine can be counted by
 MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # at a worker at once
 
@@ -47,6 +50,33 @@ def gateway_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """The parts of the draft's gateway that have parameters."""
     gateway = gateway_of(draft)
     return (*gateway.values(), GATEWAY) if gateway else ()
+
+
+def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every parameter of admission control before real servers, as NAME.PARAM; none without it.
+
+    Raises UsageError for a wrong value, and where nobody says what its workers take.
+    """
+    if not admission_parts(settings):
+        return {}
+    params = make_params(ADMISSION, AdmissionParams, settings)
+    if params.is_on:
+        admission_profile(params)
+    return as_settings(ADMISSION, params)
+
+
+def admission_profile(params: AdmissionParams) -> TimingProfile:
+    """The timing profile of real workers: an id, or a GPU with the default model.
+
+    Raises UsageError for an unknown one, or none.
+    """
+    gpu, _, rest = params.profile.partition("/")
+    if not gpu:
+        raise UsageError(
+            f"{ADMISSION}.policy = {params.policy!r}: set {ADMISSION}.profile, too: the timing "
+            "profile of the workers, such as a100 (see `list profiles`)"
+        )
+    return resolve_profile(params.profile, rest.split("/")[0] or ADMISSION_MODEL)
 
 
 def admission_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:

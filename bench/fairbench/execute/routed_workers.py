@@ -21,6 +21,7 @@ from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.worker_keys import WorkerKeys
+from fairbench.schedulers.gateway.admission.control import ADMISSION
 from fairbench.schedulers.registry import split_pair
 from fairbench.schedulers.setup import checked_weights
 
@@ -87,7 +88,9 @@ def planned_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    spec = resolve(flags, {key: value for key, value in settings.items() if key not in SPELLINGS})
+    # Not of the workers: weights, and what is before them.
+    before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
+    spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))
     moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))

@@ -21,5 +21,7 @@ PROGRAM = "x-fairbench-program"
 DEPTH = "x-fairbench-depth"
 # The router's answer: which worker served the request.
 WORKER = "x-fairbench-worker"
+# The same: that admission control put it behind the others.
+DEMOTED = "x-fairbench-demoted"
 # For the emulator only: the true output length. Real servers ignore it.
 OUTPUT_TOKENS = "x-fairbench-output-tokens"

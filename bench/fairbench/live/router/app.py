@@ -22,6 +22,8 @@ from fairbench.live.router.proxy import Handler, Proxy
 from fairbench.live.router.service import running
 from fairbench.live.router.text_tokens import load_text_tokens
 from fairbench.live.router.traces import Traces
+from fairbench.schedulers.gateway.admission.reroute import rerouting
+from fairbench.schedulers.gateway.build import admission_params
 from fairbench.schedulers.registry import build_router
 
 APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
@@ -40,6 +42,9 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
     Raises UsageError for a wrong router, setting or tokenizer.
     """
     router = build_router(config.router, config.settings, len(config.workers))
+    admission = admission_params(config.settings)
+    if admission.is_on and admission.reroute:
+        router = rerouting(router)
     text = load_text_tokens(config.tokenizer)
     metrics = RouterMetrics()
     metrics.describe(config.router, text.method)

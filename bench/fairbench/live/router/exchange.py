@@ -109,6 +109,8 @@ class Exchange:
     async def _pass_on(self, answer: ClientResponse) -> web.StreamResponse:
         returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
         returned[headers.WORKER] = str(self._flight.worker)
+        if self._flight.request.demoted:
+            returned[headers.DEMOTED] = "1"
         if not (self._call.stream and answer.ok):
             return self._whole(await answer.read(), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)

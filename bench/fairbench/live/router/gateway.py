@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
-from fairbench.config.gateway import MOST_REQUESTS
+from fairbench.config.gateway import MOST_REQUESTS, admission_profile
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
@@ -17,7 +19,8 @@ from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.ingress import Ringing
 from fairbench.live.router.loads import PolledLoads, most_running, poll
 from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
-from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
+from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.gateway.saturation.utilization import Utilization
 from fairbench.schedulers.params import make_params
@@ -36,34 +39,39 @@ async def hold_requests(
     info: WorkerInfo,
     weights: Mapping[str, float],
 ) -> Follow | None:
-    """Put the gateway before the router, if there is to be one.
+    """Put the gateway and admission control before the router, if there are to be any.
 
     ``weights`` may change meanwhile. Returns what has to run for each worker, by its number and
     address, None for nothing.
     """
-    if config.gateway is None:
+    settings, admission = dict(config.settings), admission_params(config.settings)
+    if config.gateway is None and not admission.is_on:
         return None
-    settings = dict(config.settings)
-    if config.saturation == Concurrency.name and MOST_REQUESTS not in settings:
+    polls = config.gateway is not None and config.saturation == Utilization.name
+    if config.gateway and config.saturation == Concurrency.name and MOST_REQUESTS not in settings:
         settings = _as_workers_say(await most_running(session, config.workers), info) | settings
     fleet: FleetView = dispatcher
     follow: Follow | None = None
     pool_tokens = info.pool_tokens or ASSUMED_POOL_TOKENS
-    if config.saturation == Utilization.name:
+    if polls or admission.is_on:
         params = make_params(Utilization.name, Utilization.Params, settings)
         fleet = loads = PolledLoads(dispatcher, pool_tokens, params.stale_s, dispatcher.now_s)
 
         def follow(worker: int, address: WorkerAddress) -> Work:
             return poll(session, address, worker, loads, params.poll_s)
 
-    gateway = build_gateway(
-        config.gateway,
-        config.saturation,
-        settings,
-        router=dispatcher.router,
-        setup=Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet),
-    )
-    dispatcher.hold(gateway, _alarm)
+    router = dispatcher.router
+    queue: HoldsRequests | None = None
+    setup = Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet)
+    if config.gateway is not None:
+        queue = build_gateway(
+            config.gateway, config.saturation, settings, router=router, setup=setup
+        )
+    if admission.is_on:
+        setup = replace(setup, costs=ProfileCosts(admission_profile(admission)))
+        queue = with_admission(queue, admission, router=router, setup=setup)
+    if queue is not None:
+        dispatcher.hold(queue, _alarm)
     return follow
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
+from math import ceil
 from typing import Protocol, TypeAlias
 
 from fairbench.core import Request
@@ -82,7 +83,7 @@ class Ingress:
         self._held[request] = sent.append, wish
         if not self.queue.enter(request, self._now_s()):
             del self._held[request]
-            raise _too_many("the queue before the workers takes no more of this client now")
+            raise self._refused()
         self.release()
         if not sent:
             self._held[request] = on_sent, wish
@@ -90,6 +91,13 @@ class Ingress:
         if isinstance(sent[0], Problem):
             raise sent[0]
         return sent[0]
+
+    def _refused(self) -> Problem:
+        late_s = self.queue.retry_after_s()
+        if late_s is None:
+            return _too_many("the queue before the workers takes no more of this client now")
+        why = f"it would be late by about {late_s:.1f} s: the workers have too much before it"
+        return _too_many(why, max(1, ceil(late_s)))
 
     def over(self, request: Request, charge: Charge) -> None:
         """It is over, wherever it was, and has cost so much. A second call says nothing new."""
@@ -142,5 +150,5 @@ def _given_up(is_open: bool) -> Problem:
     )
 
 
-def _too_many(why: str) -> Problem:
-    return Problem(HTTPStatus.TOO_MANY_REQUESTS, why, retry_after_s=RETRY_AFTER_S)
+def _too_many(why: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
+    return Problem(HTTPStatus.TOO_MANY_REQUESTS, why, retry_after_s=retry_after_s)

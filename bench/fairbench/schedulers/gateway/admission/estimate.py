@@ -77,7 +77,7 @@ class Estimator:
     def any_free(self) -> bool:
         """Whether at some worker nothing waits of all that went there."""
         loads = map(self._fleet.load, self._fleet.workers())
-        return any(one.in_flight <= _running(one) and not one.saturated for one in loads)
+        return any(not _waiting(one) and not one.saturated for one in loads)
 
     # What happens.
 
@@ -116,7 +116,7 @@ class Estimator:
     ) -> float:
         """How many requests go before it."""
         part = 1 / max(1, len(self._fleet.workers()))
-        waiting = (load.queued or 0) + part * len(held)
+        waiting = _waiting(load) + part * len(held)
         if self._ahead == "all" or not waiting:
             return waiting
         if self._ahead == "edf":
@@ -136,6 +136,11 @@ class Estimator:
 def _running(load: WorkerLoad) -> int:
     """Requests that run at a worker; of one that does not say all that went there."""
     return load.in_flight if load.running is None else load.running
+
+
+def _waiting(load: WorkerLoad) -> int:
+    """Requests that wait at a worker, with those that it has got since it said so."""
+    return max(load.queued or 0, load.in_flight - _running(load))
 
 
 def _mean(known: tuple[int, int]) -> float:
