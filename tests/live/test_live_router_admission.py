@@ -9,7 +9,6 @@ from live_router import GENERATE, cluster, until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.core import Segment
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Setup
@@ -19,7 +18,8 @@ from fairbench.schedulers.gateway.build import with_admission
 from fairbench.schedulers.registry import build_router
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"
-BUSY, FREE = [50, 2, 0.5], [0, 1, 0.1]
+BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # minutes of work before it, none
+SOON_MS = 30_000  # so that no slow machine decides
 CONTROL = {"admission.profile": "a100", "admission.ahead": "all"}
 
 
@@ -79,8 +79,6 @@ def test_the_router_hears_of_its_own_choice_when_it_was_overruled():
     assert counted.in_flight(0) == 1
     at.finish(flight, 3)
     assert counted.in_flight(0) == 0
-    assert at.router.router.route(asked(at), 0.0) in (0, 1)
-    assert Segment("nothing", 0).length == 0
 
 
 def run(test):
@@ -101,16 +99,17 @@ def test_over_http_a_request_that_cannot_be_in_time_gets_429():
     async def test():
         async with cluster(1, router=router("refuse"), load=BUSY) as (under_test, [worker]):
             await until(lambda: worker.polls > 1)
-            status, headers, body = await answered(under_test, 100)
-            assert (status, headers["Retry-After"]) == (429, "1")
+            status, headers, body = await answered(under_test, SOON_MS)
+            assert status == 429
+            assert int(headers["Retry-After"]) > 60
             assert "it would be late by about" in body["error"]["message"]
             assert worker.seen == []
-            assert (await answered(under_test, 60_000))[0] == 200
+            assert (await answered(under_test, 10 * 3_600_000))[0] == 200
             assert (await answered(under_test))[0] == 200  # it asks for no time
             assert await under_test.metric('fairbench_refused_total{status="429"}') == 1
             worker.load, before = FREE, worker.polls
             await until(lambda: worker.polls > before + 1)
-            assert (await answered(under_test, 100))[0] == 200  # the signal is gone
+            assert (await answered(under_test, SOON_MS))[0] == 200  # the signal is gone
             assert len(worker.seen) == 3
 
     run(test)
@@ -120,7 +119,7 @@ def test_over_http_a_demoted_request_waits_and_is_marked():
     async def test():
         async with cluster(1, router=router("demote"), load=BUSY) as (under_test, [worker]):
             await until(lambda: worker.polls > 1)
-            late = asyncio.create_task(answered(under_test, 100))
+            late = asyncio.create_task(answered(under_test, SOON_MS))
             await until(lambda: under_test.proxy.under_way == 1)
             status, headers, _ = await answered(under_test)
             assert status == 200
@@ -137,9 +136,10 @@ def test_over_http_it_goes_to_the_worker_that_is_not_saturated():
     async def test():
         async with cluster(2, router=router("refuse"), load=FREE) as (under_test, workers):
             workers[0].load = BUSY
-            await until(lambda: all(worker.polls > 1 for worker in workers))
+            before = workers[0].polls
+            await until(lambda: workers[0].polls > before + 1 and workers[1].polls > 1)
             for _ in range(4):
-                assert (await answered(under_test, 100))[0] == 200
+                assert (await answered(under_test, SOON_MS))[0] == 200
             assert [len(worker.seen) for worker in workers] == [0, 4]
 
     run(test)
