@@ -50,6 +50,17 @@ def run(parent, *flags):
     return stdout, only(parent)
 
 
+def test_a_server_of_two_ranks(tmp_path, monkeypatch):
+    """Both schedule alike, each with a scheduler object of its own, or they would hang."""
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # else a rank wants a NUMA node
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # which the stand-in for Triton does not suit
+    _, path = run(tmp_path, "--scheduler", "d2lpm", "--dp", "1", "--tp", "2")
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["completed"] == summary["num_requests"] >= 16
+    assert summary["errors"] == {}
+    assert "TP1" in (path / "live" / "worker-0.log").read_text()
+
+
 def test_our_scheduler_and_router_on_real_servers(tmp_path):
     stdout, path = run(tmp_path, "--scheduler", "d2lpm")
     assert stdout.startswith(f"measured on sglang 0.5.23, {MODEL}, dp 2, scheduler d2lpm, seed 0")
