@@ -85,7 +85,7 @@ def test_sglang_may_schedule_itself():
     assert (spec.router, spec.local, spec.scheduler) == ("d2lpm", "lpm", "d2lpm+lpm")
     assert resolve({}, {}, stored(flags)) == spec
     assert identity(spec) != identity(resolve({**SGLANG, "local": "lpm"}))
-    assert "local = 'vtc': schedule_policy = 'lpm' is SGLang's own" in complaint(
+    assert "local = 'vtc': schedule_policy = 'lpm' is the server's own" in complaint(
         {**flags, "local": "vtc"}
     )
 
@@ -104,7 +104,7 @@ def test_other_times_than_a_stored_endpoint_had():
         (
             {"backend": {"kind": "emulator", "tp": 2}},
             {},
-            "tp = 2: only for backend sglang, not emu",
+            "tp = 2: only for backend sglang or vllm, not emu",
         ),
         ({"backend": {"kind": "emulator", "tpp": 2}}, {}, "unknown key of backend emulator 'tpp'"),
         (

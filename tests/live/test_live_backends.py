@@ -13,7 +13,11 @@ from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.backends.endpoint import told_by
 from fairbench.live.backends.registry import live_backend, same_workers
 
-NAMED = {"sglang": {"model": "m"}, "endpoint": {"backend": {"base_url": "http://h:8000"}}}
+NAMED = {
+    "sglang": {"model": "m"},
+    "vllm": {"model": "m"},
+    "endpoint": {"backend": {"base_url": "http://h:8000"}},
+}
 
 
 def spec_of(kind, **flags):

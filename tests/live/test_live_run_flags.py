@@ -41,7 +41,10 @@ def refused(tmp_path, monkeypatch):
         (["--backend", "sglnag"], "unknown backend 'sglnag'"),
         (["--backend", "sglang"], "model: missing"),
         (["--time-scale", "2"], "time_scale = 2.0: only for backend emulator, not sim"),
-        (["--backend", "emulator", "--tp", "2"], "tp = 2: only for backend sglang, not emulator"),
+        (
+            ["--backend", "emulator", "--tp", "2"],
+            "tp = 2: only for backend sglang or vllm, not emu",
+        ),
         (["--backend", "emulator", "--server-arg", "'"], "--server-arg: No closing quotation"),
         (["--backend", "emulator", "--server-arg", "--port 1"], "--port is set by fairbench"),
         (

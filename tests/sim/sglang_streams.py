@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from unittest import mock
 
 from sglang_seam import Iteration, SteppedEngine
@@ -155,6 +156,7 @@ class StepProfile:
 
     context_ps = 0
     frontend = Frontend()
+    pool = SimpleNamespace(host_token_ps=0)
 
     def __init__(self):
         self.worker = None

@@ -7,22 +7,8 @@ the first request that does not fit, since vLLM does.)
 
 from __future__ import annotations
 
-from itertools import count
-
 from fairbench.core import PS_PER_S
 from fairbench.schedulers.list_view import ListView
-
-
-class HeadView(ListView):
-    """Where a preempted request goes to the head."""
-
-    def __init__(self, matched, prompt):
-        super().__init__([], matched, prompt)
-        self._before = count(-1, -1)
-
-    def enter_first(self, request):
-        self._arrival[request] = next(self._before)
-        self._requests.insert(0, request)
 
 
 class SchedulerQueue:
@@ -34,7 +20,8 @@ class SchedulerQueue:
         self._scheduler, self._clock = scheduler, clock
         self._sequence_of, self._admit = sequence_of, admit
         self._theirs = {}  # vLLM's request, by ours
-        self._view = HeadView(
+        self._view = ListView(
+            [],
             lambda request: matched(self._theirs[request]),
             lambda request: sequence_of(self._theirs[request]).prompt,
         )

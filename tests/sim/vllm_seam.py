@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import types
 import warnings
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 
 VERSION = "0.32.0"
@@ -123,15 +123,21 @@ def admitted(plan):
 class RealEngine:
     """A vLLM scheduler with an empty KV pool, as ``limits`` (a VLLMLimits) has it."""
 
-    def __init__(self, limits, policy="fcfs", kv_events=False):
-        v = vllm()
+    def __init__(
+        self, limits, policy="fcfs", kv_events=False, *, scheduler_cls=None, configured=()
+    ):
+        v = self.vllm = vllm()
         spec = v.interface.FullAttentionSpec(
             block_size=limits.block_size, num_kv_heads=1, head_size=1, dtype=v.torch.float32
         )
         group = v.interface.KVCacheGroupSpec(["layer"], spec)
         pool = v.interface.KVCacheConfig(limits.all_blocks, [], [group])
-        self.scheduler = v.scheduler.Scheduler(
-            _configuration(limits, policy, kv_events),
+        config = _configuration(limits, policy, kv_events)
+        for path, value in dict(configured).items():
+            *parts, name = path.split(".")
+            setattr(reduce(getattr, parts, config), name, value)
+        self.scheduler = (scheduler_cls or v.scheduler.Scheduler)(
+            config,
             pool,
             _Structured(),
             limits.block_size,
@@ -160,7 +166,7 @@ class RealEngine:
         scheduler._preempt_request = heard
         scheduler.kv_cache_manager.get_computed_blocks = looked
 
-    def request(self, number, prompt, output, priority=0):
+    def request(self, number, prompt, output, priority=0, client=None):
         """A request of vLLM, for its ``scheduler``. It will produce the tokens ``output``."""
         v = vllm()
         request = v.request.Request(
@@ -170,6 +176,7 @@ class RealEngine:
             None,
             arrival_time=float(number),
             priority=priority,
+            session_id=client,
             block_hasher=self._hasher,
         )
         self._outputs[request.request_id] = output

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 
 from sglang_streams import STEP_PS, Arrival, Tokens, random_prompt
 from vllm_invariants import watch_vllm
@@ -123,6 +124,7 @@ class StepProfile:
     """A timing profile in which every step takes as long."""
 
     context_ps = 0
+    pool = SimpleNamespace(host_token_ps=0)
     shared_read = 1.0
     frontend = Frontend()
 

@@ -1,5 +1,6 @@
 """Our vLLM engine against vLLM's own scheduler on many random streams, with a count of what they
 met. In the environment of install.sh: python tests/vllm_cpu/differential.py [FIRST] [STREAMS]
+With --plugin the streams are of three clients, and vLLM's scheduler has ours inside.
 """
 
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "sim")]
 
+from vllm_plugin_streams import SCHEDULERS, compare_plugin  # noqa: E402
 from vllm_seam import VERSION, why_absent  # noqa: E402
 from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream  # noqa: E402
 
@@ -34,8 +36,20 @@ def main(first: int, streams: int) -> None:
         print(f"  {what:<32} {count:>9,}")
 
 
+def plugin(first: int, streams: int) -> None:
+    """The same, with each of our schedulers in the place of vLLM's policy."""
+    for local in SCHEDULERS:
+        seen = sum((compare_plugin(local, n) for n in range(first, first + streams)), Counter())
+        print(f"{local} in vLLM {VERSION}, streams {first} to {first + streams - 1}: no difference")
+        for what, count in sorted(seen.items()):
+            print(f"  {what:<32} {count:>9,}", flush=True)
+
+
 if __name__ == "__main__":
     if reason := why_absent():
         sys.exit(reason)
+    if "--plugin" in sys.argv:
+        sys.argv.remove("--plugin")
+        main = plugin
     given = [int(text) for text in sys.argv[1:3]]
     main(*given, *(0, 500)[len(given) :])

@@ -147,7 +147,8 @@ def run(
         str | None,
         Option(
             metavar="|".join((SIM, *STARTED)),
-            help="Simulate, or start servers and drive them over HTTP: emulated ones, or SGLang. "
+            help="Simulate, or start servers and drive them over HTTP: emulated ones, SGLang, "
+            "vLLM. "
             "[default: sim]",
         ),
     ] = None,
@@ -183,7 +184,7 @@ def run(
             help="Key of --base-url, a line: sent as Authorization: Bearer KEY, never stored.",
         ),
     ] = None,
-    tp: Annotated[int | None, Option(help="GPUs of each SGLang server. [default: 1]")] = None,
+    tp: Annotated[int | None, Option(help="GPUs of each server. [default: 1]")] = None,
     share_gpus: Annotated[
         bool, Option("--share-gpus", help="Let SGLang servers share GPUs if there are too few.")
     ] = False,
@@ -191,7 +192,7 @@ def run(
         str | None,
         Option(
             metavar="fcfs|lpm",
-            help="SGLang's own scheduling in its servers, not a local scheduler of fairbench.",
+            help="The servers' own scheduling (vLLM: fcfs), not a local scheduler of fairbench.",
         ),
     ] = None,
     load_format: Annotated[
@@ -203,7 +204,10 @@ def run(
     ] = None,
     server_python: Annotated[
         str | None,
-        Option(help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+        Option(
+            help="Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
+            "$FAIRBENCH_VLLM_PYTHON, or this one]"
+        ),
     ] = None,
     ready_check_timeout_sec: Annotated[
         float, Option(min=1, help="Seconds within which servers have to be ready.")

@@ -37,6 +37,7 @@ Api = Literal["generate", "completions", "chat"]
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
+    | {"--scheduler-cls", "--tensor-parallel-size", "--enable-prompt-tokens-details"}
 )
 # Data parallelism within a server (SGLang, vLLM), by how its flags begin.
 RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
@@ -48,6 +49,12 @@ ENGINE_ONLY = (
     "in_batch_prefix_caching",
     "swap_space",
 )
+
+# vLLM's flags for the engine settings that it has too.
+VLLM_FLAGS = {
+    "max_running_requests": "--max-num-seqs",
+    "mem_fraction_static": "--gpu-memory-utilization",
+}
 
 # Emulated seconds in a real one: with more or fewer, times are no longer numbers that make sense.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
@@ -128,6 +135,35 @@ class SGLang(_Servers):
         return self.schedule_policy
 
 
+class VLLM(_Servers):
+    """Real vLLM servers of ``tp`` GPUs each; ``share_gpus`` lets several have the same ones.
+
+    ``schedule_policy`` is vLLM's own FCFS, in place of our scheduler of that name.
+    """
+
+    kind: Literal["vllm"] = "vllm"
+    api: Api = "completions"
+    tp: Count = 1
+    share_gpus: bool = False
+    load_format: str | None = None
+    schedule_policy: Literal["fcfs"] | None = None
+    disobeyed: ClassVar[frozenset[str]] = (
+        frozenset(param_names(MACHINE[ENGINE])) - VLLM_FLAGS.keys()
+    )
+    run_options: ClassVar[frozenset[str]] = frozenset({"server_python"})
+
+    @field_validator("api")
+    @classmethod
+    def _speaks(cls, api: Api) -> Api:
+        if api == "generate":
+            raise ValueError("vLLM speaks completions and chat")
+        return api
+
+    @property
+    def own_policy(self) -> str | None:
+        return self.schedule_policy
+
+
 class Emulator(_Servers):
     """``fairbench emulate``: the simulated engine behind real HTTP.
 
@@ -185,7 +221,7 @@ class Endpoint(BackendConfig):
         return self
 
 
-_Kinds: TypeAlias = SGLang | Emulator | Endpoint
+_Kinds: TypeAlias = SGLang | VLLM | Emulator | Endpoint
 Backend: TypeAlias = Annotated[_Kinds, Field(discriminator="kind")]
 KINDS: Mapping[str, type[BackendConfig]] = {
     cls.model_fields["kind"].default: cls for cls in get_args(_Kinds)

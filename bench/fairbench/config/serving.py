@@ -119,6 +119,6 @@ def _stock(policy: str, draft: Mapping[str, Any]) -> str:
     """The local scheduler's name, where the server's own policy schedules."""
     if draft.get("local", policy) != policy:
         raise UsageError(
-            f"local = {draft['local']!r}: schedule_policy = {policy!r} is SGLang's own scheduling"
+            f"local = {draft['local']!r}: schedule_policy = {policy!r} is the server's own"
         )
     return policy

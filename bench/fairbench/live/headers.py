@@ -11,6 +11,8 @@ BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 OTHERS, HEALTH = "(others)", "(health)"
 # SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"
+# What becomes vLLM's ``Request.session_id``, from which the scheduler inside takes the client.
+SESSION = "x-session-id"
 
 # In how many milliseconds a request ought to be over, and what kind it is, strongest name first
 # (llm-d's, and the older one of the Gateway API inference extension).

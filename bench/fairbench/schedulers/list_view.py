@@ -57,7 +57,7 @@ class ListView:
         self._requests = requests
         self._matched = matched
         self._prompt = prompt
-        self._numbers = count()
+        self._numbers, self._before = count(), count(-1, -1)
         self._arrival = {request: next(self._numbers) for request in requests}
 
     def __len__(self) -> int:
@@ -67,6 +67,11 @@ class ListView:
         """Append an arrival or a retracted request."""
         self._arrival[request] = next(self._numbers)
         self._requests.append(request)
+
+    def enter_first(self, request: Request) -> None:
+        """Put at the head what was preempted, where an engine does that."""
+        self._arrival[request] = next(self._before)
+        self._requests.insert(0, request)
 
     def leave(self, request: Request) -> None:
         """Take an admitted request out."""

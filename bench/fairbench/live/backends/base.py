@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
 from fairbench.live.model_files import vocab_size_of
 from fairbench.live.plugins.sglang.report import fetch_report, require_active
+from fairbench.live.processes.http import get_json
 from fairbench.live.processes.start import Recipe, Server
 
 C = TypeVar("C", bound=BackendConfig)
@@ -83,6 +84,13 @@ class LiveBackend(ABC, Generic[C]):
     @abstractmethod
     def target(self, url: str, options: LiveOptions) -> Target:
         """How the driver asks; ``url`` is the router's, or the one that it serves at itself."""
+
+    flush_page: ClassVar[str] = "/flush_cache"
+    """Where workers are told to empty their caches and begin afresh."""
+
+    def info(self, url: str) -> dict[str, Any]:
+        """What the worker there says about itself. Raises RunFailed if it does not answer."""
+        return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
         """Raise RunFailed unless the worker there schedules as the experiment has it."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.config.backend import SGLang
 from fairbench.config.secret_args import check_given
-from fairbench.errors import RunFailed, UsageError
+from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
+from fairbench.live.backends.server_python import server_python
 from fairbench.live.driver.target import Target
 from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
 from fairbench.live.plugins.sglang.report import fetch_report
@@ -24,10 +22,6 @@ from fairbench.live.processes.start import Recipe
 from fairbench.schedulers.params import make_params, own_settings
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
-MISSING = """
-from importlib.util import find_spec
-print(*[name for name in ("sglang", "fairbench") if not find_spec(name)])
-"""
 # What SGLang calls by the same name on its command line.
 ENGINE_FLAGS = (
     "chunked_prefill_size",
@@ -126,17 +120,7 @@ def sglang_python(chosen: str | None) -> str:
 
     Raises UsageError unless it has both SGLang and fairbench, whose plugin SGLang loads.
     """
-    python = chosen or os.environ.get(PYTHON) or sys.executable
-    try:
-        found = subprocess.run([python, "-c", MISSING], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.SubprocessError):
-        raise UsageError(f"server_python {python}: cannot be run") from None
-    if missing := found.stdout.split():
-        raise UsageError(
-            f"server_python {python}: has no {' and no '.join(missing)}; install sglang==0.5.23 "
-            f"and fairbench-llm in one environment and name its Python (--server-python, {PYTHON})"
-        )
-    return python
+    return server_python(chosen, PYTHON, ("sglang", "fairbench"), "sglang==0.5.23")
 
 
 def _device(server_args: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.backends.registry import live_backend, same_workers
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
-from fairbench.live.processes.http import answers, get_json
+from fairbench.live.processes.http import answers
 from fairbench.live.processes.start import Server, start_all, stop_all
 from fairbench.live.processes.supervisor import supervised
 
@@ -38,7 +38,7 @@ class Workers:
         return [
             WorkerAddress(
                 server.url,
-                kv_events=f"tcp://{LOOPBACK}:{server.ports[1]}",
+                kv_events=server.recipe.kv_events.format(port=server.ports[1]),
                 kv_replay=f"tcp://{LOOPBACK}:{server.ports[2]}",
             )
             for server in self.servers
@@ -55,16 +55,17 @@ class Workers:
 
     def server_info(self) -> dict[str, Any]:
         """What the first worker says about itself. Raises RunFailed if it does not answer."""
-        return get_json(f"{self.servers[0].url}/server_info")
+        return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:
         """Empty every worker's prefix cache, and have its local scheduler begin afresh.
 
         Raises RunFailed if one goes on refusing.
         """
+        page = live_backend(self._spec).flush_page
         for server in self.servers:
             deadline = time.monotonic() + FLUSH_TIMEOUT_S
-            while not answers(f"{server.url}/flush_cache", method="POST"):
+            while not answers(server.url + page, method="POST"):
                 server.check()
                 if time.monotonic() > deadline:
                     raise server.failed(f"did not flush its cache within {FLUSH_TIMEOUT_S:g} s")

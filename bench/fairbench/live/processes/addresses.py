@@ -43,10 +43,10 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
     ports: dict[str, str] = {}
     for part in parts:
         field, _, endpoint = part.partition("=")
-        if field not in ("kv", "replay") or field in ports or not _is_address(endpoint, ("tcp",)):
+        if field not in ("kv", "replay") or field in ports or not _is_endpoint(endpoint):
             raise UsageError(
                 f"{name} {text}: {part!r} is neither kv=tcp://HOST:PORT nor "
-                "replay=tcp://HOST:PORT, each once"
+                "replay=tcp://HOST:PORT (or ipc://NAME), each once"
             )
         ports[field] = endpoint
     if not _is_address(url, ("http", "https")):
@@ -54,6 +54,13 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
     if "replay" in ports and "kv" not in ports:
         raise UsageError(f"{name} {text}: replay repeats what kv missed, so give kv too")
     return WorkerAddress(url.rstrip("/"), ports.get("kv"), ports.get("replay"))
+
+
+def _is_endpoint(text: str) -> bool:
+    """Whether ZeroMQ connects there: by TCP, or on this machine."""
+    name = text.removeprefix("ipc://")
+    local = name != text and name.removeprefix("@") != "" and name.isprintable()
+    return local or _is_address(text, ("tcp",))
 
 
 def _is_address(url: str, schemes: Sequence[str]) -> bool:

@@ -37,6 +37,16 @@ def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
         return None
 
 
+def get_text(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
+    """The text at a URL. Raises RunFailed if there is none."""
+    try:
+        with _direct.open(Request(url), timeout=timeout_s) as answer:
+            content: bytes = answer.read()
+    except (OSError, HTTPException) as error:
+        raise RunFailed(f"{url}: {error}") from None
+    return content.decode("utf-8", "replace")
+
+
 def get_json(
     url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Recipe:
     """How to start one server. ``command`` is told ``ports`` free ports, the HTTP port first.
 
     It is ready once ``health`` answers with success, or as ``ready``, told its HTTP root, says.
+    ``kv_events`` is where it publishes them, by the second port.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Recipe:
     health: str = "/health"
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[str], bool] | None = None
+    kv_events: str = f"tcp://{LOOPBACK}:{{port}}"
 
 
 class Server:

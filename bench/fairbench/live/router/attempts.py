@@ -161,7 +161,8 @@ class Attempts:
         worker = self._workers[flight.worker]
         key = self._routing_key(asking.request)
         asking.api.sign(asking.call, key)
-        shown = {**asking.sent, headers.ROUTING_KEY: key, **worker.authorization}
+        names = {headers.ROUTING_KEY: key, headers.SESSION: key}
+        shown = {**asking.sent, **names, **worker.authorization}
         begun_s = asyncio.get_running_loop().time()
         try:
             answer = await exchange.run(self._session, worker.url + asking.api.path, shown)

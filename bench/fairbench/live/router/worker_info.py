@@ -7,12 +7,14 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from fairbench.live.model_files import vocab_size_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.prompt_limits import UNKNOWN_POOL_TOKENS, PromptLimits
+from fairbench.live.vllm_metrics import info_in
 
 # Of workers that do not say: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
@@ -94,7 +96,7 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 
 
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
-    """Ask every worker, for at most 5 s."""
+    """Ask every worker, for at most 5 s a page."""
     told = await asyncio.gather(*(_ask(session, worker) for worker in workers))
     pools = [size for info in told if (size := _size(info, "max_total_num_tokens"))]
     if not pools:
@@ -137,11 +139,35 @@ def _size(info: dict[str, Any], key: str) -> int | None:
 
 async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
     """What a worker says of itself, {} if it says nothing of the kind."""
+    info = await _page(session, worker, "/server_info")
     try:
-        async with session.get(
-            f"{worker.url}/server_info", headers=worker.authorization, timeout=ASK_TIMEOUT
-        ) as answer:
-            info: Any = await answer.json(content_type=None)
-    except (ClientError, OSError, ValueError):
+        told = msgspec.json.decode(info, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        told = {}
+    return told if "max_total_num_tokens" in told else told | await _ask_vllm(session, worker)
+
+
+async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
+    """vLLM says it in its metrics; its list of models says where the model's files are."""
+    metrics = await _page(session, worker, "/metrics")
+    try:
+        info = info_in(metrics.decode())
+    except (ValueError, KeyError):
         return {}
-    return info if isinstance(info, dict) else {}
+    if info:
+        try:
+            models = await _page(session, worker, "/v1/models")
+            info["model_path"] = msgspec.json.decode(models)["data"][0].get("root")
+        except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
+            pass
+    return info
+
+
+async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> bytes:
+    """A page of the worker's, empty if there is none."""
+    url = f"{worker.url}{path}"
+    try:
+        async with session.get(url, headers=worker.authorization, timeout=ASK_TIMEOUT) as answer:
+            return await answer.read() if answer.ok else b""
+    except (ClientError, OSError):
+        return b""

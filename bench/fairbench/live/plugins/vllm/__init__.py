@@ -1,0 +1,1 @@
+"""Our local schedulers inside a vLLM server, by its ``--scheduler-cls``."""

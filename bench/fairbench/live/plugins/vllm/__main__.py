@@ -1,0 +1,17 @@
+"""vLLM's API server, where what its engine core counts is among its metrics.
+
+``python -m fairbench.live.plugins.vllm`` with the arguments of
+``vllm.entrypoints.openai.api_server``. Both are processes of their own, so that the counters need
+a folder between them, known before either imports prometheus_client.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import tempfile
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
+        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

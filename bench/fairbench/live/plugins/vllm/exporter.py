@@ -1,0 +1,35 @@
+"""Per-client service, balances and what schedules, among vLLM's own metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.sglang.ledger import COUNTED
+from fairbench.live.plugins.sglang.prometheus import Exporter
+
+__all__ = ["PROOF", "Exporter", "exporter_of"]
+
+PROOF = "fairbench_scheduler"
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds what its engine core counts
+
+
+def exporter_of(config: PluginConfig) -> Exporter | None:
+    """The exporter of this engine core, None unless the server has a folder for it.
+
+    The labels of the gauge ``PROOF`` say which scheduler this is, with all its settings.
+    """
+    if not os.environ.get(SHARED):
+        return None
+    exporter = Exporter(COUNTED)
+    from prometheus_client import Gauge
+
+    labels = {
+        "local": config.local,
+        "params": json.dumps(dict(config.params), sort_keys=True),
+        "weights": json.dumps(dict(config.weights), sort_keys=True),
+    }
+    proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
+    proof.labels(**labels).set(1)
+    return exporter

@@ -1,0 +1,189 @@
+"""A local scheduler's home in a vLLM engine core: its requests, and its admission passes.
+
+The scheduler is the very object of the simulator. vLLM keeps the token budget, cache and memory,
+and admits by peeking at the head of its queue: the head is what our scheduler names.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from fairbench.core import Request
+from fairbench.live.due_tag import untagged
+from fairbench.live.fitted_costs import FittedCosts
+from fairbench.live.headers import DEFAULT_CLIENT
+from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.sglang.ledger import Ledger
+from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
+from fairbench.schedulers.drive import Preempt, Selection, resume
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.token_pages import segments_of
+
+Theirs = Any  # vLLM's request
+
+
+class Home:
+    """What happens in a vLLM scheduler comes in here; whom to try next goes out."""
+
+    def __init__(self, config: PluginConfig, ledger: Ledger, engine: Any) -> None:
+        self.scheduler = config.build()
+        self.ledger = ledger
+        self._engine = engine
+        self._tracked: dict[str, Tracked] = {}  # by vLLM's id
+        self._ours: dict[Request, Tracked] = {}
+        self.view = LiveQueue(
+            LiveBatch(engine, self._tracked),
+            self._matched,
+            lambda request: self._ours[request].prompt,
+            cache_aware=self.scheduler.cache_aware,
+        )
+        self.costs = FittedCosts() if self.scheduler.wants_costs else None
+        self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
+        self._numbers = count()
+        self._selection: Selection | None = None
+        self._candidate: Tracked | None = None
+        self._popped: Tracked | None = None  # from the queue, for vLLM to admit or to pass over
+        self._over = False  # the scheduler names nobody else in this pass
+        self.now_s = 0.0  # of the pass
+
+    # Requests come and go.
+
+    def arrived(self, theirs: Theirs, now_s: float) -> None:
+        """vLLM has put a request into its queue."""
+        tracked = self._tracked.get(theirs.request_id)
+        if tracked is None:  # else a session that goes on
+            tracked = self._track(theirs, now_s)
+            self.ledger.count("arrivals", tracked.request.client)
+            self.scheduler.on_arrival(tracked.request, self.view, now_s)
+        self.view.enter(tracked.request)
+
+    def _track(self, theirs: Theirs, now_s: float) -> Tracked:
+        """vLLM knows of no programs, hence the zeros."""
+        ids = theirs.prompt_token_ids or [0] * theirs.num_prompt_tokens
+        prompt = segments_of(ids)
+        client, due = untagged(theirs.session_id or DEFAULT_CLIENT, now_s)
+        request = Request(
+            *(next(self._numbers), client, 0, 0, prompt, len(ids), theirs.max_tokens),
+            arrival_s=now_s,
+            first_token_by_s=due.first_token_s,
+            deadline_s=due.end_s,
+            priority=theirs.priority,
+        )
+        tracked = self._ours[request] = Tracked(request, theirs, prompt)
+        self._tracked[theirs.request_id] = tracked
+        return tracked
+
+    def preempted(self, theirs: Theirs, now_s: float) -> None:
+        """A running request has lost its memory and waits again."""
+        tracked = self._tracked[theirs.request_id]
+        self.ledger.count("retractions", tracked.request.client)
+        tracked.prompt = segments_of(theirs.all_token_ids)
+        self.scheduler.on_retract(tracked.request, self.view, now_s)
+        self.view.enter_first(tracked.request)
+
+    def passed_over(self, theirs: Theirs) -> None:
+        """vLLM could not admit it for a reason of its own, and goes on with others."""
+        self.view.enter_first(self._tracked[theirs.request_id].request)
+
+    def left(self, theirs: Theirs) -> None:
+        """It was aborted while it waited. To be told of one that did not wait does no harm."""
+        tracked = self._tracked.get(theirs.request_id)
+        if tracked is not None and tracked.request in self.view:
+            self.view.leave(tracked.request)
+
+    def produced(self, theirs: Theirs) -> None:
+        """A step's results are in. Only what is new counts."""
+        if (tracked := self._tracked.get(theirs.request_id)) is None:
+            return
+        new, request = theirs.num_output_tokens - tracked.produced, tracked.request
+        if new:
+            tracked.produced += new
+            self.ledger.count("output_tokens", request.client, new)
+            self.scheduler.on_tokens(request.client, new)
+            if self.scheduler.per_request_tokens:
+                self.scheduler.on_request_tokens(request, new)
+
+    def gone(self, theirs: Theirs) -> None:
+        """It has ended, wherever it was. To be told twice does no harm."""
+        self.left(theirs)
+        if (tracked := self._tracked.pop(theirs.request_id, None)) is not None:
+            del self._ours[tracked.request]
+            self.ledger.count("finished", tracked.request.client)
+            self.scheduler.on_finish(tracked.request)
+
+    @property
+    def idle(self) -> bool:
+        """No request waits or runs."""
+        return not self._tracked
+
+    def waiting(self) -> list[Theirs]:
+        """vLLM's requests that wait, in order of arrival."""
+        return [self._ours[request].theirs for request in self.view.arrivals()]
+
+    def _matched(self, request: Request) -> int:
+        """Cached tokens of what would be prefilled, as vLLM looks before it tries to admit it."""
+        theirs = self._ours[request].theirs
+        found: int = self._engine.kv_cache_manager.get_computed_blocks(theirs)[1]
+        return found
+
+    # An admission pass.
+
+    def head(self) -> Theirs | None:
+        """Whom the scheduler would have tried next; None if nobody else in this pass."""
+        self._settle()
+        if self._candidate is None and not self._over:
+            self._candidate = self._next()
+            self._over = self._candidate is None
+        return None if self._candidate is None else self._candidate.theirs
+
+    def _next(self) -> Tracked | None:
+        found: Request | Preempt | None
+        if self._selection is None:
+            if not len(self.view):
+                return None
+            self._selection = self.scheduler.select(self.view, self.now_s)
+            found = next(self._selection, None)
+        else:
+            found = resume(self._selection, True)
+        while isinstance(found, Preempt):  # that is vLLM's own affair, see ``limits``
+            found = resume(self._selection, False)
+        return None if found is None else self._ours[found]
+
+    def pop(self) -> Theirs:
+        """vLLM takes the head out of the queue: to run it, or to put it back after the pass."""
+        theirs = self.head()
+        assert self._candidate is not None
+        self._popped, self._candidate = self._candidate, None
+        self.view.leave(self._popped.request)
+        return theirs
+
+    def _settle(self) -> None:
+        """What has become of the request that was popped shows in its status."""
+        popped, self._popped = self._popped, None
+        if popped is None:
+            return
+        if popped.theirs.status.name == "RUNNING":
+            self._admitted(popped)
+        elif self._selection is not None:  # passed over, and so the scheduler begins again
+            self._selection.close()
+            self._selection = None
+
+    def _admitted(self, tracked: Tracked) -> None:
+        request, theirs, recompute = tracked.request, tracked.theirs, tracked.admitted
+        extend = theirs.num_tokens - theirs.num_computed_tokens
+        tracked.admitted = True
+        self.ledger.count("admissions", request.client)
+        what = "recomputed_tokens" if recompute else "extend_tokens"
+        self.ledger.count(what, request.client, extend)
+        self.scheduler.on_admitted(request, extend, recompute)
+
+    def end_pass(self) -> None:
+        """vLLM has looked at its queue for the last time in this step."""
+        self._settle()
+        if self._selection is not None:
+            if self._candidate is not None:  # there was no room for it
+                resume(self._selection, False)
+            self._selection.close()
+        self._selection = self._candidate = None
+        self._over = False

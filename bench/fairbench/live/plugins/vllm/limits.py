@@ -1,0 +1,45 @@
+"""Limits: what a vLLM server must not be started with, since it would escape the schedulers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.schedulers.base import LocalScheduler
+
+# Where it is in vLLM's configuration -> its flag, and the value that leaves it off. Each changes
+# who is admitted behind our back, or makes several schedulers of one server.
+OFF = {
+    "parallel_config.data_parallel_size": ("--data-parallel-size", 1),
+    "parallel_config.pipeline_parallel_size": ("--pipeline-parallel-size", 1),
+    "lora_config": ("--enable-lora", None),
+    "kv_transfer_config": ("--kv-transfer-config", None),
+    "ec_transfer_config": ("--ec-transfer-config", None),
+    "speculative_config": ("--speculative-config", None),
+    "scheduler_config.policy": ("--scheduling-policy", "fcfs"),
+    "model_config.runner_type": ("--runner", "generate"),
+    "model_config.is_encoder_decoder": ("an encoder-decoder model", False),
+    "model_config.is_diffusion": ("a diffusion model", False),
+}
+
+
+def check_config(config: Any, plugin: PluginConfig) -> None:
+    """Raise UsageError if this server, or the scheduler for it, asks for what is unsupported."""
+    scheduler = plugin.build()
+    for path, (flag, off) in OFF.items():
+        value = config
+        for name in path.split("."):
+            value = getattr(value, name)
+        if value != off:
+            raise UsageError(f"{flag} is not supported with FAIRBENCH_LOCAL ({path} is {value})")
+    must = not scheduler.preemption_optional
+    for does, what in (
+        (scheduler.preempts and must, "preempts"),
+        (scheduler.orders_retraction and must, "orders retractions"),
+        (scheduler.sizes_steps, "sizes steps"),
+        (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
+        (plugin.params.get(f"{plugin.local}.no_room") == "skip", "tries others than the first"),
+    ):
+        if does:
+            raise UsageError(f"{scheduler.name} {what}, which vLLM's own scheduler does not let it")

@@ -1,0 +1,115 @@
+"""vLLM's scheduler, with one of our local schedulers in the place of its queue's order.
+
+``vllm serve M --scheduler-cls fairbench.live.plugins.vllm.scheduler.FairScheduler``. Imports vLLM.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from fairbench.errors import FairbenchError, UsageError
+from fairbench.live.fitted_costs import FittedCosts
+from fairbench.live.plugins.sglang.config import LOCAL, config_from
+from fairbench.live.plugins.sglang.ledger import COUNTED, Ledger
+from fairbench.live.plugins.vllm.exporter import Exporter, exporter_of
+from fairbench.live.plugins.vllm.home import Home
+from fairbench.live.plugins.vllm.limits import check_config
+from fairbench.live.plugins.vllm.queue import SchedulerQueue
+from fairbench.live.plugins.vllm.release import check_version
+
+
+class FairScheduler(Scheduler):  # type: ignore[misc]
+    """The scheduler that FAIRBENCH_LOCAL names decides who is admitted, vLLM all the rest.
+
+    A server that cannot run it ends with exit code 2 and one line. vLLM's asynchronous scheduling,
+    which decides a step before it knows the last one's results, is off with it.
+    """
+
+    now_s: Callable[[], float] = staticmethod(time.monotonic)
+
+    def __init__(self, vllm_config: Any, *args: Any, **named: Any) -> None:
+        try:
+            self._config = _config(vllm_config)
+        except FairbenchError as error:
+            sys.stderr.write(f"fairbench: {error}\n")
+            raise SystemExit(2) from None
+        super().__init__(vllm_config, *args, **named)
+        self._exporter: Exporter | None = exporter_of(self._config) if self.log_stats else None
+        self._settle()
+
+    def _settle(self) -> None:
+        """A fresh scheduler in an empty home."""
+        ledger = Ledger(self._exporter.count if self._exporter else None)
+        self.home = Home(self._config, ledger, self)
+        self.waiting = SchedulerQueue(self.home, self.now_s, self._is_full)
+
+    def _is_full(self) -> bool:
+        running = len(self.running) + self.num_waiting_for_streaming_input
+        return bool(running >= self.max_num_active_reqs)
+
+    def schedule(self, *args: Any, **named: Any) -> Any:
+        """One step: vLLM asks our queue whom to admit."""
+        self.waiting.begin_pass()
+        self._begun_s = self.home.now_s
+        try:
+            return super().schedule(*args, **named)
+        finally:
+            self.waiting.end_pass()
+
+    def _update_after_schedule(self, scheduler_output: Any) -> None:
+        self.waiting.end_pass()  # before vLLM adds the step's tokens to what is computed
+        super()._update_after_schedule(scheduler_output)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """A step's results are in."""
+        taking_part = [self.requests.get(name) for name in scheduler_output.num_scheduled_tokens]
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self.home.costs is not None:
+            self._observe(self.home.costs, list(filter(None, taking_part)), scheduler_output)
+        for request in filter(None, taking_part):
+            self.home.produced(request)
+        if self._exporter is not None:
+            self._exporter.balances(self.home.scheduler, self.home.idle)
+        return outputs
+
+    def _observe(self, costs: FittedCosts, requests: list[Any], scheduler_output: Any) -> None:
+        """What this step took. One in which prompts are computed is booked to them."""
+        tokens, took_s = scheduler_output.num_scheduled_tokens, self.now_s() - self._begun_s
+        computed = [(one.num_computed_tokens, tokens[one.request_id]) for one in requests]
+        chunks = [(end - count, count) for end, count in computed if count > 1]
+        if chunks:
+            costs.observe_prefill(chunks, took_s)
+        elif computed:
+            costs.observe_decode(len(computed), sum(end for end, _ in computed), took_s)
+
+    def _free_request(self, request: Any, *args: Any, **named: Any) -> Any:
+        self.home.produced(request)
+        self.home.gone(request)
+        return super()._free_request(request, *args, **named)
+
+    def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
+        """``POST /reset_prefix_cache`` on an idle server also gives it a fresh scheduler."""
+        success = bool(super().reset_prefix_cache(*args, **named))
+        if success and self.home.idle:
+            self._settle()
+        return success
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What has happened, over all clients."""
+        return {what: self.home.ledger.total(what) for what in COUNTED}
+
+
+def _config(vllm_config: Any) -> Any:
+    if not os.environ.get(LOCAL):
+        raise UsageError(f"{LOCAL} does not say which scheduler this server is to run")
+    check_version()
+    config = config_from(os.environ)
+    check_config(vllm_config, config)
+    return config

@@ -1,0 +1,36 @@
+"""What a vLLM server says of itself in its metrics, in the words of SGLang's ``/server_info``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+POOL = "vllm:cache_config_info"
+PROOF = "fairbench_scheduler"  # our plugin's gauge, see ``plugins/vllm/exporter.py``
+
+
+def info_in(metrics: str) -> dict[str, Any]:
+    """The pool's size and block size, and our plugin's report, as far as they are there.
+
+    Raises ValueError for what are no metrics.
+    """
+    info: dict[str, Any] = {}
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            labels = sample.labels
+            if sample.name == POOL:
+                blocks, size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
+                info |= {"max_total_num_tokens": (blocks - 1) * size, "page_size": size}
+            elif sample.name == PROOF and sample.value == 1:
+                info["fairbench"] = _report(labels)
+    return info
+
+
+def _report(labels: dict[str, str]) -> dict[str, Any]:
+    try:
+        told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{PROOF}: {error}") from None
+    return {"local": labels["local"], **told}

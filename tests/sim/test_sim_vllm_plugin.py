@@ -1,0 +1,130 @@
+"""Our schedulers inside vLLM 0.32.0's own Scheduler: refusals, and decisions step by step.
+
+Runs where vLLM is: see tests/vllm_cpu/install.sh. More streams: tests/vllm_cpu/differential.py.
+"""
+
+import pytest
+from vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
+from vllm_seam import why_absent
+
+from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.live.plugins.sglang.config import plugin_environment
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+LIMITS = VLLMLimits(pool_tokens=1_000, max_num_batched_tokens=64, max_num_seqs=4)
+
+
+@pytest.mark.parametrize("local", SCHEDULERS)
+def test_the_plugin_decides_as_the_simulator_does(local):
+    seen = sum((compare_plugin(local, seed) for seed in range(10)), start=compare_plugin(local, 99))
+    assert seen["admissions with cached tokens"] > 20
+    assert seen["preemptions"] > 10 or local == "edf"
+    assert seen["requests passed by a later one"] > 20 or local in ("fcfs", "edf")
+
+
+def test_another_quantum_is_seen():
+    """The comparison can fail."""
+    differ = 0
+    for seed in range(10):
+        try:
+            compare_plugin("dlpm", seed, {"dlpm.quantum": 50}, {"dlpm.quantum": 100_000})
+        except AssertionError:
+            differ += 1
+    assert differ > 3
+
+
+def test_an_aborted_request_is_forgotten_wherever_it_was():
+    engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
+    scheduler = engine.scheduler
+    for number in range(6):
+        scheduler.add_request(engine.request(number, range(20), [7] * 9, client="a"))
+    engine.step()
+    assert (len(scheduler.running), len(scheduler.waiting)) == (4, 2)
+    aborted = engine.vllm.request.RequestStatus.FINISHED_ABORTED
+    scheduler.finish_requests([scheduler.running[0].request_id, "5"], aborted)
+    assert (len(scheduler.waiting), len(scheduler.home.view)) == (1, 1)
+    while engine.step():
+        pass
+    counters = scheduler.counters
+    assert scheduler.home.idle
+    assert (counters["arrivals"], counters["finished"], counters["admissions"]) == (6, 6, 5)
+    assert counters["output_tokens"] == 4 * 9 + 1
+
+
+def test_one_that_vllm_cannot_admit_yet_holds_nobody_up():
+    """Such as one whose grammar is still being compiled: it keeps its place."""
+    engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
+    scheduler = engine.scheduler
+    statuses = engine.vllm.request.RequestStatus
+    first, second = (engine.request(n, range(20 * n, 20 * n + 20), [7] * 3) for n in range(2))
+    first.status = statuses.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    ready = False
+    scheduler._handle_blocked_waiting_request = lambda request: request is second or ready
+    for request in (first, second):
+        scheduler.add_request(request)
+    engine.step()
+    assert ([one is second for one in scheduler.running], len(scheduler.waiting)) == ([True], 1)
+    ready, first.status = True, statuses.WAITING
+    engine.step()
+    assert len(scheduler.running) == 2
+    assert scheduler.counters["admissions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"FAIRBENCH_LOCAL": ""}, "FAIRBENCH_LOCAL does not say"),
+        ({"FAIRBENCH_LOCAL": "dlmp", "FAIRBENCH_SETTINGS": "{}"}, "dlpm"),
+        (plugin_environment("rpm", {"rpm.limit": 5}), "rpm refuses requests"),
+        (plugin_environment("edf-textbook", {}), "edf-textbook preempts"),
+        (plugin_environment("edf", {"edf.preempt": "no", "edf.chunks": True}), "edf sizes steps"),
+        (plugin_environment("dlpm", {"dlpm.no_room": "skip"}), "tries others than the first"),
+    ],
+)
+def test_what_cannot_be_meant_ends_the_server_with_a_line(change, says, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        fair_engine(LIMITS, "vtc", {}, lambda: 0.0, environment=change)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("parallel_config.data_parallel_size", 2),
+        ("scheduler_config.policy", "priority"),
+        ("lora_config", object()),
+        ("speculative_config", object()),
+    ],
+)
+def test_settings_that_would_escape_the_scheduler_are_refused(path, value, capsys):
+    with pytest.raises(SystemExit):
+        fair_engine(LIMITS, "vtc", {}, lambda: 0.0, configured={path: value})
+    assert path in capsys.readouterr().err
+
+
+def test_an_unknown_release_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("fairbench.live.plugins.vllm.release.SUPPORTED", ("0.1.0",))
+    with pytest.raises(SystemExit):
+        fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
+    assert "inside 0.1.0" in capsys.readouterr().err
+
+
+def test_a_reset_of_an_idle_cache_begins_afresh():
+    engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
+    scheduler = engine.scheduler
+    scheduler.add_request(engine.request(0, range(20), [7] * 9, client="a"))
+    engine.step()
+    home = scheduler.home
+    scheduler.reset_prefix_cache()
+    assert scheduler.home is home
+    while engine.step():
+        pass
+    assert home.scheduler.balances()["a"] > 0
+    assert scheduler.reset_prefix_cache()
+    assert scheduler.home.scheduler.balances().get("a", 0) == 0

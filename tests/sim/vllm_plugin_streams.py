@@ -1,0 +1,127 @@
+"""Random streams of several clients: what vLLM's scheduler does with the plugin, and our engine."""
+
+import os
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
+
+from sglang_streams import STEP_PS, Tokens
+from vllm_invariants import watch_vllm
+from vllm_seam import RealEngine, vllm
+from vllm_streams import Step, StepProfile, Telling, assert_alike, random_stream
+
+from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
+from fairbench.live.plugins.sglang.config import plugin_config, plugin_environment
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.sequence import Sequence
+
+SCHEDULERS = ("fcfs", "vtc", "lpm", "dlpm", "edf")
+CLIENTS = ("ann", "bob", "eve")
+# A quantum so small that its order is not LPM's.
+SETTINGS = {"dlpm": {"dlpm.quantum": 50}, "edf": {"edf.preempt": "no"}}
+
+
+def client_of(number):
+    """The last of them sends half of all."""
+    return CLIENTS[min(number % 4, 2)]
+
+
+def fair_engine(limits, local, settings, now_s, *, environment=(), configured=()):
+    """A vLLM engine around ``FairScheduler``; ``configured`` changes its configuration by path."""
+    vllm()  # which warns when it is imported
+    from fairbench.live.plugins.vllm.scheduler import FairScheduler
+
+    class Clocked(FairScheduler):
+        pass
+
+    Clocked.now_s = staticmethod(now_s)
+    told = plugin_environment(local, settings) | dict(environment)
+    with patch.dict(os.environ, told):
+        return RealEngine(limits, scheduler_cls=Clocked, configured=configured)
+
+
+def ask_plugin(stream, local, settings):
+    """What vLLM does with the plugin inside, by step."""
+    tokens, done, clock = Tokens(), {}, 0
+    engine = fair_engine(stream.limits, local, settings, lambda: clock * STEP_PS / PS_PER_S)
+    scheduler = engine.scheduler
+    scheduler.home.scheduler.prepare(Setup())  # of costs both know nothing
+    waiting, preempted = list(enumerate(stream.arrivals)), []
+    while True:
+        while waiting and waiting[0][1].step <= clock:
+            number, arrival = waiting.pop(0)
+            output = tokens.of((Segment(f"out-{number}", arrival.output),))
+            prompt = tokens.of(arrival.prompt)
+            request = engine.request(number, prompt, output, arrival.max_new, client_of(number))
+            scheduler.add_request(request)
+        step = engine.step()
+        if step is None:
+            if not waiting:
+                assert scheduler.home.idle
+                return done
+            clock = waiting[0][1].step
+            continue
+        scheduled, hits, lost, finished = step
+        preempted += lost
+        if scheduled:
+            done[clock] = Step(scheduled, hits, preempted, finished, engine.free_blocks)
+            clock, preempted = clock + 1, []
+
+
+def ask_ours(stream, local, settings):
+    """What our engine does, by step."""
+    clock, scheduler = Clock(), plugin_config(local, settings).build()
+    log = ServiceLog(list(CLIENTS))
+    worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, log)
+    retract = scheduler.on_retract
+
+    def on_retract(request, view, now_s):
+        worker.retracted(request)
+        retract(request, view, now_s)
+
+    scheduler.on_retract = on_retract
+    watch_vllm(clock, [worker])
+    for number, arrival in enumerate(stream.arrivals):
+        request = Request(
+            *(number, client_of(number), 0, 0, arrival.prompt),
+            *(prompt_tokens(arrival.prompt), arrival.output),
+            arrival_s=arrival.step * STEP_PS / PS_PER_S,
+            priority=arrival.max_new,
+        )
+        output = Segment(f"out-{number}", arrival.output)
+        sequence = Sequence(request, output, arrival.step * STEP_PS, worker.over)
+        clock.at(arrival.step * STEP_PS, ARRIVE, 0, partial(worker.submit, sequence))
+    while clock.next_ps() is not None:
+        clock.step()
+    return worker.done
+
+
+def compare_plugin(local, seed, settings=None, our_settings=None):
+    """Assert that both do the same in every step of a stream; a count of what it met."""
+    settings = settings or SETTINGS.get(local, {})
+    stream = random_stream(seed)
+    stream.policy = "fcfs"
+    if local == "edf":  # whose order of preemption vLLM does not hear of
+        stream.limits = replace(stream.limits, pool_tokens=100_000)
+    theirs = ask_plugin(stream, local, settings)
+    seen = Counter(_what(theirs))
+    assert_alike(theirs, ask_ours(stream, local, our_settings or settings), stream)
+    return seen
+
+
+def _what(steps):
+    latest = -1
+    for _, step in sorted(steps.items()):
+        yield "steps"
+        yield from ["scheduled tokens"] * sum(step.scheduled.values())
+        yield from ["preemptions"] * len(step.preempted)
+        for number, hit in step.hits.items():
+            yield "admissions"
+            if hit:
+                yield "admissions with cached tokens"
+            if number < latest:
+                yield "requests passed by a later one"
+            latest = max(latest, number)
