@@ -33,9 +33,9 @@ def params_of(workload, **changes):
     )
 
 
-def build(workload, number=0, item=None, **changes):
+def build(workload, number=0, item=None, client="a", **changes):
     kind, params = params_of(workload, **changes)
-    return kind.build(params, random.Random(f"0/{number}"), number, "a", item)
+    return kind.build(params, random.Random(f"0/{number}"), number, client, item)
 
 
 def first_calls(workload, count, **changes):
@@ -90,6 +90,18 @@ def test_a_tool_is_the_same_for_everybody_and_its_question_is_not():
     one, other = (calls_of(build("tool-use", n, tools=1))[0].prompt for n in (1, 2))
     assert one[:2] == other[:2]
     assert one[2].key != other[2].key
+
+
+def test_private_tools_are_shared_by_the_calls_of_one_client_only():
+    def prompt(number, client):
+        call = calls_of(build("tool-use", number, client=client, tools=1, private=True))[0]
+        return call.prompt
+
+    assert prompt(1, "a")[:2] == prompt(2, "a")[:2]
+    assert prompt(1, "a")[0] == prompt(1, "b")[0]
+    mine, other = prompt(1, "a")[1], prompt(1, "b")[1]
+    assert mine.key != other.key
+    assert mine.length == other.length
 
 
 def test_the_mean_of_tools_is_over_programs():

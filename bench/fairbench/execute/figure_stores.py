@@ -15,7 +15,7 @@ from fairbench.execute.sweep_jobs import Job, jobs_left, run_jobs
 from fairbench.results.sweep_store import SweepStore
 
 # Of a processor, about, in the bundled workloads: what a run and a request of it cost.
-SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 1.5e-4
+SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 
 @dataclass(frozen=True, slots=True)

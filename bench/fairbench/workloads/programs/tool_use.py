@@ -31,7 +31,8 @@ class _Tools(NamedTuple):
 class ToolUse(Program):
     """One call: a system prompt for all, the description of one tool, and a question.
 
-    Tools are the same for all clients and seeds; which one a program uses follows Zipf's law.
+    Tools are the same for all seeds, and for all clients without ``private``; which one a program
+    uses follows Zipf's law.
     """
 
     kind = "tool-use"
@@ -40,7 +41,8 @@ class ToolUse(Program):
     class Params:
         """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
 
-        ``tool_tokens`` is the mean over programs, so that popular tools count more.
+        ``tool_tokens`` is the mean over programs, so that popular tools count more. ``private``:
+        the client has copies of the tools for itself, whose descriptions nobody shares with it.
         """
 
         tools: Annotated[int, Ge(1), Le(100_000)]
@@ -53,6 +55,7 @@ class ToolUse(Program):
         output_tokens: MeanTokens
         output_sigma: Sigma
         max_new_tokens: OutputTokens
+        private: bool = False
 
         def __post_init__(self) -> None:
             check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
@@ -76,17 +79,17 @@ class ToolUse(Program):
         """With a real item: its tools' description, and one of the questions about it."""
         if item is None:
             rank = cls.pick(params, rng, 0)
-            tool = Segment(f"tool-use/tool-{rank}", _tools(params).lengths[rank])
+            name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]
             question = sample_input(rng, params.question_tokens, params.question_sigma)
             output = sample_length(
                 rng, params.output_tokens, params.output_sigma, params.max_new_tokens
             )
         else:
-            tool = Segment(f"{item.key}/tool", max(1, item.text_tokens))
+            name, length = f"{item.key}/tool", max(1, item.text_tokens)
             question, output = rng.choice(item.exchanges or ((1, 1),))
         prompt = prompt_of(
             Segment("tool-use/system", params.system_tokens),
-            tool,
+            Segment(f"{client}/{name}" if params.private else name, length),
             Segment(f"{program_id}/question", max(1, question)),
         )
         output = min(max(1, output), params.max_new_tokens)
