@@ -56,16 +56,14 @@ def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str
     return {
         "scheduler": scheduler,
         "who pays": rule,
-        "service, all share, k tok/s": _range([sum(rates(one)) for one in shared]),
-        "least and most of a client": " to ".join(
+        "all share: k tok/s": _range([sum(rates(one)) for one in shared]),
+        "of a client": " to ".join(
             f"{mean(pick(rates(one)) for one in shared):.1f}" for pick in (min, max)
         ),
-        "Jain, all share": _range([one["jain_index"] for one in shared], 3),
-        "Jain, one does not": _range([one["jain_index"] for one in alone], 3),
-        "the one: service alone over shared": _range(
-            [a / b for a, b in zip(own, last, strict=True)], 2
-        ),
-        "the others": _range(others, 2),
+        "Jain": _range([one["jain_index"] for one in shared], 3),
+        "Jain, one leaves": _range([one["jain_index"] for one in alone], 3),
+        "leaver's service": _range([a / b for a, b in zip(own, last, strict=True)], 2),
+        "others' service": _range(others, 2),
     }
 
 
@@ -82,7 +80,9 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
         of.setdefault(run.summary["scenario"], {})[run.summary["seed"]] = run.summary
     rules = ["nobody", *dict.fromkeys(RULES.values())]
     order = sorted(found, key=lambda key: (SCHEDULERS.index(key[0]), rules.index(key[1])))
-    return [row(*key, *(_by_seed(found[key][scenario]) for scenario in ("s1", "s2"))) for key in order]
+    return [
+        row(*key, *(_by_seed(found[key][scenario]) for scenario in ("s1", "s2"))) for key in order
+    ]
 
 
 def _by_seed(of: Mapping[int, Summary]) -> Seeds:
