@@ -21,7 +21,7 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
         (["--worker-url", WORKER, "--time-scale", "2"], "--time-scale: only with --dp"),
         (["--worker-url", WORKER, "--dp", "2"], "one of the two"),
         (["--worker-url", WORKER, "--host", "1.2.3.4"], "--host 1.2.3.4 --port 0: Cannot assign"),
-        (["--dp", "1", "--backend", "emulatr"], "choose from emulator, sglang. Did you mean"),
+        (["--dp", "1", "--backend", "emulatr"], "choose from emulator, sglang, vllm. Did you mean"),
         (["--dp", "1", "--backend", "endpoint"], "unknown backend 'endpoint': choose from"),
     ],
 )

@@ -27,12 +27,14 @@ names = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)
 times = st.none() | st.integers(-(10**9), 10**9)
 
 
-@given(names, times, times, st.integers(0, 10**6))
-def test_deadlines_travel_behind_any_name(client, first, end, later_s):
-    due = Due(*(None if ms is None else 5.0 + ms / 1000 for ms in (first, end)))
+@given(names, times, times, st.none() | st.integers(0, 10**6), st.integers(0, 10**6))
+def test_deadlines_travel_behind_any_name(client, first, end, pace, later_s):
+    ends = [None if ms is None else 5.0 + ms / 1000 for ms in (first, end)]
+    due = Due(*ends, None if pace is None else pace / 1000)
     told, there = untagged(tagged(client, due, 5.0), float(later_s))
     assert told == client
-    for sent_s, got_s in zip(due, there, strict=True):
+    assert there.token_every_s == due.token_every_s
+    for sent_s, got_s in zip(due[:2], there[:2], strict=True):
         left = None if sent_s is None else later_s + sent_s - 5.0
         assert got_s == (None if left is None else pytest.approx(left, abs=0.002))
 
@@ -40,7 +42,7 @@ def test_deadlines_travel_behind_any_name(client, first, end, later_s):
 def test_a_name_without_deadlines_goes_as_it_is():
     assert tagged("ann", NOT_DUE, 5.0) == "ann"
     assert untagged("ann;due=1", 5.0) == ("ann;due=1", NOT_DUE)
-    assert untagged("ann;due=500,", 5.0, scale=2.0) == ("ann", Due(6.0, None))
+    assert untagged("ann;due=500,,25", 5.0, scale=2.0) == ("ann", Due(6.0, None, 0.05))
 
 
 @pytest.mark.parametrize(

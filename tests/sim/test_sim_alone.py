@@ -1,5 +1,7 @@
 """Clients alone on a part of the cluster."""
 
+from dataclasses import replace
+
 import pytest
 
 from fairbench.config.resolve import resolve
@@ -20,7 +22,8 @@ def test_a_slowed_profile_takes_so_many_times_as_long(profile_id):
     assert slow.prefill_ps(chunks) == pytest.approx(3 * profile.prefill_ps(chunks), rel=1e-9)
     # Coefficients are whole picoseconds, of which some GPUs need few for a token of context.
     assert slow.decode_ps(40, 9_000) == pytest.approx(3 * profile.decode_ps(40, 9_000), rel=1e-5)
-    assert slow.pool == profile.pool
+    assert slow.pool.host_gb_s == profile.pool.host_gb_s / 3
+    assert replace(slow.pool, host_gb_s=profile.pool.host_gb_s) == profile.pool
 
 
 def test_a_slowed_cluster_takes_so_many_times_as_long():

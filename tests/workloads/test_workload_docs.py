@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from importlib.resources import files
 from pathlib import Path
 
@@ -100,7 +100,8 @@ def test_the_schema_knows_the_parameters_of_each_kind():
     for kind, program in KINDS.items():
         names = {field.name for field in fields(program.Params)}
         full, changed = schema["$defs"][kind], schema["$defs"][f"{kind}, changed"]
-        assert set(full["properties"]) == set(full["required"]) == names
+        needed = {field.name for field in fields(program.Params) if field.default is MISSING}
+        assert (set(full["properties"]), set(full["required"])) == (names, needed)
         assert set(changed["properties"]) == names
         assert "required" not in changed
         assert full["additionalProperties"] is changed["additionalProperties"] is False

@@ -80,16 +80,15 @@ LIMITS = {"engine.max_running_requests", "vllm.max_num_seqs"}
 
 
 SHARES_AND_DEADLINES = {"dlpm-edf.quantum", "edf-dlpm.quantum"}
-CONTENDED = {"tot", "judge", "long-qa", "chat", "mix", "production", "three-class"}
 
 
 @pytest.mark.parametrize("name", [n for n in workload_names() if not n.startswith("vtc-")])
-def test_every_workload_sets_the_quanta_and_contended_ones_the_running_limit(name):
+def test_every_workload_sets_the_quanta_and_the_running_limit(name):
     spec = load_workload(name)
     for scenario in spec.scenario_names:
         settings = spec.scheduler_settings(scenario)
         limits = {key: settings.pop(key) for key in LIMITS & settings.keys()}
-        assert set(limits) == (LIMITS if name in CONTENDED else set())
+        assert set(limits) == LIMITS
         assert len(set(limits.values())) <= 1
         for joined in SHARES_AND_DEADLINES:
             assert settings.pop(joined, settings["dlpm.quantum"]) == settings["dlpm.quantum"]

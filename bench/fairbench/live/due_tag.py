@@ -10,12 +10,18 @@ import re
 
 from fairbench.targets import NOT_DUE, Due
 
-_TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?", re.DOTALL)
+_TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """The name with the milliseconds that are left of each deadline; without any, the name."""
-    left = ["" if at_s is None else f"{round((at_s - now_s) * 1000)}" for at_s in due]
+    """The name with what is left of each deadline, and the promised pace, in milliseconds.
+
+    Without any of them it is the name.
+    """
+    ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
+    left = [
+        "" if span_s is None else f"{round(span_s * 1000)}" for span_s in (*ends, due.token_every_s)
+    ]
     # A name that looks as if it were tagged is, so that it is not cut.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
@@ -25,7 +31,11 @@ def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
     found = _TAGGED.fullmatch(name)
     if found is None:
         return name, NOT_DUE
-    first_s, end_s = (
-        None if ms is None else now_s + scale * int(ms) / 1000 for ms in found.groups()[1:]
+    first_s, end_s, pace_s = (
+        None if ms is None else scale * int(ms) / 1000 for ms in found.groups()[1:]
     )
-    return found[1], Due(first_s, end_s)
+    return found[1], Due(
+        None if first_s is None else now_s + first_s,
+        None if end_s is None else now_s + end_s,
+        pace_s,
+    )

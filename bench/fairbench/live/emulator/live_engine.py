@@ -86,6 +86,7 @@ class LiveEngine:
             arrival_s=now_s,
             deadline_s=due.end_s,
             first_token_by_s=due.first_token_s,
+            token_every_s=due.token_every_s,
         )
         if not self.worker.fits(request):
             raise BadRequest(

@@ -98,6 +98,7 @@ class Dispatcher:
             *(len(ids), max_new_tokens, arrival_s),
             deadline_s=due.end_s,
             first_token_by_s=due.first_token_s,
+            token_every_s=due.token_every_s,
         )
 
     def dispatch(

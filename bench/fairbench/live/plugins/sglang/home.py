@@ -94,6 +94,7 @@ class Home:
             arrival_s=now_s,
             deadline_s=due.end_s,
             first_token_by_s=due.first_token_s,
+            token_every_s=due.token_every_s,
         )
 
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:

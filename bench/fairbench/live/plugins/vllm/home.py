@@ -67,6 +67,7 @@ class Home:
             *(next(self._numbers), client, 0, 0, prompt, len(ids), theirs.max_tokens),
             arrival_s=now_s,
             first_token_by_s=due.first_token_s,
+            token_every_s=due.token_every_s,
             deadline_s=due.end_s,
             priority=theirs.priority,
         )
