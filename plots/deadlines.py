@@ -34,7 +34,7 @@ CAPACITY = 0.37  # conversations/s of each interactive client that a replica com
 KEPT = 0.9  # by the worst well-behaved client, of its requests: below that it has collapsed
 ORDER = (
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
-    *("edf-textbook", "edf", "edf-dlpm"),
+    *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
 SHOWN = {  # by key: what it is called, and how it is written
     "kept_worst": ("in time, worst well-behaved", ".0%"),
@@ -118,7 +118,7 @@ def write(found: Curves) -> None:
 
 def draw(found: Curves) -> None:
     """A panel for each scheduler."""
-    figure, grid = pyplot.subplots(3, 3, figsize=(7.2, 7.4), sharex=True, sharey=True)
+    figure, grid = pyplot.subplots(2, 5, figsize=(11, 4.9), sharex=True, sharey=True)
     for axes, (name, curve) in zip(grid.flat, found.items(), strict=True):
         for other in found.values():
             axes.plot(*_line(other), color=GREY, linewidth=0.8, zorder=1)
