@@ -45,6 +45,12 @@ def test_a_name_without_deadlines_goes_as_it_is():
     assert untagged("ann;due=500,,25", 5.0, scale=2.0) == ("ann", Due(6.0, None, 0.05))
 
 
+def test_what_is_due_in_a_lifetime_has_a_name_that_is_read():
+    name, due = untagged(tagged("ann", Due(1e300, -1e300, 1e300), 5.0), 5.0)
+    assert name == "ann"
+    assert None not in due
+
+
 @pytest.mark.parametrize(
     ("sent", "due"),
     [

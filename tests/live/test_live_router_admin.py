@@ -319,11 +319,16 @@ def test_a_router_that_cannot_change_its_workers_says_so(monkeypatch):
     assert states == {0: "up", 1: "up"}
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 @pytest.mark.parametrize(
     ("how", "status", "complaint"),
     [
         ({"data": b"{", "headers": {"Content-Type": "application/json"}}, 400, "is no JSON"),
         ({"data": b"[" * 9_999, "headers": {"Content-Type": "application/json"}}, 400, "no JSON"),
+        ({"data": b'{"url": "\xff"}', "headers": JSON}, 400, "is no JSON"),
+        ({"data": b"{}", "headers": {**JSON, "Content-Encoding": "gzip"}}, 400, "is no JSON"),
         ({"data": b'{"url": "http://h"}'}, 415, "send JSON"),
         ({"data": b"x" * 70_000, "headers": {"Content-Type": "application/json"}}, 413, ""),
         ({"json": ["http://h"]}, 400, 'send {"url"'),
@@ -428,6 +433,7 @@ WORKER = ("--worker-url", "http://127.0.0.1:9")
         (("--admin-key-file", "admin"), "--admin-key-file: only with --admin-port"),
         (("--admin-port", "0", "--admin-key-file", "none"), "none: cannot be read"),
         (("--admin-port", "0", "--keys", "keys"), "with --keys it needs --admin-key-file"),
+        (("--admin-port", "0", "--worker-key", "k"), "keys of workers it needs --admin-key-file"),
         (("--admin-port", "0", "--keys", "keys", "--admin-key-file", "both"), "key of a client"),
     ],
 )

@@ -15,6 +15,7 @@ from fairbench.live.router import books
     [
         ("http://a:1", WorkerAddress("http://a:1")),
         ("https://a/", WorkerAddress("https://a")),
+        ("http://LocalHost:80/", WorkerAddress("http://localhost")),
         ("http://a:1,kv=tcp://b:2", WorkerAddress("http://a:1", "tcp://b:2")),
         (
             "http://a:1,kv=tcp://b:2,replay=tcp://b:3",

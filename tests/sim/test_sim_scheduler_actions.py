@@ -147,7 +147,7 @@ def test_retraction_follows_the_policy_where_it_has_an_order(backwards):
     class Ordered(Policy):
         orders_retraction = True
 
-        def retraction_order(self, running):
+        def retraction_order(self, running, now_s):
             requests = [one.request for one in running]
             return requests[::-1] if backwards else requests
 

@@ -51,7 +51,7 @@ class Priority(FCFS):
             if not (yield min(view.queue_order(), key=_rank)):
                 return
 
-    def retraction_order(self, running):
+    def retraction_order(self, running, now_s):
         return sorted((one.request for one in running), key=_rank, reverse=True)
 
 

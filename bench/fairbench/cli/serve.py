@@ -212,7 +212,7 @@ def serve(
     traces = otel_traces() if otel else Traces()
     tls = server_tls(tls_cert, tls_key)
     check_address(host, port)
-    admin_key = admin_key_of(admin_port, admin_key_file, known)
+    admin_key = admin_key_of(admin_port, admin_key_file, known, of_workers)
     if admin_port is not None:
         check_address(LOOPBACK, admin_port, f"--admin-port {admin_port}")
     asked = not (router or gateway) or bool(_given(context, ("scheduler",)))

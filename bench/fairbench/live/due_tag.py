@@ -10,6 +10,7 @@ import re
 
 from fairbench.targets import NOT_DUE, Due
 
+_MOST_MS = 10**12 - 1  # what the tag has digits for: 31 years
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
@@ -19,11 +20,13 @@ def tagged(client: str, due: Due, now_s: float) -> str:
     Without any of them it is the name.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
-    left = [
-        "" if span_s is None else f"{round(span_s * 1000)}" for span_s in (*ends, due.token_every_s)
-    ]
+    left = ["" if span_s is None else f"{_ms(span_s)}" for span_s in (*ends, due.token_every_s)]
     # A name that looks as if it were tagged is, so that it is not cut.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
+
+
+def _ms(span_s: float) -> int:
+    return round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:

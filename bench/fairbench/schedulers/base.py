@@ -110,7 +110,7 @@ class LocalScheduler(ABC):
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         """The same request by request, only for a scheduler with ``per_request_tokens``."""
 
-    def retraction_order(self, running: RunningView) -> Sequence[Request]:
+    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Memory is out: all running requests, the first to lose its memory first.
 
         Only for a scheduler with ``orders_retraction``; without it the engine's own order holds.

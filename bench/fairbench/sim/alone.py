@@ -17,6 +17,7 @@ from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, client_sample, percentile
+from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, source_of
@@ -57,6 +58,8 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     """The cluster with one client's KV pool, behind each router that makes a difference."""
     engine = contract_of(spec.engine, spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
+    if (policy := f"{ADMISSION}.policy") in settings:
+        settings[policy] = OFF  # nobody is before this client whom it could be too late for
     own = {"local": LOCAL, "gateway": None, "saturation": None, "settings": settings}
     part = spec.model_copy(update=own)
     return [

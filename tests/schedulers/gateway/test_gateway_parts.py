@@ -241,6 +241,17 @@ def test_an_arrival_displaces_the_latest_of_the_lowest_band_below():
     assert ids(desk.sent) == [0, 5, 3, 4]
 
 
+def test_what_was_displaced_may_be_withdrawn_before_anybody_is_told():
+    desk = one_at_a_time("fcfs", gateway__max_requests=1)
+    low = desk.arrive("a")
+    high = desk.request("a", priority=1)
+    assert desk.gateway.enter(high, desk.now_s)
+    assert desk.gateway.wake_s(desk.now_s) == desk.now_s
+    desk.gateway.withdraw(low)
+    assert list(desk.gateway.shed(desk.now_s)) == []
+    assert list(desk.gateway) == [high]
+
+
 def test_a_request_that_is_withdrawn_is_gone():
     desk = one_at_a_time("wfq", gateway__ttl_s=5.0)
     request = desk.arrive("a")

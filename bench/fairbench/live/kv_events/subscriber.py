@@ -199,8 +199,8 @@ class Subscriber:
                     while (message := decode((await socket.recv_multipart())[1:])) is not None:
                         messages.append(message)
             except (TimeoutError, ValueError) as error:
-                if isinstance(error, ValueError):
-                    self._count_unreadable()
+                if isinstance(error, ValueError) and not self._received:
+                    self._count_unreadable()  # asked for because it was not heard, not again
                 if not self._replay_fails:  # said once, not twice a second
                     reason = str(error) or "timed out"
                     log.warning("replay of KV events from %s: %s", endpoint, reason)

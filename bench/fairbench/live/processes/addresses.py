@@ -53,7 +53,14 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
         raise UsageError(f"{name} {text}: {url!r} is not an http://HOST[:PORT] address")
     if "replay" in ports and "kv" not in ports:
         raise UsageError(f"{name} {text}: replay repeats what kv missed, so give kv too")
-    return WorkerAddress(url.rstrip("/"), ports.get("kv"), ports.get("replay"))
+    return WorkerAddress(_canonical(url), ports.get("kv"), ports.get("replay"))
+
+
+def _canonical(url: str) -> str:
+    """The address as everybody else would write it, so that two are told apart by their text."""
+    parts = urlsplit(url)
+    usual = {"http": ":80", "https": ":443"}[parts.scheme]
+    return parts._replace(netloc=parts.netloc.lower().removesuffix(usual)).geturl().rstrip("/")
 
 
 def _is_endpoint(text: str) -> bool:

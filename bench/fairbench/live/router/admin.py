@@ -111,5 +111,5 @@ async def _body(request: web.Request) -> Any:
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, as application/json")
     try:
         return msgspec.json.decode(await request.read())
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError, web.RequestPayloadError):
         raise bad_request("the body is no JSON") from None

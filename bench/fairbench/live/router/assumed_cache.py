@@ -87,6 +87,8 @@ class AssumedCaches:
 
     def follow(self, worker: int, follows: bool) -> None:
         """Whether the worker's events are followed from now on; its cache is taken to be empty."""
+        if worker not in self._caches:
+            return
         self._caches[worker].clear()
         (self._followed.add if follows else self._followed.discard)(worker)
         self.renew(worker)

@@ -186,7 +186,7 @@ class Attempts:
 
     def _routing_key(self, request: Request) -> str:
         """The client, and what is left of the request's deadlines now that it is sent."""
-        due = Due(request.first_token_by_s, request.deadline_s)
+        due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
         return tagged(request.client, due, self._dispatcher.now_s())
 
     def _settle(self, asking: Asking, flight: Flight, exchange: Exchange, elapsed_s: float) -> None:

@@ -21,6 +21,7 @@ from fairbench.live.router.ingress import Alarm, Ingress
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.promises import NO_PROMISE, Promise
 from fairbench.schedulers.base import Router
+from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.views import WorkerLoad
@@ -228,7 +229,7 @@ class Dispatcher:
     @property
     def can_change(self) -> bool:
         """Whether the router knows what to do about workers that come and go."""
-        own = type(self.router)
+        own = type(self.router.router if isinstance(self.router, Rerouting) else self.router)
         return (
             own.on_worker_join is not Router.on_worker_join
             and own.on_worker_leave is not Router.on_worker_leave
@@ -263,7 +264,8 @@ class Dispatcher:
 
     def forget_cache(self, worker: int) -> None:
         """Nothing is in the worker's cache, or nobody knows what."""
-        self._caches[worker].clear()
+        if worker in self._caches:
+            self._caches[worker].clear()
 
     def follow(self, worker: int, follows: bool) -> None:
         """The worker's KV events are followed from now on, or no more; its cache is unknown."""

@@ -126,6 +126,7 @@ class Ingress:
 
         if is_open:
             self.queue.release(now_s, send)
+            ends += [(request, _given_up(is_open)) for request in self.queue.shed(now_s)]
         for request, end in ends:
             on_sent, _ = self._held.pop(request)
             on_sent(end)

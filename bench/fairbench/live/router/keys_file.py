@@ -12,6 +12,7 @@ from fairbench.files.secret import is_key, read_key
 from fairbench.files.toml_text import read_toml
 from fairbench.live.router.identity import is_name
 from fairbench.live.router.quotas import REQUESTS, TOKENS, Quota
+from fairbench.live.router.worker_keys import WorkerKeys
 from fairbench.schedulers.setup import checked_weights
 
 CLIENTS = "clients"
@@ -57,14 +58,18 @@ def read_keys(path: Path) -> KeysFile:
     )
 
 
-def admin_key_of(port: int | None, file: Path | None, clients: KeysFile | None) -> str | None:
+def admin_key_of(
+    port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
+) -> str | None:
     """The key of the admin endpoint, None for none. Raises UsageError or DataError.
 
-    Where clients have keys the endpoint needs one too, which is none of theirs.
+    Where clients have keys the endpoint needs one too, which is none of theirs; also where workers
+    have, since a worker that is added is shown its key.
     """
     if file is None:
-        if port is not None and clients is not None:
-            raise UsageError(f"--admin-port {port}: with --keys it needs --admin-key-file")
+        keys = "--keys" if clients is not None else "keys of workers"
+        if port is not None and (clients is not None or of_workers != WorkerKeys()):
+            raise UsageError(f"--admin-port {port}: with {keys} it needs --admin-key-file")
         return None
     if port is None:
         raise UsageError("--admin-key-file: only with --admin-port")

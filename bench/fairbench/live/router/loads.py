@@ -105,7 +105,7 @@ def told_by(body: bytes) -> Told | None:
     """
     try:
         page = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         page = None
     try:
         return _of_metrics(body.decode("utf-8", "replace")) if page is None else _of_loads(page)
@@ -154,7 +154,7 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
             worker.url + path, headers=worker.authorization, timeout=TIMEOUT
         ) as answer:
             page: Any = msgspec.json.decode(await answer.read())
-    except (ClientError, OSError, TimeoutError, msgspec.DecodeError):
+    except (ClientError, OSError, ValueError, RecursionError):
         return None
     ranks = page.get("loads") if isinstance(page, dict) else None
     most = [

@@ -142,7 +142,7 @@ async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
     info = await _page(session, worker, "/server_info")
     try:
         told = msgspec.json.decode(info, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         told = {}
     return told if "max_total_num_tokens" in told else told | await _ask_vllm(session, worker)
 
@@ -158,7 +158,7 @@ async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, 
         try:
             models = await _page(session, worker, "/v1/models")
             info["model_path"] = msgspec.json.decode(models)["data"][0].get("root")
-        except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
             pass
     return info
 

@@ -106,6 +106,8 @@ class Gateway:
 
     def wake_s(self, now_s: float) -> float | None:
         self._forget_gone()
+        if self._displaced:
+            return now_s
         times_s = [queue.wake_s(now_s) for queue in self._bands.values()]
         if self._ends:
             times_s.append(self._ends[0][0])
@@ -121,6 +123,9 @@ class Gateway:
         self._bands[self._band_of.pop(request)].finish(request, output_tokens, now_s, read)
 
     def withdraw(self, request: Request) -> None:
+        if request in self._displaced:  # given up already, but nobody has been told yet
+            self._displaced.remove(request)
+            return
         del self._held[request]
         self._bands[self._band_of.pop(request)].withdraw(request)
 

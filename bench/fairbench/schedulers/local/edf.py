@@ -76,6 +76,7 @@ class EDF(LocalScheduler):
         self.sizes_steps = params.chunks
         self._slack = Slack(params.default_s)
         self._now_s = 0.0
+        self._swapped: set[Request] = set()  # what loses its memory now, and is copied
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -97,9 +98,15 @@ class EDF(LocalScheduler):
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         state = self._slack.states[request]
         state.spared = state.produced + self.params.progress
-        state.prefill_s = self._return_s(request.input_tokens + state.produced)
+        if not state.produced:
+            state.first_s = None
+        tokens = request.input_tokens + state.produced
+        swapped = request in self._swapped
+        self._swapped.discard(request)
+        state.prefill_s = self._back_s(tokens) if swapped else self._slack.prefill_s(tokens)
 
     def on_finish(self, request: Request) -> None:
+        self._swapped.discard(request)
         self._slack.leave(request)
 
     # A pass.
@@ -182,14 +189,21 @@ class EDF(LocalScheduler):
         """The same by copies; for ever if there is no way."""
         if not self.swaps:
             return inf
-        return 2 * self._slack.swap_s(tokens) + self._slack.prefill_s(1)
+        return self._slack.swap_s(tokens) + self._back_s(tokens)
+
+    def _back_s(self, tokens: int) -> float:
+        """What a request whose tokens were copied does until it goes on."""
+        return self._slack.swap_s(tokens) + self._slack.prefill_s(1)
 
     def _taken(self, one: Running) -> Generator[Preempt, bool, bool]:
         """Take its memory, in the way that costs least. Whether that was done."""
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
-        if swap and (yield Preempt(one.request, swap=True)):
-            return True
+        if swap:
+            self._swapped.add(one.request)  # before ``on_retract``, whenever that comes
+            if (yield Preempt(one.request, swap=True)):
+                return True
+            self._swapped.discard(one.request)
         return (yield Preempt(one.request))
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
@@ -211,8 +225,9 @@ class EDF(LocalScheduler):
         )
         return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
 
-    def retraction_order(self, running: RunningView) -> Sequence[Request]:
+    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Most time to spare first, as for a rescue; who has just come back or has aged, last."""
+        self._now_s = now_s
         if self.setup.costs is not None:
             self._slack.look(running, self.setup.costs)
 

@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.local.slack import MAX_CLIENTS
 
 
 class Niyama(LocalScheduler):
@@ -73,8 +74,10 @@ class Niyama(LocalScheduler):
         self._due_s.pop(request, None)
         self._relegated.discard(request)
         if (made := self._made.pop(request, 0)) > 0:
-            number, total, squares = self._past.get(request.client, (0, 0.0, 0.0))
+            number, total, squares = self._past.pop(request.client, (0, 0.0, 0.0))
             self._past[request.client] = number + 1, total + made, squares + made * made
+            if len(self._past) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
+                del self._past[next(iter(self._past))]
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         waiting = [

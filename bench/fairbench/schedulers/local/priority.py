@@ -43,5 +43,5 @@ class Priority(LocalScheduler):
             if not (yield request):
                 return
 
-    def retraction_order(self, running: RunningView) -> Sequence[Request]:
+    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         return sorted((one.request for one in running), key=self._place, reverse=True)

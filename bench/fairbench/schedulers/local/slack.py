@@ -8,6 +8,8 @@ from math import inf
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.base import RunningView, Setup
 
+MAX_CLIENTS = 10_000
+
 
 class Lengths:
     """What outputs to expect: the mean of those that a client has had, all allowed before that."""
@@ -17,8 +19,10 @@ class Lengths:
 
     def ended(self, request: Request, tokens: int) -> None:
         """A request has produced so many, and no more."""
-        requests, total = self._seen.get(request.client, (0, 0))
+        requests, total = self._seen.pop(request.client, (0, 0))
         self._seen[request.client] = requests + 1, total + tokens
+        if len(self._seen) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
+            del self._seen[next(iter(self._seen))]
 
     def expected(self, request: Request, produced: int) -> int:
         """All tokens of a request that has produced so many: at least one more."""

@@ -97,6 +97,8 @@ class Home:
         """A step's results are in. Only what is new counts."""
         if (tracked := self._tracked.get(theirs.request_id)) is None:
             return
+        if theirs.num_output_tokens < tracked.produced:  # input streams: they are prompt now
+            tracked.produced = theirs.num_output_tokens
         new, request = theirs.num_output_tokens - tracked.produced, tracked.request
         if new:
             tracked.produced += new

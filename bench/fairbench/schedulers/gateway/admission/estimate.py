@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.gateway.ordering.order import Matched
+from fairbench.schedulers.routing.forgotten import MAX_CLIENTS
 from fairbench.schedulers.views import FleetView, WorkerLoad
 
 Ahead: TypeAlias = Literal["fair", "edf", "all"]
@@ -31,6 +32,15 @@ class Estimate(NamedTuple):
             if due_s is not None
         ]
         return max(late, default=0.0)
+
+
+class _Held(NamedTuple):
+    """Of the requests held before the workers: how many there are, and how they stand to one."""
+
+    requests: int
+    own: int  # of the same client
+    clients: frozenset[str]
+    earlier: int  # that are due before it
 
 
 class Estimator:
@@ -67,7 +77,13 @@ class Estimator:
 
     def of(self, request: Request, held: Collection[Request] = ()) -> dict[int, Estimate]:
         """At every worker that is up, if ``held`` are held before them."""
-        return {worker: self._one(request, worker, held) for worker in self._fleet.workers()}
+        found = _Held(
+            len(held),
+            sum(one.client == request.client for one in held),
+            frozenset(one.client for one in held),
+            _due_before(request, held) if self._ahead == "edf" else 0,
+        )
+        return {worker: self._one(request, worker, found) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
         """Tokens that it is taken to make."""
@@ -96,36 +112,36 @@ class Estimator:
         if not clients[request.client]:
             del clients[request.client]
         if output_tokens:
-            requests, tokens = self._outputs.get(request.client, (0, 0))
+            requests, tokens = self._outputs.pop(request.client, (0, 0))
             self._outputs[request.client] = requests + 1, tokens + output_tokens
+            if len(self._outputs) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
+                del self._outputs[next(iter(self._outputs))]
             self._all = self._all[0] + 1, self._all[1] + output_tokens
 
-    def _one(self, request: Request, worker: int, held: Collection[Request]) -> Estimate:
+    def _one(self, request: Request, worker: int, held: _Held) -> Estimate:
         load = self._fleet.load(worker)
         step_s = self._costs.decode_step_s(_running(load) + 1, load.tokens + request.input_tokens)
         ahead = self._before(request, worker, load, held)
         prefills = self._sent.get(worker, {}).values()
         first_s = self._prefill_s(request) + ahead * sum(prefills) / max(1, len(prefills))
-        if load.saturated or held:
+        if load.saturated or held.requests:
             first_s += (ahead + 1) * _mean(self._all) * step_s / max(1, _running(load))
         outputs = self.expected_output(request)
         return Estimate(first_s, first_s + max(0.0, outputs - 1) * step_s)
 
-    def _before(
-        self, request: Request, worker: int, load: WorkerLoad, held: Collection[Request]
-    ) -> float:
+    def _before(self, request: Request, worker: int, load: WorkerLoad, held: _Held) -> float:
         """How many requests go before it."""
         part = 1 / max(1, len(self._fleet.workers()))
-        waiting = _waiting(load) + part * len(held)
+        waiting = _waiting(load) + part * held.requests
         if self._ahead == "all" or not waiting:
             return waiting
         if self._ahead == "edf":
             here = self._sent.get(worker, ())
-            earlier = _due_before(request, here) + part * _due_before(request, held)
+            earlier = _due_before(request, here) + part * held.earlier
             return min(waiting, max(0.0, earlier - _running(load)))
         at_worker = self._clients.get(worker, Counter())
-        own = at_worker[request.client] + part * sum(one.client == request.client for one in held)
-        clients = len({request.client, *at_worker, *(one.client for one in held)})
+        own = at_worker[request.client] + part * held.own
+        clients = len({request.client, *at_worker} | held.clients)
         return min(waiting, clients * max(0.0, own - _running(load) / clients))
 
     def _prefill_s(self, request: Request) -> float:

@@ -58,7 +58,7 @@ class Retraction:
         if not scheduler.orders_retraction:
             return self._batch.retraction_order()
         of_request = {sequence.request: sequence for sequence in self._batch.sequences}
-        wanted = scheduler.retraction_order(self._waiting.running)
+        wanted = scheduler.retraction_order(self._waiting.running, self._clock.now_ps / PS_PER_S)
         if len(wanted) != len(of_request) or set(wanted) != set(of_request):
             raise RunFailed(
                 f"{scheduler.name}: its retraction order must have every running request once"

@@ -49,7 +49,9 @@ class Preemption:
 
     def _first_to_go(self) -> Sequence:
         of_request = {sequence.request: sequence for sequence in self._running.sequences}
-        order = self._scheduler.retraction_order(self._waiting.running)
+        order = self._scheduler.retraction_order(
+            self._waiting.running, self._clock.now_ps / PS_PER_S
+        )
         if len(order) != len(of_request) or set(order) != set(of_request):
             raise RunFailed(
                 f"{self._scheduler.name}: its retraction order must have every running request once"

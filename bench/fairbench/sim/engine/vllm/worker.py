@@ -58,6 +58,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         )
         self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
+        self._short = False  # whether the last step left somebody waiting for want of blocks
         self._taken_ps = NEVER  # when a step last began for which memory had to be taken back
 
     def fits(self, request: Request) -> bool:
@@ -121,7 +122,13 @@ class VLLMWorker(EngineLoop[BlockNode]):
                 self._admission.run(step, self.scheduler, self._clock.now_ps, preempt)
             wished = self._preemption.requeue()
             if step.chunks or step.decodes or not (step.preempted or wished):
+                self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
                 return step
+
+    @property
+    def saturated(self) -> bool:
+        """Also where the last step left somebody waiting for want of blocks."""
+        return super().saturated or (self._short and len(self.waiting) > 0)
 
     def _step_tokens(self) -> int:
         """The engine's limit, or less if the scheduler says so; a prompt gets a token at least."""
