@@ -142,6 +142,8 @@ class Dispatcher:
             raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         flight = Flight(request, self._place(routed, wish), routed)
         self.flights[flight.worker][flight] = None
+        if self.ingress is not None:
+            self.ingress.moved(request, flight.worker)
         if self.router.wants_evictions:
             self._caches[routed].touch(request.prompt)
         return flight
@@ -197,6 +199,8 @@ class Dispatcher:
         for flight in lost:
             flight.died = died
             flight.on_lost()
+            if self.ingress is not None:
+                self.ingress.moved(flight.request, None)
         self._remove_if_empty(worker)
         if lost:
             self.release()

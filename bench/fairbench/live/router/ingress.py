@@ -99,6 +99,11 @@ class Ingress:
         why = f"it would be late by about {late_s:.1f} s: the workers have too much before it"
         return _too_many(why, max(1, ceil(late_s)))
 
+    def moved(self, request: Request, worker: int | None) -> None:
+        """It is at this worker now, or at none any more: another attempt, or its worker is down."""
+        if request in self._gone:
+            self.queue.moved(request, worker)
+
     def over(self, request: Request, charge: Charge) -> None:
         """It is over, wherever it was, and has cost so much. A second call says nothing new."""
         if request in self._held:

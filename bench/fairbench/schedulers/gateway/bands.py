@@ -113,6 +113,9 @@ class Gateway:
             times_s.append(self._ends[0][0])
         return min((time_s for time_s in times_s if time_s is not None), default=None)
 
+    def moved(self, request: Request, worker: int | None) -> None:
+        self._bands[self._band_of[request]].moved(request, worker)
+
     def finish(
         self,
         request: Request,

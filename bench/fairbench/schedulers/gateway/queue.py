@@ -51,6 +51,10 @@ class HoldsRequests(Protocol):
         """When it wants to be asked again although nothing has happened."""
         ...
 
+    def moved(self, request: Request, worker: int | None) -> None:
+        """A request that was sent is at this worker now; None: at none any more, and not over."""
+        ...
+
     def finish(
         self,
         request: Request,
@@ -127,8 +131,8 @@ class GatewayQueue:
                 return Tried.NO_ROOM
             self._view.leave(request)
             self.scheduler.on_admitted(request, request.input_tokens, recompute=False)
+            detector.on_sent(request, worker)  # which may find in the next line that it moved
             send(request, worker)
-            detector.on_sent(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
 
         detector.look(now_s)
@@ -140,6 +144,9 @@ class GatewayQueue:
         if len(self._view) and not self.scheduler.work_conserving:
             times_s.append(self.scheduler.wake_s(self._view, now_s))
         return min((time_s for time_s in times_s if time_s is not None), default=None)
+
+    def moved(self, request: Request, worker: int | None) -> None:
+        self._detector.on_moved(request, worker)
 
     def finish(
         self,

@@ -119,6 +119,10 @@ class AdmissionControl:
         times_s = [self.queue.wake_s(now_s), *list(self._demoted.values())[:1]]
         return min((time_s for time_s in times_s if time_s is not None), default=None)
 
+    def moved(self, request: Request, worker: int | None) -> None:
+        self._estimator.moved(request, worker)
+        self.queue.moved(request, worker)
+
     def finish(
         self,
         request: Request,

@@ -71,7 +71,7 @@ class Estimator:
         self._ahead = ahead
         self._sent: dict[int, dict[Request, float]] = {}  # by worker: seconds of prefill
         self._clients: dict[int, Counter[str]] = {}  # the same, requests by client
-        self._at: dict[Request, int] = {}
+        self._at: dict[Request, int | None] = {}
         self._outputs: dict[str, tuple[int, int]] = {}  # of each client: requests, tokens
         self._all = (0, 0)
 
@@ -99,24 +99,36 @@ class Estimator:
 
     def sent(self, request: Request, worker: int) -> None:
         """The request has gone to that worker."""
+        self.moved(request, worker)
+
+    def moved(self, request: Request, worker: int | None) -> None:
+        """It is there now, or at no worker any more."""
+        self._leave(request)
         self._at[request] = worker
+        if worker is None:
+            return
         self._sent.setdefault(worker, {})[request] = self._prefill_s(request)
         self._clients.setdefault(worker, Counter())[request.client] += 1
 
     def over(self, request: Request, output_tokens: int) -> None:
         """A request that was sent is over; one without output was not served."""
-        worker = self._at.pop(request)
-        del self._sent[worker][request]
-        clients = self._clients[worker]
-        clients[request.client] -= 1
-        if not clients[request.client]:
-            del clients[request.client]
+        self._leave(request)
         if output_tokens:
             requests, tokens = self._outputs.pop(request.client, (0, 0))
             self._outputs[request.client] = requests + 1, tokens + output_tokens
             if len(self._outputs) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
                 del self._outputs[next(iter(self._outputs))]
             self._all = self._all[0] + 1, self._all[1] + output_tokens
+
+    def _leave(self, request: Request) -> None:
+        worker = self._at.pop(request, None)
+        if worker is None:
+            return
+        del self._sent[worker][request]
+        clients = self._clients[worker]
+        clients[request.client] -= 1
+        if not clients[request.client]:
+            del clients[request.client]
 
     def _one(self, request: Request, worker: int, held: _Held) -> Estimate:
         load = self._fleet.load(worker)

@@ -38,7 +38,7 @@ class Concurrency(Detector):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._under_way: dict[Request, int] = {}  # where it is
+        self._under_way: dict[Request, int | None] = {}  # where it is
         self._loads: dict[int, _Load] = {}
 
     def has_room(self, now_s: float) -> bool:
@@ -57,9 +57,16 @@ class Concurrency(Detector):
         self._under_way[request] = worker
         self._add(worker, 1, request.input_tokens)
 
+    def on_moved(self, request: Request, worker: int | None) -> None:
+        self._add(self._under_way[request], -1, -request.input_tokens)
+        self._under_way[request] = worker
+        self._add(worker, 1, request.input_tokens)
+
     def on_finish(self, request: Request) -> None:
         self._add(self._under_way.pop(request), -1, -request.input_tokens)
 
-    def _add(self, worker: int, requests: int, tokens: int) -> None:
+    def _add(self, worker: int | None, requests: int, tokens: int) -> None:
+        if worker is None:
+            return
         load = self._loads.get(worker, _Load(0, 0))
         self._loads[worker] = _Load(load.requests + requests, load.tokens + tokens)

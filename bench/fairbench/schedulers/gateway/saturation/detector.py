@@ -45,5 +45,8 @@ class Detector(ABC):
     def on_sent(self, request: Request, worker: int) -> None:
         """The request has gone to that worker."""
 
+    def on_moved(self, request: Request, worker: int | None) -> None:
+        """A request that was sent is at this worker now; None: at none any more, and not over."""
+
     def on_finish(self, request: Request) -> None:
         """A request that was sent is over."""
