@@ -23,8 +23,7 @@ from fairbench.config.router_command import check_router_command
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
-from fairbench.schedulers.params import own_settings, param_names
+from fairbench.schedulers.params import param_names
 
 SIM = "sim"
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
@@ -116,18 +115,16 @@ class _Servers(BackendConfig):
         return self
 
 
-class SGLang(_Servers):
-    """Real SGLang servers of ``tp`` GPUs each; ``share_gpus`` lets several have the same ones.
+class RealServers(_Servers):
+    """Real servers of ``tp`` GPUs each; ``share_gpus`` lets several have the same ones.
 
-    ``schedule_policy`` is a policy of SGLang's own, in place of our scheduler of that name.
+    ``schedule_policy`` is a policy of the engine's own, in place of our scheduler of that name.
     """
 
-    kind: Literal["sglang"] = "sglang"
     tp: Count = 1
     share_gpus: bool = False
     load_format: str | None = None
-    schedule_policy: Literal["fcfs", "lpm"] | None = None
-    disobeyed: ClassVar[frozenset[str]] = frozenset(ENGINE_ONLY)
+    schedule_policy: str | None = None
     run_options: ClassVar[frozenset[str]] = frozenset({"server_python"})
 
     @property
@@ -135,22 +132,23 @@ class SGLang(_Servers):
         return self.schedule_policy
 
 
-class VLLM(_Servers):
-    """Real vLLM servers of ``tp`` GPUs each; ``share_gpus`` lets several have the same ones.
+class SGLang(RealServers):
+    """Real SGLang servers."""
 
-    ``schedule_policy`` is vLLM's own FCFS, in place of our scheduler of that name.
-    """
+    kind: Literal["sglang"] = "sglang"
+    schedule_policy: Literal["fcfs", "lpm"] | None = None
+    disobeyed: ClassVar[frozenset[str]] = frozenset(ENGINE_ONLY)
+
+
+class VLLM(RealServers):
+    """Real vLLM servers."""
 
     kind: Literal["vllm"] = "vllm"
     api: Api = "completions"
-    tp: Count = 1
-    share_gpus: bool = False
-    load_format: str | None = None
     schedule_policy: Literal["fcfs"] | None = None
     disobeyed: ClassVar[frozenset[str]] = (
         frozenset(param_names(MACHINE[ENGINE])) - VLLM_FLAGS.keys()
     )
-    run_options: ClassVar[frozenset[str]] = frozenset({"server_python"})
 
     @field_validator("api")
     @classmethod
@@ -158,10 +156,6 @@ class VLLM(_Servers):
         if api == "generate":
             raise ValueError("vLLM speaks completions and chat")
         return api
-
-    @property
-    def own_policy(self) -> str | None:
-        return self.schedule_policy
 
 
 class Emulator(_Servers):
@@ -272,39 +266,3 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
     if owners:
         return UsageError(f"{key} = {value!r}: only for backend {' or '.join(owners)}, not {kind}")
     return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
-
-
-def check_engine(
-    backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
-) -> None:
-    """Raise UsageError for an engine, or a setting of one, changed, that nothing simulates."""
-    if backend is not None and engine is not None:
-        raise UsageError(f"engine = {engine!r}: backend {backend.kind} has its own engine")
-    chosen = engine or DEFAULT_ENGINE
-    for other, kind in ENGINES.items():
-        given = own_settings(kind.part, settings) if other != chosen else {}
-        for name, value in given.items():
-            if value != getattr(kind.params(), name):
-                raise UsageError(
-                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such setting"
-                )
-
-
-def check_machine(
-    backend: BackendConfig | None, settings: Mapping[str, Any], usual: Mapping[str, Any]
-) -> None:
-    """Raise UsageError for a setting of the machine, changed, that nothing would obey.
-
-    Unchanged is also what is ``usual`` for the workload.
-    """
-    if backend is None:
-        return
-    for part, params in MACHINE.items():
-        default = params()
-        for name, value in own_settings(part, settings).items():
-            obeyed = part == ENGINE and name not in backend.disobeyed
-            unchanged = value in (getattr(default, name), usual.get(f"{part}.{name}"))
-            if not unchanged and not obeyed:
-                raise UsageError(
-                    f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
-                )

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.backend import check_engine, check_machine, resolve_backend
+from fairbench.config.backend import resolve_backend
+from fairbench.config.backend_checks import check_engine, check_machine
 from fairbench.config.defaults import (
     DEFAULTS,
     engine_of,

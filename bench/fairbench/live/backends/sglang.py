@@ -10,13 +10,11 @@ from fairbench.config.backend import SGLang
 from fairbench.config.secret_args import check_given
 from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
+from fairbench.live.backends.base import LiveOptions, Served
+from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.backends.server_python import server_python
-from fairbench.live.driver.target import Target
-from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
 from fairbench.live.plugins.sglang.report import fetch_report
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.gpus import server_gpus
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.start import Recipe
 from fairbench.schedulers.params import make_params, own_settings
@@ -33,7 +31,7 @@ ENGINE_FLAGS = (
 )
 
 
-class SGLangBackend(LiveBackend[SGLang]):
+class SGLangBackend(RealServerBackend[SGLang]):
     """SGLang, told the exact length of each answer."""
 
     def recipes(self, options: LiveOptions) -> list[Recipe]:
@@ -47,7 +45,9 @@ class SGLangBackend(LiveBackend[SGLang]):
                 health="/health_generate",
                 environment=plugin | gpus,
             )
-            for index, gpus in enumerate(self._gpus())
+            for index, gpus in enumerate(
+                self._gpus(on_cpu=_device(self.config.server_args) == "cpu")
+            )
         ]
 
     def verify(self, url: str) -> None:
@@ -64,36 +64,16 @@ class SGLangBackend(LiveBackend[SGLang]):
             raise RunFailed(f"the server runs SGLang's own {found}, not {policy}")
 
     def served(self, info: Mapping[str, Any]) -> Served:
-        config, params = self.config, make_params("engine", EngineParams, self.spec.settings)
-        own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
+        params = make_params("engine", EngineParams, self.spec.settings)
         return Served(
-            config.kind,
-            name=f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}",
+            self.config.kind,
+            name=self._name(info),
             pool_tokens=info.get("max_total_num_tokens"),
             mem_fraction_static=(
                 None if params.max_total_tokens else info.get("mem_fraction_static")
             ),
             chunked_prefill_size=info.get("chunked_prefill_size"),
         )
-
-    def target(self, url: str, options: LiveOptions) -> Target:
-        return Target(
-            url,
-            api=self.config.api,
-            model=self.spec.model,
-            max_concurrency=self.config.max_concurrency,
-        )
-
-    def _plugin(self) -> dict[str, str]:
-        if self.config.schedule_policy is not None:
-            return {LOCAL: ""}  # whatever this process was told itself
-        return plugin_environment(self.spec.local, self.spec.settings, self.spec.weights)
-
-    def _gpus(self) -> list[dict[str, str]]:
-        config, dp = self.config, self.spec.dp
-        if _device(config.server_args) == "cpu":
-            return [{}] * dp
-        return server_gpus(dp=dp, tp=config.tp, share=config.share_gpus)
 
     def _arguments(self, ports: Sequence[int]) -> list[str]:
         config = self.config

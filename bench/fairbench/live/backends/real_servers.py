@@ -1,0 +1,43 @@
+"""What servers of SGLang and of vLLM have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from fairbench.config.backend import RealServers
+from fairbench.live.backends.base import LiveBackend, LiveOptions
+from fairbench.live.driver.target import Target
+from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
+from fairbench.live.processes.gpus import server_gpus
+
+R = TypeVar("R", bound=RealServers)
+
+
+class RealServerBackend(LiveBackend[R]):
+    """An engine on GPUs or a CPU, with our plugin inside it or a policy of its own."""
+
+    def target(self, url: str, options: LiveOptions) -> Target:
+        return Target(
+            url,
+            api=self.config.api,
+            model=self.spec.model,
+            max_concurrency=self.config.max_concurrency,
+        )
+
+    def _name(self, info: Mapping[str, Any]) -> str:
+        """How tables call it: release, policy if it is its own, model."""
+        config = self.config
+        own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
+        return f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}"
+
+    def _plugin(self) -> dict[str, str]:
+        """The variables that tell the plugin what to be."""
+        if self.config.schedule_policy is not None:
+            return {LOCAL: ""}  # whatever this process was told itself
+        return plugin_environment(self.spec.local, self.spec.settings, self.spec.weights)
+
+    def _gpus(self, *, on_cpu: bool) -> list[dict[str, str]]:
+        """The variables that give each server its GPUs. Raises UsageError if there are too few."""
+        config, dp = self.config, self.spec.dp
+        return [{}] * dp if on_cpu else server_gpus(dp=dp, tp=config.tp, share=config.share_gpus)
