@@ -163,26 +163,32 @@ def test_a_worker_comes_and_one_goes_under_load_and_nothing_is_lost(router):
         assert 'fairbench_kv_event_losses{worker="2"} 0.0' in metrics
 
 
+@asynccontextmanager
+async def one_of_two_streams():
+    """Two workers, of whom the ``busy`` one has begun an answer."""
+    async with (
+        cluster(2, held_at=2) as (under_test, workers),
+        administered(under_test) as admin,
+        under_test.post(GENERATE, STREAM) as answer,
+    ):
+        await answer.content.readany()
+        yield under_test, workers, admin, answer, int(answer.headers[headers.WORKER])
+
+
 def test_what_runs_at_a_drained_worker_goes_on_to_its_end():
     async def run():
-        async with (
-            cluster(2, held_at=2) as (under_test, workers),
-            administered(under_test) as admin,
-        ):
-            async with under_test.post(GENERATE, STREAM) as answer:
-                await answer.content.readany()
-                busy = int(answer.headers[headers.WORKER])
-                _, row = await admin.drain(busy)
-                assert (row["state"], row["under_way"]) == ("draining", 1)
-                workers[1 - busy].held_at = None
-                for _ in range(6):
-                    async with under_test.post(GENERATE) as other:
-                        assert other.headers[headers.WORKER] == str(1 - busy)
-                await asyncio.sleep(0.2)  # its health is asked every 50 ms
-                assert await admin.states() == {busy: "draining", 1 - busy: "up"}
-                assert (await admin.drain(busy))[0] == 202  # says nothing new
-                workers[busy].released.set()
-                data = await answer.read()
+        async with one_of_two_streams() as (under_test, workers, admin, answer, busy):
+            _, row = await admin.drain(busy)
+            assert (row["state"], row["under_way"]) == ("draining", 1)
+            workers[1 - busy].held_at = None
+            for _ in range(6):
+                async with under_test.post(GENERATE) as other:
+                    assert other.headers[headers.WORKER] == str(1 - busy)
+            await asyncio.sleep(0.2)  # its health is asked every 50 ms
+            assert await admin.states() == {busy: "draining", 1 - busy: "up"}
+            assert (await admin.drain(busy))[0] == 202  # says nothing new
+            workers[busy].released.set()
+            data = await answer.read()
             assert await admin.states() == {1 - busy: "up"}
             assert (await admin.drain(busy))[0] == 404
             return data.endswith(b"data: [DONE]\n\n"), b"error" in data
@@ -192,16 +198,10 @@ def test_what_runs_at_a_drained_worker_goes_on_to_its_end():
 
 def test_a_drained_worker_that_dies_is_removed_and_its_requests_told():
     async def run():
-        async with (
-            cluster(2, held_at=2) as (under_test, workers),
-            administered(under_test) as admin,
-        ):
-            async with under_test.post(GENERATE, STREAM) as answer:
-                await answer.content.readany()
-                busy = int(answer.headers[headers.WORKER])
-                await admin.drain(busy)
-                await workers[busy].stop()
-                data = await answer.read()
+        async with one_of_two_streams() as (under_test, workers, admin, answer, busy):
+            await admin.drain(busy)
+            await workers[busy].stop()
+            data = await answer.read()
             await until(lambda: list(under_test.proxy.dispatcher.flights) == [1 - busy])
             return b"error" in data, under_test.proxy.under_way
 

@@ -10,9 +10,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "sim")]
 
-from vllm_plugin_streams import SCHEDULERS, compare_plugin  # noqa: E402
-from vllm_seam import VERSION, why_absent  # noqa: E402
-from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream  # noqa: E402
+from vllm_plugin_streams import SCHEDULERS, compare_plugin  # noqa: E402 - found by the path
+from vllm_seam import VERSION, why_absent  # noqa: E402 - found by the path
+from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream  # noqa: E402 - found by the path
 
 
 def main(first: int, streams: int) -> None:

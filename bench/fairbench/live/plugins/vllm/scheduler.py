@@ -24,7 +24,7 @@ from fairbench.live.plugins.vllm.queue import SchedulerQueue
 from fairbench.live.plugins.vllm.release import check_version
 
 
-class FairScheduler(Scheduler):  # type: ignore[misc]
+class FairScheduler(Scheduler):  # type: ignore[misc] # Any where vLLM is not installed
     """The scheduler that FAIRBENCH_LOCAL names decides who is admitted, vLLM all the rest.
 
     A server that cannot run it ends with exit code 2 and one line. vLLM's asynchronous scheduling,
