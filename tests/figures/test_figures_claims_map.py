@@ -2,10 +2,12 @@
 
 import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from figure_helpers import cell
 
+from fairbench.config import identity
 from fairbench.config.sweep_points import points
 from fairbench.execute.context import RunContext
 from fairbench.execute.figure_stores import filling
@@ -33,6 +35,7 @@ from fairbench.figures.claims.map_points import (
 from fairbench.figures.claims.map_table import map_markdown, write_map
 from fairbench.figures.claims.places import Place, by_seed
 from fairbench.figures.claims.table import CLAIMS
+from fairbench.results.store import StoredRun
 
 CELL = {"workload": "judge", "scenario": "s1", "dp": 2}
 SET = CELL | {
@@ -185,3 +188,14 @@ def test_the_map_end_to_end_and_gone_on_with(tiny):
     assert len(readings) == 2 * per_step
     rates = {one.step.label: one.seen for one in readings if one.measure is MAPPED[0].measures[0]}
     assert rates["x1"].value is not None
+
+
+def test_a_chart_has_the_runs_of_its_own_claims_only():
+    charts = [Chart.of(group, 1) for group in groups(quick=True)]
+    runs = {
+        identity(spec): StoredRun(Path(), {"chart": number}, {})
+        for number, chart in enumerate(charts)
+        for spec in points(map_sweep([chart], "one"))
+    }
+    for number, chart in enumerate(charts):
+        assert {one["chart"] for one in chart.summaries(runs)} == {number}

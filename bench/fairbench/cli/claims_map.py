@@ -24,8 +24,7 @@ from fairbench.figures.claims.map_points import (
 )
 from fairbench.figures.claims.map_table import NAME, write_map
 from fairbench.figures.claims.table import CLAIMS
-from fairbench.figures.provenance import provenance
-from fairbench.results.comparison import compare_sweep
+from fairbench.figures.provenance import origin_of
 
 MAP = NAME  # the folder of its runs
 
@@ -62,10 +61,16 @@ def draw_claims_map(folder: Path, files: MapFiles, *, quick: bool, show: bool) -
     readings = [one for chart in charts for one in chart.readings(finished)]
     if not readings:
         raise RunFailed(f"nothing to show is finished; see {folder / 'failed'}")
-    basis = provenance(compare_sweep(folder))
+    bases = {
+        claim.number: origin_of(summaries)
+        for chart in charts
+        if (summaries := chart.summaries(finished))
+        for claim in chart.group.claims
+    }
+    basis = origin_of([run.summary for run in finished.values()])
     titles = {claim.number: claim.text for claim in CLAIMS}
     for path in (
-        *draw_maps(MAPPED, titles, readings, basis, files.pictures, files.formats),
+        *draw_maps(MAPPED, titles, readings, bases, files.pictures, files.formats),
         *write_map(readings, titles, basis, files.tables),
     ):
         typer.echo(path)

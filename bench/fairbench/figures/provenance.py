@@ -12,15 +12,16 @@ from fairbench.results.intervals import METHOD
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
     """One line: ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval (Student's t)``."""
-    return _origin([run.summary for cell in cells for run in cell.runs])
+    return origin_of([run.summary for cell in cells for run in cell.runs])
 
 
 def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
     """The same for what is shown of the first run of each cell only."""
-    return _origin([cell.runs[0].summary for cell in cells])
+    return origin_of([cell.runs[0].summary for cell in cells])
 
 
-def _origin(summaries: Sequence[Any]) -> str:
+def origin_of(summaries: Sequence[Any]) -> str:
+    """The same of runs by themselves."""
     bases = "; ".join(sorted({basis(summary) for summary in summaries}))
     seeds = sorted({summary["seed"] for summary in summaries})
     if len(seeds) == 1:

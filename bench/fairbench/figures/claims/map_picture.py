@@ -143,11 +143,13 @@ def draw_maps(
     mapped: Sequence[Mapped],
     titles: Mapping[int, str],
     readings: Sequence[Reading],
-    basis: str,
+    bases: Mapping[int, str],
     output: Path,
     formats: Sequence[str],
 ) -> list[Path]:
     """A picture of each claim that has readings, ``claims-map-N``; the files.
+
+    ``titles`` and ``bases``, what the runs were made on, are by a claim's number.
 
     Raises UsageError if one cannot be written.
     """
@@ -158,7 +160,7 @@ def draw_maps(
                 continue
             title = f"Claim {claim.number}: {titles[claim.number]}"
             pictures = [output / f"{NAME}-{claim.number}.{suffix}" for suffix in formats]
-            figure = draw_map(claim, title, readings, basis)
+            figure = draw_map(claim, title, readings, bases[claim.number])
             try:
                 output.mkdir(parents=True, exist_ok=True)
                 save(figure, pictures)

@@ -115,6 +115,11 @@ class Chart:
             if (seeds := _seeds(measure, at))
         ]
 
+    def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
+        """Of those of its runs that are finished, by identity."""
+        wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
+        return [run.summary for key, run in finished.items() if key in wanted]
+
     def _draft(self, place: Place, step: Step) -> dict[str, Any]:
         cell = next(cell for cell in self.group.cells if _place(cell) == place)
         return {**cell, **step.changes, "scheduler": list(self.group.schedulers)}
