@@ -178,7 +178,7 @@ READS = re.compile(
 READERS = {
     "config/toml.py": "tomllib.loads: a value on the command line",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
-    "live/plugins/sglang/config.py": "json.loads: a variable of the environment",
+    "live/plugins/config.py": "json.loads: a variable of the environment",
     "live/processes/http.py": "json.load, open: the answer of a server",
     "live/processes/process.py": "open: the end of a log",
     "live/processes/rocm.py": "read_text: what the kernel says of GPUs",

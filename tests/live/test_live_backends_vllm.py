@@ -15,7 +15,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.vllm import PYTHON, SCHEDULER
-from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.worker_info import ask_workers
 from fairbench.live.vllm_metrics import info_in

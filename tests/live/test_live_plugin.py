@@ -10,11 +10,11 @@ import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.plugins import sglang as plugin
+from fairbench.live.plugins.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.report import PluginReport, fetch_report, require_active
 from fairbench.live.plugins.sglang import release
-from fairbench.live.plugins.sglang.config import config_from, plugin_config, plugin_environment
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.limits import check_server
-from fairbench.live.plugins.sglang.report import PluginReport, fetch_report, require_active
 from fairbench.schedulers.registry import build_local
 
 POLL_S = 0.01

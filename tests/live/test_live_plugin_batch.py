@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.config import plugin_config
+from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.home import Home
-from fairbench.live.plugins.sglang.ledger import Ledger
 
 
 class FakeReq:

@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from fairbench.core import Request, Segment
 from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import listening
-from fairbench.live.plugins.sglang import ledger, prometheus
-from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins import ledger, prometheus
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.home import Home, client_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import books

@@ -18,11 +18,11 @@ from fairbench.execute.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import live_backend, same_workers
-from fairbench.live.plugins.sglang.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.ledger import Ledger
-from fairbench.live.plugins.sglang.report import PluginReport, require_active
 from fairbench.live.processes.router import router_recipe
 
 WEIGHTS = {"client-0": 2.0, "client-1": 0.1}

@@ -8,8 +8,8 @@ import pytest
 from sglang_cpu_client import burst, run_bursts
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.sglang.config import plugin_environment
-from fairbench.live.plugins.sglang.report import fetch_report
+from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.report import fetch_report
 
 pytestmark = [
     pytest.mark.slow,

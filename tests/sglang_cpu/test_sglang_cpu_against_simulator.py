@@ -15,7 +15,7 @@ from sglang_streams import STEP_PS, StepProfile
 from sim_helpers import Home
 
 from fairbench.core import Segment
-from fairbench.live.plugins.sglang.config import plugin_environment
+from fairbench.live.plugins.config import plugin_environment
 from fairbench.schedulers.registry import build_local
 
 pytestmark = [

@@ -14,8 +14,8 @@ import pytest
 from sglang_cpu_client import Sent, burst, run_behind, services_while_all_wait
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.sglang.config import plugin_environment
-from fairbench.live.plugins.sglang.report import fetch_report, require_active
+from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.report import fetch_report, require_active
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,8 +6,8 @@ import pytest
 from live_router import GENERATE, Worker, router_before, until
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.sglang.config import plugin_environment
-from fairbench.live.plugins.sglang.report import fetch_report
+from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.report import fetch_report
 from fairbench.live.processes.addresses import WorkerAddress
 
 pytestmark = [

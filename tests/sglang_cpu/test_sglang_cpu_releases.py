@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sglang_cpu_server import PYTHON, why_absent
 
-from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.release import SUPPORTED
 

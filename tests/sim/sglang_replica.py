@@ -18,8 +18,8 @@ from sglang_seam import VERSION, RealEngine, configured, path, sglang
 from token_ids import TokenIds
 
 from fairbench.core import PS_PER_S
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang import hooks as plugin
-from fairbench.live.plugins.sglang.config import plugin_config
 from fairbench.sim.engine.sglang.admission import Prefill, shares_of
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.sequence import NEVER

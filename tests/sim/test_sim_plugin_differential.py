@@ -9,7 +9,7 @@ import pytest
 from sglang_seam import VERSION, why_absent
 from sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
 
-from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.hooks import Hooks
 
 pytestmark = [

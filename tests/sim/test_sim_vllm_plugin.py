@@ -8,7 +8,7 @@ from vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
 from vllm_seam import why_absent
 
 from fairbench.hardware.vllm_limits import VLLMLimits
-from fairbench.live.plugins.sglang.config import plugin_environment
+from fairbench.live.plugins.config import plugin_environment
 
 pytestmark = [
     pytest.mark.slow,

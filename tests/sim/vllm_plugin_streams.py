@@ -12,7 +12,7 @@ from vllm_seam import RealEngine, vllm
 from vllm_streams import Step, StepProfile, Telling, assert_alike, random_stream
 
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
-from fairbench.live.plugins.sglang.config import plugin_config, plugin_environment
+from fairbench.live.plugins.config import plugin_config, plugin_environment
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.records.service_log import ServiceLog

@@ -14,8 +14,8 @@ from typing import Protocol
 from local_requests import Trie
 
 from fairbench.core import Request, Segment
+from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang import home as plugin_home
-from fairbench.live.plugins.sglang.ledger import Ledger
 from fairbench.live.plugins.sglang.live_view import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive

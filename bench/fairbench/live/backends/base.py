@@ -11,7 +11,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
 from fairbench.live.model_files import vocab_size_of
-from fairbench.live.plugins.sglang.report import fetch_report, require_active
+from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.start import Recipe, Server
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fairbench.config.backend import RealServers
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import Target
-from fairbench.live.plugins.sglang.config import LOCAL, plugin_environment
+from fairbench.live.plugins.config import LOCAL, plugin_environment
 from fairbench.live.processes.gpus import server_gpus
 
 R = TypeVar("R", bound=RealServers)

@@ -13,7 +13,7 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.backends.server_python import ask_python, server_python
-from fairbench.live.plugins.sglang.report import PluginReport, require_active
+from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.processes.start import Recipe

@@ -1,1 +1,1 @@
-"""Plugins: our schedulers inside other people's servers."""
+"""Plugins: our schedulers inside other people's servers, and here what they share."""

@@ -18,7 +18,7 @@ def register() -> None:
     if not os.environ.get("FAIRBENCH_LOCAL"):
         return
     from fairbench.errors import FairbenchError
-    from fairbench.live.plugins.sglang.config import config_from
+    from fairbench.live.plugins.config import config_from
     from fairbench.live.plugins.sglang.install import install
 
     try:

@@ -14,8 +14,8 @@ from fairbench.core import Request
 from fairbench.live.due_tag import untagged
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
-from fairbench.live.plugins.sglang.config import PluginConfig
-from fairbench.live.plugins.sglang.ledger import Ledger
+from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.live_batch import LiveBatch
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.schedulers.drive import Preempt, Selection, resume

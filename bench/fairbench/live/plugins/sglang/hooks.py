@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from fairbench import __version__
 from fairbench.live.fitted_costs import FittedCosts
-from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.ledger import COUNTED, Ledger
+from fairbench.live.plugins.prometheus import Exporter
 from fairbench.live.plugins.sglang.home import Home
-from fairbench.live.plugins.sglang.ledger import COUNTED, Ledger
 from fairbench.live.plugins.sglang.limits import check_server
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
 from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
-from fairbench.live.plugins.sglang.prometheus import Exporter
 from fairbench.live.plugins.sglang.release import require_applied
 
 Original = Callable[..., Any]

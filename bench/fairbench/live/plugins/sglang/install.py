@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.release import check_target, check_version
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 
-from fairbench.live.plugins.sglang.config import PluginConfig
-from fairbench.live.plugins.sglang.ledger import COUNTED
-from fairbench.live.plugins.sglang.prometheus import Exporter
+from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.ledger import COUNTED
+from fairbench.live.plugins.prometheus import Exporter
 
 __all__ = ["PROOF", "Exporter", "exporter_of"]
 

@@ -13,8 +13,8 @@ from fairbench.core import Request
 from fairbench.live.due_tag import untagged
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT
-from fairbench.live.plugins.sglang.config import PluginConfig
-from fairbench.live.plugins.sglang.ledger import Ledger
+from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
 from fairbench.schedulers.drive import Preempt, Selection, resume
 from fairbench.schedulers.setup import Setup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.plugins.sglang.config import PluginConfig
+from fairbench.live.plugins.config import PluginConfig
 from fairbench.schedulers.base import LocalScheduler
 
 # Where it is in vLLM's configuration -> its flag, and the value that leaves it off. Each changes

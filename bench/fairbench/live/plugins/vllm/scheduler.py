@@ -15,8 +15,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from fairbench.errors import FairbenchError, UsageError
 from fairbench.live.fitted_costs import FittedCosts
-from fairbench.live.plugins.sglang.config import LOCAL, config_from
-from fairbench.live.plugins.sglang.ledger import COUNTED, Ledger
+from fairbench.live.plugins.config import LOCAL, config_from
+from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.vllm.exporter import Exporter, exporter_of
 from fairbench.live.plugins.vllm.home import Home
 from fairbench.live.plugins.vllm.limits import check_config

@@ -1,4 +1,4 @@
-"""Per-client service and balances among SGLang's own metrics (``--enable-metrics``)."""
+"""Per-client service and balances among the server's own metrics (SGLang: ``--enable-metrics``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from fairbench.live.headers import OTHERS
-from fairbench.live.plugins.sglang.ledger import MAX_CLIENTS
+from fairbench.live.plugins.ledger import MAX_CLIENTS
 from fairbench.schedulers.base import LocalScheduler
 
 BALANCE_EVERY_S = 1.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.errors import RunFailed
-from fairbench.live.plugins.sglang.config import plugin_config
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.processes.http import get_json
 
 

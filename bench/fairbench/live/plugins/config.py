@@ -1,4 +1,4 @@
-"""The plugin's configuration as environment variables: they reach every process of SGLang."""
+"""A plugin's configuration as environment variables: they reach every process of a server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plugin_config(
 def plugin_environment(
     local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
 ) -> dict[str, str]:
-    """The environment that has a SGLang server schedule with ``local``. Errors as plugin_config."""
+    """The environment that has a server schedule with ``local``. Errors as plugin_config."""
     config = plugin_config(local, settings, weights)
     told = {LOCAL: local, SETTINGS: json.dumps(config.params)}
     # Also where there are none, so that a server does not take over this process's own.
