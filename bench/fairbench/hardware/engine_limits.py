@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.load_cap import LoadCapSetting
 from fairbench.hardware.timing import TimingProfile
 
 
@@ -12,7 +13,7 @@ from fairbench.hardware.timing import TimingProfile
 class EngineLimits:
     """What an engine was started with, defaults resolved. Tokens, except the request count.
 
-    ``host_tokens`` is the host's memory for what is swapped.
+    ``host_tokens`` is the host's memory for what is swapped; ``load_cap`` is as it was given.
     """
 
     pool_tokens: int
@@ -25,6 +26,7 @@ class EngineLimits:
     num_continuous_decode_steps: int = 1
     in_batch_prefix_caching: bool = True
     host_tokens: int = 0
+    load_cap: LoadCapSetting = None
 
 
 def swap_gib(given: float | None) -> float:
@@ -52,4 +54,5 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         num_continuous_decode_steps=params.num_continuous_decode_steps or 1,
         in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
         host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
+        load_cap=params.load_cap,
     )

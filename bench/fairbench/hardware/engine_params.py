@@ -7,6 +7,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
+from fairbench.hardware.load_cap import LoadCapSetting
+
 
 @dataclass(frozen=True)
 class EngineParams:
@@ -22,7 +24,8 @@ class EngineParams:
     (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts requests whose prefix one
     ahead of them is about to compute last, as SGLang does since December 2024 (PR #2442).
     ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
-    by default 4, as vLLM had it.
+    by default 4, as vLLM had it. ``load_cap``: the most that may run at once, in tokens of context
+    as docs/engine.md counts them, or ``auto``; by default ``none``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -36,3 +39,4 @@ class EngineParams:
     num_continuous_decode_steps: Annotated[int, Ge(1), Le(10_000)] | None = None
     in_batch_prefix_caching: bool | None = None
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
+    load_cap: LoadCapSetting = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairbench.hardware.load_cap import LoadCapSetting
+
 
 @dataclass(frozen=True)
 class LightLLMLimits:
@@ -13,6 +15,7 @@ class LightLLMLimits:
     ``prefill_overhead_ms`` is what a minibatch costs beyond its tokens (its own start and merge).
     The linear layers of a prefill compute whole tiles of ``prefill_tile`` rows; a minibatch of less
     than one takes the next power of two. An idle server looks for requests every ``idle_poll_ms``.
+    ``load_cap`` is as in ``EngineParams``.
     """
 
     pool_tokens: int
@@ -23,6 +26,7 @@ class LightLLMLimits:
     prefill_overhead_ms: float = 0.0
     prefill_tile: int = 1
     idle_poll_ms: float = 0.0
+    load_cap: LoadCapSetting = None
 
     @property
     def minibatch_tokens(self) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from fairbench.hardware.lightllm_limits import LightLLMLimits
+from fairbench.hardware.load_cap import LoadCapSetting
 from fairbench.hardware.timing import TimingProfile
 
 
@@ -16,10 +17,10 @@ class LightLLMParams:
     """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
 
     ``max_total_tokens`` 0 is what fits beside the weights, ``max_prefill_tokens`` 0 S-LoRA's
-    max(pool / 6, 3072). The last four are what a minibatch costs beyond its tokens, the rows that
-    its matrix products come in, how often an idle server looks for requests, and what is set aside
-    of the pool for each client in the batch. They are those of the measured runs
-    (docs/results/measured.md), but for the last, which was 32.
+    max(pool / 6, 3072), ``load_cap`` as in ``EngineParams``. The four before it are what a
+    minibatch costs beyond its tokens, the rows that its matrix products come in, how often an idle
+    server looks for requests, and what is set aside of the pool for each client in the batch. They
+    are those of the measured runs (docs/results/measured.md), but for the last, which was 32.
     """
 
     max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0
@@ -30,6 +31,7 @@ class LightLLMParams:
     prefill_tile: Annotated[int, Gt(0)] = 256
     idle_poll_ms: Annotated[float, Ge(0)] = 10.0
     client_tokens: Annotated[int, Ge(0)] = 0
+    load_cap: LoadCapSetting = None
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:

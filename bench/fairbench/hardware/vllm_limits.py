@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairbench.hardware.load_cap import LoadCapSetting
+
 
 @dataclass(frozen=True)
 class VLLMLimits:
@@ -13,7 +15,8 @@ class VLLMLimits:
     ``max_num_batched_tokens``: 8,192 for the API server on GPUs of 70 GiB and more but the A100,
     with ``max_num_seqs`` 1,024. ``scheduler_reserve_full_isl``: admission wants the blocks of the
     whole prompt, not of its first chunk. ``watermark`` is the share of all blocks that admission
-    leaves free while something runs. ``host_tokens`` is the host's memory for what is swapped.
+    leaves free while something runs. ``host_tokens`` is the host's memory for what is swapped,
+    ``load_cap`` as in ``EngineParams``.
     Raises ValueError for what vLLM does not start with.
     """
 
@@ -26,6 +29,7 @@ class VLLMLimits:
     watermark: float = 0.0
     step_by_step: bool = False
     host_tokens: int = 0
+    load_cap: LoadCapSetting = None
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

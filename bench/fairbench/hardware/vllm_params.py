@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_limits import swap_gib
+from fairbench.hardware.load_cap import LoadCapSetting
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_limits import VLLMLimits
 
@@ -22,7 +23,8 @@ class VLLMParams:
     other engine would have, so that both have the same memory. ``watermark`` is the share of all
     blocks that admission leaves free. ``step_by_step`` advances one step at a time instead of in
     closed form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for
-    what a scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine.
+    what a scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap``
+    as in ``EngineParams``.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -34,6 +36,7 @@ class VLLMParams:
     watermark: Annotated[float, Ge(0), Lt(1)] = 0.0
     step_by_step: bool = False
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
+    load_cap: LoadCapSetting = None
 
 
 class _Batch(NamedTuple):
@@ -63,6 +66,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             watermark=params.watermark,
             step_by_step=params.step_by_step,
             host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
+            load_cap=params.load_cap,
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None

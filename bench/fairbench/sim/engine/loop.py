@@ -15,6 +15,7 @@ from typing import Generic
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
@@ -42,12 +43,14 @@ class EngineLoop(ABC, Generic[N]):
         batch: RunningBatch,
         waiting: WaitingQueue[N],
         host: HostMemory,
+        cap: LoadCap,
     ) -> None:
         self.index = index
         self.scheduler = scheduler
         self.batch = batch
         self.waiting = waiting
         self.host = host
+        self.cap = cap
         self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
@@ -184,6 +187,7 @@ class EngineLoop(ABC, Generic[N]):
             self._end_stretch()
         for sequence in done:
             self._release(sequence)
+            self.cap.finish(sequence.request, sequence.produced)
             sequence.finish_ps = max(self._clock.now_ps, sequence.first_token_ps)
             sequence.status = FINISHED
             self.scheduler.on_finish(sequence.request)

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairbench.core import PS_PER_S, Request
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.lightllm_limits import LightLLMLimits
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
+from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
@@ -54,6 +56,7 @@ class LightLLMWorker:
         self.scheduler = scheduler
         self.limits = limits
         self.batch = RunningBatch()
+        self.cap = load_cap(limits.load_cap, ProfileCosts(profile))
         self.cache = Memory(limits.pool_tokens, self.batch)
         self.waiting = WaitingQueue(KVCache(limits.pool_tokens), scheduler.cache_aware)
         self.waiting.running = BatchView(self.batch, lambda: self.cache.free)
@@ -208,12 +211,15 @@ class LightLLMWorker:
         def try_admit(request: Request) -> Tried:
             nonlocal tokens
             sequence = self.waiting.sequence_of(request)
+            if not self.cap.has_room(request):
+                return Tried.NO_ROOM
             if tokens + sequence.total > self.limits.minibatch_tokens or not fit.try_add(sequence):
                 return Tried.NO_ROOM
             tokens += sequence.total
             admitted.append(sequence)
             sequence.extend_tokens = sequence.total
             self.waiting.admit(request)
+            self.cap.enter(request)
             self.scheduler.on_admitted(request, sequence.total, recompute=False)
             return Tried.ADMITTED
 
@@ -279,6 +285,7 @@ class LightLLMWorker:
             self._end_stretch()
         for sequence in done:
             self.batch.leave(sequence)
+            self.cap.finish(sequence.request, sequence.produced)
             sequence.status = FINISHED
             sequence.finish_ps = max(self._clock.now_ps, sequence.first_token_ps)
             self.scheduler.on_finish(sequence.request)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fairbench.core import PS_PER_S, Request
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt, Tried, drive, never
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache, KVNode
@@ -132,10 +133,11 @@ def run_selection(
     waiting: WaitingQueue[KVNode],
     batch: RunningBatch,
     most: int,
+    cap: LoadCap,
     now_ps: int,
     preempt: Callable[[Preempt], bool] = never,
 ) -> bool:
-    """Let the scheduler fill the pass. Returns whether it ended for want of request slots.
+    """Let the scheduler fill the pass. Returns whether slots or the load cap were in the way.
 
     At most ``most`` requests may run, those of ``batch`` included.
     """
@@ -148,10 +150,14 @@ def run_selection(
         if len(batch.sequences) + len(attempt.admitted) >= most:
             no_slots = True
             return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
+        if not cap.has_room(request):
+            no_slots = True
+            return Tried.NO_ROOM
         sequence = waiting.sequence_of(request)
         if not attempt.try_admit(sequence, waiting):
             return Tried.NO_ROOM
         waiting.admit(request)
+        cap.enter(request)
         _book(sequence, scheduler, now_ps)
         return Tried.LAST if attempt.over else Tried.ADMITTED
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fairbench.core import PS_PER_S
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.kv_cache import KVCache, KVNode
@@ -29,12 +30,14 @@ class Retraction:
         batch: RunningBatch,
         waiting: WaitingQueue[KVNode],
         cache: KVCache,
+        cap: LoadCap,
     ) -> None:
         self._clock = clock
         self._scheduler = scheduler
         self._batch = batch
         self._waiting = waiting
         self._cache = cache
+        self._cap = cap
 
     def until_a_step_fits(self) -> None:
         """Retract one request after the other until the next decode step has memory.
@@ -68,6 +71,7 @@ class Retraction:
     def take_back(self, sequence: Sequence) -> None:
         """Free the memory of a running request, which leaves the batch."""
         give_back(self._cache, sequence, self._batch.leave(sequence))
+        self._cap.leave(sequence.request)
         sequence.retract(self._clock.now_ps)
 
     def wait_again(self, sequence: Sequence) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from functools import partial
 
 from fairbench.core import Request, Segment
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt, never
+from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import END, Clock
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
@@ -45,7 +47,8 @@ class Worker(EngineLoop[KVNode]):
         in_batch = limits.in_batch_prefix_caching
         waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch)
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
-        super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting, host)
+        cap = load_cap(limits.load_cap, ProfileCosts(profile))
+        super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting, host, cap)
         self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
         self.limits = limits
         self.cache = cache
@@ -57,7 +60,7 @@ class Worker(EngineLoop[KVNode]):
         self._prefill_start_ps = 0
         self._preempted: list[Sequence] = []  # in the pass under way
         self._retraction = Retraction(
-            clock, lambda: self.scheduler, self.batch, self.waiting, cache
+            clock, lambda: self.scheduler, self.batch, self.waiting, cache, cap
         )
 
     def fits(self, request: Request) -> bool:
@@ -204,6 +207,7 @@ class Worker(EngineLoop[KVNode]):
             self.waiting,
             self.batch,
             limits.max_running_requests,
+            self.cap,
             self._clock.now_ps,
             partial(self._preempt, attempt) if self._preempts else never,
         )

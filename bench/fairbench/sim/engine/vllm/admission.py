@@ -8,6 +8,7 @@ from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt, Tried, drive, never
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.block_tree import BlockNode
@@ -28,12 +29,14 @@ class Admission:
         waiting: WaitingQueue[BlockNode],
         booking: Booking,
         host: HostMemory,
+        cap: LoadCap,
     ) -> None:
         self._limits = limits
         self._running = running
         self._waiting = waiting
         self._booking = booking
         self._host = host
+        self._cap = cap
 
     def run(
         self,
@@ -49,10 +52,11 @@ class Admission:
                 return Tried.OVER
             if self._is_full:
                 return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
-            if not self._try(request, step):
+            if not self._cap.has_room(request) or not self._try(request, step):
                 return Tried.NO_ROOM
             sequence = self._waiting.sequence_of(request)
             self._waiting.admit(request)
+            self._cap.enter(request)
             self._booking.admit(sequence, scheduler, now_ps)
             over = step.budget <= 0 or (self._is_full and not scheduler.preempts)
             return Tried.LAST if over else Tried.ADMITTED

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fairbench.core import PS_PER_S
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import LocalScheduler, Preempt
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.vllm.block_tree import BlockNode
@@ -27,6 +28,7 @@ class Preemption:
         waiting: WaitingQueue[BlockNode],
         booking: Booking,
         host: HostMemory,
+        cap: LoadCap,
         before: Callable[[], None],
     ) -> None:
         self._clock = clock
@@ -35,6 +37,7 @@ class Preemption:
         self._waiting = waiting
         self._booking = booking
         self._host = host
+        self._cap = cap
         self._before = before
         self._wished: list[Sequence] = []  # in the pass under way
 
@@ -96,6 +99,7 @@ class Preemption:
         self._before()
         self._booking.preempt(sequence, sequence in self._running.batch.sequences)
         self._running.remove(sequence)
+        self._cap.leave(sequence.request)
         sequence.retract(self._clock.now_ps)
 
     def _wait_again(self, sequence: Sequence) -> None:

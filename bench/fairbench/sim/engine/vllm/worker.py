@@ -8,10 +8,12 @@ from __future__ import annotations
 from functools import partial
 
 from fairbench.core import PS_PER_S, Request
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
+from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.host_memory import HostMemory
@@ -49,13 +51,15 @@ class VLLMWorker(EngineLoop[BlockNode]):
         waiting = WaitingQueue(self.cache, scheduler.cache_aware)
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         batch = self.running.batch
-        super().__init__(index, clock, scheduler, profile, log, batch, waiting, host)
+        cap = load_cap(limits.load_cap, ProfileCosts(profile))
+        super().__init__(index, clock, scheduler, profile, log, batch, waiting, host, cap)
         self.waiting.running = RunningListView(self.running, self.cache)
         self._booking = Booking()
-        self._admission = Admission(limits, self.running, self.waiting, self._booking, host)
+        self._admission = Admission(limits, self.running, self.waiting, self._booking, host, cap)
         self._preemption = Preemption(
-            clock, scheduler, self.running, self.waiting, self._booking, host, self._end_stretch
-        )
+            clock, scheduler, self.running, self.waiting, self._booking, host, cap,
+            self._end_stretch,
+        )  # fmt: skip
         self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
         self._short = False  # whether the last step left somebody waiting for want of blocks

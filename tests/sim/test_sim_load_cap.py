@@ -1,0 +1,103 @@
+"""The load cap in the simulated engines."""
+
+from dataclasses import replace
+
+import pytest
+from sim_helpers import PLAIN, Home, small_spec
+
+from fairbench.config.resolve import resolve
+from fairbench.config.spec import to_toml
+from fairbench.errors import UsageError
+from fairbench.sim.run import Simulation, simulate
+from invariants import assert_same_records, check_all
+
+# 1,000 us a step, 10 us a request, 1 us a token of context: a request costs 10 tokens.
+COEFFICIENTS = PLAIN.coefficients_ms | {"c0": 0.5, "c_w": 0.5, "c_K": 0.001}
+READS = replace(PLAIN, coefficients_ms=COEFFICIENTS)
+ENGINES = {"sglang": "engine", "vllm": "vllm", "lightllm": "lightllm"}
+
+
+def capped_spec(engine, cap, scheduler="dlpm", **more):
+    flags = {"engine": engine, "num_programs": 4, "request_rate": 8.0}
+    more[f"{ENGINES[engine]}__load_cap"] = cap
+    return small_spec(scheduler, "chat", flags=flags, **more)
+
+
+def test_by_hand_two_run_and_the_third_waits_for_one_of_them():
+    """A prompt of 100 and 128 expected outputs are 100 + 64 + 10 = 174 tokens."""
+    home = Home(profile=READS, load_cap=2 * 174)
+    first, second, third = (home.send(100, output) for output in (5, 9, 2))
+    home.run()
+    assert first.admitted_ps == second.admitted_ps == 0
+    assert third.admitted_ps == first.finish_ps
+    assert home.worker.cap.tokens == 0
+
+
+def test_a_full_batch_is_not_asked_again_before_it_shrinks():
+    home = Home(profile=READS, load_cap=200)
+    home.send(100, 50)
+    home.send(100, 1)
+    home.run()
+    assert home.scheduler.passes == 3  # for each, and when the first has finished
+
+
+def test_one_that_is_too_large_for_the_cap_runs_alone():
+    home = Home(profile=READS, load_cap=1)
+    sent = [home.send(100, 3, at_ps=at_ps) for at_ps in (0, 1, 2)]
+    home.run()
+    assert [one.admitted_ps for one in sent[1:]] == [one.finish_ps for one in sent[:-1]]
+
+
+def test_what_was_learned_lets_more_in():
+    home = Home(profile=READS, load_cap=2 * 174)
+    home.send(100, 2)  # from then on 2 are expected, so a request costs 111
+    later = [home.send(100, 4, at_ps=10**11) for _ in range(4)]
+    home.run()
+    assert [one.admitted_ps for one in later[:3]] == [10**11] * 3
+    assert later[3].admitted_ps == later[0].finish_ps
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_engine_exceeds_it_and_counts_just_what_runs(engine):
+    spec = capped_spec(engine, most := 6_000)
+    simulation = Simulation(spec, spec.client_plans(), None)
+    step, worker = simulation.clock.step, simulation.cluster.workers[0]
+    full = 0
+
+    def checked():
+        nonlocal full
+        step()
+        cap = worker.cap
+        assert len(cap) == worker.running_count
+        assert cap.tokens <= most or len(cap) == 1
+        full += most - cap.tokens < 1_500
+
+    simulation.clock.step = checked
+    simulation.run()
+    result = simulation.result(True, None)
+    if engine == "sglang":
+        check_all(result)
+    assert full > 20, "the cap was never in the way"
+    assert worker.cap.tokens == 0
+    assert result.summary["completed"] == result.summary["num_requests"]
+
+
+@pytest.mark.parametrize("scheduler", ["lpm", "d2lpm"])
+def test_step_by_step_gives_the_same_tables_also_with_retractions(scheduler):
+    small = {"pool": 2_500, "engine__load_cap": 12_000}
+    fast = simulate(small_spec(scheduler, "tot", **small))
+    slow = simulate(small_spec(scheduler, "tot", engine__step_by_step=True, **small))
+    assert_same_records(fast, slow)
+    assert fast.requests["retractions"].sum() > 0
+
+
+def test_none_is_the_default_and_leaves_no_trace_in_an_experiment():
+    assert "load_cap" not in to_toml(resolve({}))
+    named, huge = (simulate(capped_spec("sglang", cap)) for cap in ("none", 10**9))
+    assert_same_records(named, huge)
+
+
+@pytest.mark.parametrize("wrong", ["many", 0, -5, 1.5, True])
+def test_what_is_no_cap(wrong):
+    with pytest.raises(UsageError, match=r"engine.load_cap = .*: must be auto, none or a number"):
+        resolve({}, {"engine.load_cap": wrong})
