@@ -48,7 +48,8 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch, as it was when the pass began.
 
-    What this pass has admitted is not in it; what it has preempted is no longer in it.
+    What this pass has preempted is no longer in it. What it has admitted is in it only with vLLM,
+    whose running list has it at once, and cannot be preempted in this pass.
     """
 
     @property
@@ -64,6 +65,14 @@ class RunningView(Protocol):
 
     def load(self, client: str) -> ClientLoad:
         """What this client has running. A walk over the batch."""
+        ...
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        """Whether this waiting request would find memory in this pass without those running ones.
+
+        By the engine's own test for room: what the pass has admitted so far counts, and what is
+        kept free for outputs. False where nothing is preempted. A walk over the batch.
+        """
         ...
 
 
@@ -156,6 +165,9 @@ class NothingRunning:
 
     def load(self, client: str) -> ClientLoad:
         return ClientLoad(0, 0, 0, 0)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        return False
 
 
 def client_load(running: RunningView, client: str) -> ClientLoad:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import LocalScheduler, Running
@@ -77,6 +77,15 @@ class Server:
     def load(self, client: str) -> ClientLoad:
         return client_load(self, client)
 
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        staying = [one for one in self if one.request not in without]
+        return self._fits(request, staying)
+
+    def _fits(self, request: Request, running: list[Running]) -> bool:
+        taken = sum(one.held_tokens + one.reserved_tokens for one in running)
+        need = request.input_tokens + request.max_new_tokens
+        return len(running) < self.slots and need <= self.tokens - taken
+
     # What happens.
 
     def arrive(self, *requests: Request) -> None:
@@ -118,9 +127,7 @@ class Server:
             self.view.enter(request)
 
     def _try_admit(self, request: Request) -> Tried:
-        reserved = sum(one.reserved_tokens for one in self)
-        need = request.input_tokens + request.max_new_tokens
-        if len(self.produced) >= self.slots or need > self.free_tokens - reserved:
+        if not self._fits(request, list(self)):
             return Tried.NO_ROOM
         self.view.leave(request)
         extend = request.input_tokens - self.matched.get(request, 0)

@@ -24,7 +24,6 @@ from fairbench.schedulers.local.least_first import least_first
 from fairbench.schedulers.local.slack import Slack
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
-CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that it sizes
 
 
@@ -76,6 +75,7 @@ class EDF(LocalScheduler):
         self.sizes_steps = params.chunks
         self._slack = Slack(params.default_s)
         self._now_s = 0.0
+        self._admitted: set[Request] = set()  # by the pass under way
         self._swapped: set[Request] = set()  # what loses its memory now, and is copied
 
     def prepare(self, setup: Setup) -> None:
@@ -88,6 +88,7 @@ class EDF(LocalScheduler):
         self._slack.arrive(request)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._admitted.add(request)
         state = self._slack.states[request]
         if state.first_s is None:
             state.first_s = self._now_s + self._slack.prefill_s(extend_tokens)
@@ -113,6 +114,7 @@ class EDF(LocalScheduler):
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
+        self._admitted.clear()
         place = self.places(view, now_s)
         for request in least_first(view, place):
             if (yield request):
@@ -151,21 +153,19 @@ class EDF(LocalScheduler):
         if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
             return []
         needs_s = self._slack.service_s(request)
-        everyone = list(running)
         chosen = [
             one
-            for one in everyone
-            if self._may_go(one.request)
+            for one in running
+            if one.request not in self._admitted
+            and self._may_go(one.request)
             and (
                 self._spare_s(one) == inf
                 or (self._slack.due_s(one.request) > due_s and self._spare_s(one) >= needs_s)
             )
         ]
         chosen.sort(key=lambda one: (-self._spare_s(one), self._return_s(one.held_tokens)))
-        freed = sum(one.held_tokens + one.reserved_tokens for one in chosen)
-        room = running.free_tokens - sum(one.reserved_tokens for one in everyone)
-        need = request.input_tokens + min(request.max_new_tokens, CLIP_NEW_TOKENS) + 1
-        return chosen if freed + room > need else []
+        gone = {one.request for one in chosen}
+        return chosen if gone and running.would_fit(request, gone) else []
 
     def _may_go(self, request: Request) -> bool:
         state = self._slack.states[request]

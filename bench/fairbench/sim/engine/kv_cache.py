@@ -7,7 +7,8 @@ Rules as in SGLang 0.5.23's RadixCache (docs/engine.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Self
 
@@ -155,6 +156,16 @@ class KVCache(PrefixTree[KVNode]):
                 if not node.children:
                     self._list_if_leaf(node)
             node = parent
+
+    def locked_by(self, ends: Iterable[KVNode]) -> int:
+        """Tokens that only these locks keep from eviction, one ``lock`` for each end."""
+        locks: Counter[KVNode] = Counter()
+        for end in ends:
+            node = end
+            while (parent := node.parent) is not None:
+                locks[node] += 1
+                node = parent
+        return sum(node.length for node, count in locks.items() if count == node.locks)
 
     # The tree.
 

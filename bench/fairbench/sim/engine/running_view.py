@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
+from fairbench.core import Request
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
+from fairbench.sim.sequence import Sequence
 
 
 class BatchView:
-    """A RunningView. ``free_tokens`` returns the KV memory that a request could get."""
+    """A RunningView. ``free_tokens`` returns the KV memory that a request could get.
 
-    def __init__(self, batch: RunningBatch, free_tokens: Callable[[], int]) -> None:
+    ``would_fit`` is that of the view; without it nothing is preempted.
+    """
+
+    def __init__(
+        self,
+        batch: RunningBatch,
+        free_tokens: Callable[[], int],
+        would_fit: Callable[[Request, Collection[Sequence]], bool] = lambda *_: False,
+    ) -> None:
         self._batch = batch
         self._free_tokens = free_tokens
+        self._would_fit = would_fit
 
     @property
     def free_tokens(self) -> int:
@@ -34,3 +45,7 @@ class BatchView:
         if client not in self._batch.per_client:
             return ClientLoad(0, 0, 0, 0)
         return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        gone = [sequence for sequence in self._batch.sequences if sequence.request in without]
+        return self._would_fit(request, gone)

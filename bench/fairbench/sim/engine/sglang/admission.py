@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.schedulers.base import LocalScheduler
@@ -91,14 +91,37 @@ class PrefillPass:
         self._commit(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
         self.out_of_memory = False  # the next candidate's own fit test will tell
 
+    def would_fit(
+        self,
+        sequence: Sequence,
+        waiting: WaitingQueue[KVNode],
+        without: Collection[tuple[KVNode, float]],
+    ) -> bool:
+        """The fit test of ``try_admit`` if requests that run were preempted before it.
+
+        Each ``without`` is where the locked path of one ends, and what it holds and keeps beside.
+        """
+        cache = self._cache
+        node, _ = waiting.match(sequence.request)
+        cache.lock(node)
+        freed = cache.locked_by([end for end, _ in without]) + sum(tokens for _, tokens in without)
+        fits = self._fits(sequence, node, freed)
+        cache.unlock(node)
+        return fits
+
+    def _fits(self, sequence: Sequence, node: KVNode, freed: float = 0.0) -> bool:
+        request = sequence.request
+        to_go = min(request.max_new_tokens - sequence.produced, CLIP_MAX_NEW_TOKENS)
+        need = sequence.total - node.depth + to_go + 1
+        return need < self._cache.free + self._cache.evictable - self._total_offset + freed
+
     def try_admit(self, sequence: Sequence, waiting: WaitingQueue[KVNode]) -> bool:
         """The fit test and, if it passes, the commit. The prefix is locked before the test."""
-        cache, request = self._cache, sequence.request
-        node, place = waiting.match(request)
+        cache = self._cache
+        node, place = waiting.match(sequence.request)
         extend = sequence.total - node.depth
-        to_go = min(request.max_new_tokens - sequence.produced, CLIP_MAX_NEW_TOKENS)
         cache.lock(node)
-        if extend + to_go + 1 >= cache.free + cache.evictable - self._total_offset:
+        if not self._fits(sequence, node):
             cache.unlock(node)
             self.out_of_memory = True
             return False

@@ -5,6 +5,7 @@ Overlap scheduling is off. Rules: docs/engine.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 from fairbench.core import Request, Segment
@@ -49,7 +50,9 @@ class Worker(EngineLoop[KVNode]):
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
         super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting, host, cap)
-        self.waiting.running = BatchView(self.batch, lambda: cache.free + cache.evictable)
+        self.waiting.running = BatchView(
+            self.batch, lambda: cache.free + cache.evictable, self._would_fit
+        )
         self.limits = limits
         self.cache = cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
@@ -58,6 +61,7 @@ class Worker(EngineLoop[KVNode]):
         self._chunked: Sequence | None = None
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
+        self._pass: PrefillPass | None = None  # the last one
         self._preempted: list[Sequence] = []  # in the pass under way
         self._retraction = Retraction(
             clock, lambda: self.scheduler, self.batch, self.waiting, cache, cap
@@ -192,7 +196,7 @@ class Worker(EngineLoop[KVNode]):
     def _fill_pass(self) -> PrefillPass:
         limits = self.limits
         reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
-        attempt = PrefillPass(
+        attempt = self._pass = PrefillPass(
             self.cache,
             self.host,
             reserved,
@@ -270,6 +274,20 @@ class Worker(EngineLoop[KVNode]):
         self._ratio.after_retraction(self.batch)
         self._batch_is_full = False
 
+    def _would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
+        """Whether a waiting request would get in, in the pass under way, without some that run."""
+        assert self._pass is not None
+        batch, gone = self.batch, []
+        for sequence in without:
+            assert sequence.node is not None
+            gone.append((sequence.node, batch.private(sequence) + self._kept(sequence)))
+        return self._pass.would_fit(self.waiting.sequence_of(request), self.waiting, gone)
+
+    def _kept(self, sequence: Sequence) -> float:
+        """What an admission leaves free for the outputs that a running request may still have."""
+        to_go = sequence.request.max_new_tokens - self.batch.produced(sequence)
+        return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self.batch.steps)
+
     def _preempt(self, attempt: PrefillPass, wish: Preempt) -> bool:
         """Take a running request's memory back, at its scheduler's wish.
 
@@ -284,8 +302,7 @@ class Worker(EngineLoop[KVNode]):
         if wish.swap and not self.host.has_room(held):
             return False
         self._end_stretch()
-        to_go = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
-        attempt.give_back(to_go * self._ratio.at(self.batch.steps))
+        attempt.give_back(self._kept(sequence))
         self._retraction.take_back(sequence)
         if wish.swap:
             self.host.store(sequence, held)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
+from fairbench.core import Request
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.schedulers.views import ClientLoad, Running, client_load
@@ -14,6 +15,7 @@ from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import BlockNode
 from fairbench.sim.engine.vllm.phases import Phases
 from fairbench.sim.engine.vllm.tables import BlockTables
+from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
 
 
@@ -179,8 +181,11 @@ class RunningList:
 class RunningListView:
     """A RunningView of it. Nothing is kept free for outputs to come."""
 
-    def __init__(self, running: RunningList, cache: BlockCache) -> None:
+    def __init__(
+        self, running: RunningList, waiting: WaitingQueue[BlockNode], cache: BlockCache
+    ) -> None:
         self._running = running
+        self._waiting = waiting
         self._cache = cache
 
     @property
@@ -204,3 +209,10 @@ class RunningListView:
 
     def load(self, client: str) -> ClientLoad:
         return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        sequence = self._waiting.sequence_of(request)
+        node, _ = self._waiting.match(request)
+        gone = [one for one in self._running.sequences if one.request in without]
+        alone = len(gone) == len(self._running)
+        return self._running.tables.would_fit(sequence, node, gone, alone=alone)

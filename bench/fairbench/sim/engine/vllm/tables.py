@@ -59,6 +59,19 @@ class BlockTables:
         self._extend(table, tokens)
         return True
 
+    def would_fit(
+        self, sequence: Sequence, node: BlockNode, without: Iterable[Sequence], *, alone: bool
+    ) -> bool:
+        """Whether all of a prompt cached up to ``node`` had blocks without those running ones."""
+        cached = _path_blocks(node)
+        users = Counter(block for one in without for block in self._tables[one].blocks)
+        for block in cached:
+            users.pop(block, None)  # it would be used by the new one
+        freed = sum(count == block.users for block, count in users.items())
+        unused = sum(not block.users for block in cached)
+        wanted = -(-sequence.total // self._size) - len(cached) + unused
+        return wanted + (0 if alone else self._watermark) <= self._cache.free_blocks + freed
+
     def missing(self, sequence: Sequence, tokens: int) -> int:
         """Blocks that it lacks to hold ``tokens`` tokens."""
         return max(-(-tokens // self._size) - len(self._tables[sequence].blocks), 0)

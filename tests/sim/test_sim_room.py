@@ -1,0 +1,117 @@
+"""Whether a request would fit once others have gone: the engine is asked, and keeps its word."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim_helpers import PLAIN, US, Home, prompt
+from test_sim_vllm import VLLMHome
+
+from fairbench.hardware.costs import ProfileCosts
+from fairbench.schedulers.base import Preempt
+from fairbench.schedulers.local.edf import EDF
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.sequence import FINISHED
+
+
+class Asking(FCFS):
+    """FCFS that asks at random who would have to go, has them go, and tries."""
+
+    preempts = True
+
+    def __init__(self, seed):
+        super().__init__(FCFS.Params())
+        self._draw, self.answers = Random(seed), []
+
+    def select(self, view, now_s):
+        admitted = set()
+        for request in view.queue_order():
+            running = [one.request for one in view.running if one.request not in admitted]
+            gone = {one for one in running if self._draw.random() < 0.2}
+            if len(self.answers) >= 40:
+                gone = set()
+            said = view.running.would_fit(request, gone)
+            for one in running:
+                if one in gone:
+                    assert (yield Preempt(one))
+            found = yield request
+            self.answers.append((said, found, bool(gone)))
+            if not found:
+                return
+            admitted.add(request)
+
+
+def sglang_home(policy, seed):
+    draw = Random(seed)
+    return Home(policy, pool=draw.choice([150, 300]), full_reservation=draw.random() < 0.3)
+
+
+def vllm_home(policy, seed):
+    return VLLMHome(policy, blocks=Random(seed).choice([8, 16]), max_num_seqs=16)
+
+
+@pytest.mark.parametrize("home_of", [sglang_home, vllm_home])
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_what_would_fit_does_and_nothing_else(home_of, seed):
+    draw, policy = Random(seed), Asking(seed)
+    home = home_of(policy, seed)
+    shared = prompt("a", 32, "b", 20), prompt("a", 32, "c", 11), prompt("a", 32)
+    for _ in range(12):
+        parts = draw.choice([draw.randint(1, 60), *shared])
+        home.send(parts, draw.randint(1, 40), at_ps=draw.randint(0, 30_000) * US)
+    home.run()
+    assert all(one.status == FINISHED for one in home.sent)
+    assert all(said == found for said, found, _ in policy.answers)
+
+
+def test_such_streams_have_both_answers_with_and_without_preemption():
+    seen = set()
+    for seed in range(20):
+        draw, policy = Random(seed), Asking(seed)
+        home = sglang_home(policy, seed)
+        for _ in range(12):
+            home.send(draw.randint(1, 60), draw.randint(1, 40), at_ps=draw.randint(0, 30_000) * US)
+        home.run()
+        seen |= {(found, gone) for _, found, gone in policy.answers}
+    assert seen == {(True, True), (True, False), (False, True), (False, False)}
+
+
+def rescuing(*requests):
+    """A pool of 1,000 under an EDF that never waits with a rescue; requests as
+    (prompt, outputs, arrival in us, deadline as Request has it)."""
+    scheduler = EDF(EDF.Params(preempt="recompute", rescue_s=1e9, progress=0))
+    scheduler.prepare(Setup(costs=ProfileCosts(PLAIN)))
+    home = Home(scheduler, pool=1000)
+    for tokens, outputs, at_us, due in requests:
+        sent = home.send(tokens, outputs, at_ps=at_us * US)
+        sent.request = replace(sent.request, arrival_s=at_us / 1e6, **due)
+    return home.run()
+
+
+def test_outputs_to_come_count_as_much_as_the_engine_keeps_for_them():
+    """Two run, 100 + 500 and, because only 0.7 of that is kept, 100 + 500. The urgent one needs
+    480 and has 170; without the first it has 900 - 0.7 x 500. (900 - 500 would not do.)"""
+    home = rescuing(
+        (100, 500, 0, {"deadline_s": 1000.0}),
+        (100, 440, 2_100, {"deadline_s": 5.0}),
+        (380, 99, 6_000, {"first_token_by_s": 10.0}),
+    )
+    first, second, urgent = home.sent
+    assert (first.retractions, second.retractions) == (1, 0)
+    assert urgent.admitted_ps == first.retracted_ps < second.finish_ps
+
+
+def test_what_the_same_pass_has_admitted_counts():
+    """200 + 100 run, and 300 + 200 get in before the 300 + 300 that could have their place: 800
+    are free, but only 229 of them for those, and 499 without the first are not enough."""
+    home = rescuing(
+        (200, 100, 0, {"deadline_s": 1000.0}),
+        (300, 200, 5_000, {"deadline_s": 10.0}),
+        (300, 300, 5_000, {"first_token_by_s": 20.0}),
+    )
+    assert [one.retractions for one in home.sent] == [0, 0, 0]
+    assert home.sent[1].admitted_ps < home.sent[2].admitted_ps
