@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairbench.core import Request
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 if TYPE_CHECKING:
@@ -45,3 +46,6 @@ class LiveBatch:
 
     def load(self, client: str) -> ClientLoad:
         return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,9 @@ class LiveBatch:
 
     def load(self, client: str) -> ClientLoad:
         return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        return False
 
 
 class LiveQueue(QueueView):
