@@ -17,6 +17,7 @@ LOCALS = {
     "edf": {"edf.default_s": 5.0},
     "edf-textbook": {"edf-textbook.default_s": 1.0},
     "niyama": {"niyama.default_s": 2.0},
+    "dlpm-hold": {"dlpm-hold.quantum": 500, "dlpm-hold.floor": 5_000},
     "dlpm-upstream": {"dlpm-upstream.quantum": 500},
     "dlpm-edf": {"dlpm-edf.quantum": 500, "dlpm-edf.within": "credit"},
     "edf-dlpm": {"edf-dlpm.quantum": 500, "edf-dlpm.aging_s": 1.0},

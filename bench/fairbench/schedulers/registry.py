@@ -30,6 +30,7 @@ LOCALS = {
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "preble-groups-code": "fairbench.schedulers.local.preble_groups_code:PrebleGroupsCode",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
+    "dlpm-hold": "fairbench.schedulers.local.dlpm_hold:HoldingDLPM",
     "dlpm-upstream": "fairbench.schedulers.local.dlpm_upstream:UpstreamDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
     "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",

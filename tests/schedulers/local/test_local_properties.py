@@ -22,6 +22,8 @@ SMALL = {
     "rpm.limit": 10**6,
     "fairserve.user_rpm": 0,
     "dlpm.quantum": 100,
+    "dlpm-hold.quantum": 100,
+    "dlpm-hold.floor": 50,
     "dlpm-upstream.quantum": 100,
     "dlpm-edf.quantum": 100,
     "edf-dlpm.quantum": 100,

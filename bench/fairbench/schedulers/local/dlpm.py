@@ -100,6 +100,8 @@ class DLPM(LocalScheduler):
                     if self._someone_in_credit(view, blocked):
                         scan.skip(request.client)
                         continue
+                    if not self._may_refill(view):
+                        return
                     progressed = self._refill(view, blocked) or progressed
                     if self.credit[request.client] <= 0:
                         continue
@@ -118,6 +120,10 @@ class DLPM(LocalScheduler):
 
     def _someone_in_credit(self, view: WaitingView, blocked: set[str]) -> bool:
         return any(self.credit[c] > 0 and c not in blocked for c in view.clients())
+
+    def _may_refill(self, view: WaitingView) -> bool:
+        """Whether quanta are granted now that no waiting client is in credit."""
+        return True
 
     def _refill(self, view: WaitingView, blocked: set[str]) -> bool:
         """Repeat lines 6-7 until a waiting client is in credit, in closed form."""

@@ -1,0 +1,103 @@
+"""DLPM that leaves room for a client in credit that has nothing waiting at the moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from annotated_types import Ge
+
+from fairbench.core import Request
+from fairbench.schedulers.base import Selection, Setup, WaitingView
+from fairbench.schedulers.batch_cost import BatchCost, step_units
+from fairbench.schedulers.local.dlpm import DLPM
+
+FLOOR_UNITS = 4  # under which a step is 4/5 useful
+QUANTA_A_UNIT = 10
+UNKNOWN_QUANTUM = DLPM.Params.quantum
+
+
+class HoldingDLPM(DLPM):
+    """DLPM with credits that count clients which only run (the local half of ``fair-finish``).
+
+    DLPM grants quanta as soon as no *waiting* client is in credit. A client whose calls come one
+    after the other, as in a tree, rarely waits, so others get quanta over and over while it is in
+    credit, and fill the batch. Here, if no waiting client is in credit and one that only runs is,
+    nobody is admitted while the batch is heavy enough to be efficient anyway. That ends by itself:
+    what runs spends credit or finishes, and an idle engine never holds.
+
+    Quanta are only granted later than by DLPM, and still to all who wait together, so that its
+    bound holds.
+    """
+
+    name = "dlpm-hold"
+    work_conserving = False
+    per_request_tokens = True
+    wants_costs = True
+
+    @dataclass(frozen=True)
+    class Params(DLPM.Params):
+        """Those of DLPM, and ``hold``, which turns the holding off.
+
+        ``quantum`` and ``floor``, the batch cost down to which it holds (``batch_cost``), are 0 for
+        a tenth of a unit and four units of the engine's own costs. Where nobody knows these the
+        quantum is that of DLPM; nothing is held as long as they are unknown, unless ``floor`` is
+        given, by which requests then cost their context alone.
+        """
+
+        quantum: Annotated[int, Ge(0)] = 0
+        hold: bool = True
+        floor: Annotated[int, Ge(0)] = 0
+
+    params: Params
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(replace(params, quantum=params.quantum or UNKNOWN_QUANTUM))
+        self._quantum_given = bool(params.quantum)
+        self._batch = BatchCost()
+        self._produced: Counter[Request] = Counter()
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        units = step_units(setup.costs)
+        if units is not None and not self._quantum_given:
+            self.params = replace(self.params, quantum=round(units.unit_tokens / QUANTA_A_UNIT))
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        super().on_admitted(request, extend_tokens, recompute)
+        self._batch.enter(request)
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        super().on_retract(request, view, now_s)
+        self._batch.leave(request)
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._produced[request] += tokens
+
+    def on_finish(self, request: Request) -> None:
+        super().on_finish(request)
+        self._batch.finish(request, self._produced.pop(request, 0))
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        if self._someone_in_credit(view, set()) or self._may_refill(view):
+            yield from super().select(view, now_s)
+
+    def _may_refill(self, view: WaitingView) -> bool:
+        if not self.params.hold or not len(view.running):
+            return True
+        return not (self._someone_only_runs_in_credit(view) and self._is_heavy())
+
+    def _someone_only_runs_in_credit(self, view: WaitingView) -> bool:
+        waiting = view.clients()
+        return any(
+            credit > 0 and self._outstanding[client] and client not in waiting
+            for client, credit in self.credit.items()
+        )
+
+    def _is_heavy(self) -> bool:
+        """Whether the batch is above the floor."""
+        floor, units = self.params.floor, step_units(self.setup.costs)
+        if units is None:
+            return bool(floor) and self._batch.tokens(0) > floor
+        return self._batch.tokens(units.request_tokens) > (floor or FLOOR_UNITS * units.unit_tokens)
