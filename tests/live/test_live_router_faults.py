@@ -4,9 +4,10 @@ import asyncio
 import json
 import threading
 from array import array
+from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import ClientError
+from aiohttp import ClientError, web
 from live_null_server import Fault, null_server
 from live_router import (
     GENERATE,
@@ -23,6 +24,7 @@ from live_router import (
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import exchange, service
 
 ROUTERS = ["round-robin", "client-round-robin", "least-loaded", "d2lpm", "preble-e2"]
@@ -389,5 +391,119 @@ def test_a_connection_that_breaks_by_itself_does_not_cost_the_worker_its_place()
             async with under_test.post(GENERATE, streamed(GENERATE)) as answer:
                 assert "error" not in payloads(await answer.read())[-1]
             assert under_test.up == {0}
+
+    asyncio.run(run())
+
+
+JUNK = b"\x93junk\n\n"
+
+
+@asynccontextmanager
+async def junk(kind, path):
+    """A server whose answers to a path are none: its address, and what was asked."""
+    seen = []
+
+    async def answer(request):
+        seen.append(await request.read())
+        if kind == "no HTTP":
+            request.transport.write(JUNK)
+            request.transport.close()
+        bodies = {
+            "text": (JUNK, "application/json"),
+            "a list": (b"[1]", "application/json"),
+            "half of it": (json.dumps(whole(path)).encode()[:-9], "application/json"),
+            "a page": (b"<html>" + JUNK, "text/html"),
+            "a junk event": (b"data: " + JUNK, "text/event-stream"),
+            "nothing": (b"", "text/event-stream"),
+        }
+        body, content_type = bodies.get(kind, (b"", "text/plain"))
+        return web.Response(body=body, content_type=content_type)
+
+    async def healthy(_):
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post(path, answer)
+    app.router.add_get("/health", healthy)
+    runner = web.AppRunner(app, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield WorkerAddress(f"http://127.0.0.1:{runner.addresses[0][1]}"), seen
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("kind", "stream"),
+    [
+        *[(kind, False) for kind in ("text", "a list", "half of it", "a page", "no HTTP")],
+        *[(kind, True) for kind in ("text", "a page", "a junk event", "nothing")],
+        ("no HTTP", True),
+    ],
+)
+def test_an_answer_that_is_none_is_asked_for_elsewhere_or_is_an_error(path, kind, stream):
+    body = {**PATHS[path], "stream": stream}
+
+    async def run():
+        async with junk(kind, path) as (address, seen):
+            async with cluster(1) as (_, [worker]), router_before([address, worker]) as under_test:
+                for _ in range(2):
+                    async with under_test.post(path, body) as answer:
+                        data = await answer.read()
+                        assert (answer.status, answer.headers[headers.WORKER]) == (200, "1")
+                        assert payloads(data) if stream else json.loads(data) == whole(path)
+                assert seen
+            async with router_before([address]) as under_test:
+                async with under_test.post(path, body) as answer:
+                    assert answer.status == 502
+                    assert (await answer.json())["error"]["type"] == "server_error"
+                assert under_test.proxy.under_way == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_stream_that_ends_without_a_word_gets_one(path):
+    """What came of it is charged, as of any that broke off."""
+
+    async def run():
+        faults = only_first(Fault("cut", after=2))
+        async with null_server(faults=faults) as server, router_before([server]) as under_test:
+            async with under_test.post(path, streamed(path)) as answer:
+                *begun, error = payloads(await answer.read())
+            assert (len(begun), error["error"]["code"]) == (2, 502)
+            lost = 'fairbench_requests_total{client="default",outcome="lost"}'
+            assert await under_test.metric(lost) == 1
+            produced = 'fairbench_output_tokens_total{client="default"}'
+            assert await under_test.metric(produced) >= 2
+            assert under_test.up == {0}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", GENERATE, b"1" * 300_000),  # more than is read
+        ("PUT", GENERATE, b"1" * 300_000),
+        ("POST", "/nothing", b"1" * 300_000),
+    ],
+)
+def test_who_sent_what_is_not_read_is_told_that_the_connection_is_closed(method, path, body):
+    """Or a client would send its next request there, and get no answer."""
+
+    async def run():
+        setting = {"max_body_bytes": 10_000}
+        async with cluster(1, router=setting) as (under_test, _):
+            url = under_test.url + path
+            for _ in range(5):
+                async with under_test.session.request(method, url, data=body) as answer:
+                    assert answer.status in (404, 405, 413)
+                    assert answer.headers["Connection"] == "close"
+                async with under_test.post(GENERATE) as answer:
+                    assert answer.status == 200
+                    assert "Connection" not in answer.headers
 
     asyncio.run(run())

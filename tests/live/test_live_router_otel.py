@@ -1,12 +1,13 @@
 """Traces by OpenTelemetry: what is told of a request, to whom, and what is not."""
 
 import asyncio
+import json
 import os
 import sys
 
 import pytest
 from aiohttp import ClientSession, web
-from live_router import CHAT, GENERATE, PATHS, Worker, router_before, streamed
+from live_router import CHAT, GENERATE, PATHS, Worker, router_before, streamed, until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -92,6 +93,81 @@ def test_a_request_that_fails_is_an_error(spans):
     asyncio.run(asked(traces, GENERATE, worker=Worker(status=500)))
     (span,) = exporter.get_finished_spans()
     assert (span.attributes["fairbench.outcome"], span.status.is_ok) == ("error", False)
+
+
+@pytest.mark.parametrize(
+    ("body", "router", "sent", "status", "client"),
+    [
+        (b"{", {}, {headers.CLIENT: "ann"}, 400, None),
+        (PATHS[GENERATE], {}, {headers.CLIENT: "a" * 200}, 400, None),
+        (PATHS[GENERATE], {"keys": {"KEY": "ann"}}, {}, 401, None),
+        (b"{", {"keys": {"KEY": "ann"}}, {"Authorization": "Bearer KEY"}, 400, "ann"),
+        (PATHS[GENERATE], {"max_body_bytes": 9}, {}, 413, None),
+        (PATHS[GENERATE], {"max_queue_per_client": 1}, {headers.CLIENT: "ann"}, 429, "ann"),
+    ],
+)
+def test_so_is_one_that_is_refused_before_any_worker_is_asked(
+    spans, body, router, sent, status, client
+):
+    """With its client, as far as that is known. It is no error of the router's."""
+    exporter, traces = spans
+
+    async def run():
+        worker = Worker(held_at=0)
+        await worker.start()
+        async with router_before([worker], traces, **router) as under_test:
+            first = None
+            if status == 429:
+                first = asyncio.create_task(ask(under_test))
+                await until(lambda: worker.seen)
+            assert await ask(under_test) == status
+            if first:
+                worker.released.set()
+                assert await first == 200
+        await worker.stop()
+
+    async def ask(under_test):
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        shown = {"Content-Type": "application/json", "traceparent": PARENT, **sent}
+        async with under_test.session.post(
+            under_test.url + GENERATE, data=raw, headers=shown
+        ) as answer:
+            return answer.status
+
+    asyncio.run(run())
+    span = exporter.get_finished_spans()[0]
+    assert span.attributes["http.response.status_code"] == status
+    assert span.attributes["fairbench.outcome"] == "refused"
+    assert span.attributes.get("fairbench.client") == client
+    assert "fairbench.worker" not in span.attributes
+    assert (span.context.trace_id, span.status.is_unset) == (TRACE, True)
+
+
+def test_one_whose_client_leaves_before_it_is_sent_has_left(spans):
+    exporter, traces = spans
+
+    async def run():
+        worker = Worker(held_at=0)
+        await worker.start()
+        held = {"gateway": "vtc", "settings": {"concurrency.requests": 1}}
+        async with router_before([worker], traces, **held) as under_test:
+
+            async def ask():
+                async with under_test.post(GENERATE) as answer:
+                    await answer.read()
+
+            asked = [asyncio.create_task(ask()) for _ in range(2)]
+            await until(lambda: under_test.proxy.under_way == 2)
+            asked[1].cancel()
+            await until(exporter.get_finished_spans)
+            worker.released.set()
+            await asked[0]
+        await worker.stop()
+
+    asyncio.run(run())
+    left, _ = exporter.get_finished_spans()
+    assert left.attributes["fairbench.outcome"] == "left"
+    assert "fairbench.worker" not in left.attributes
 
 
 def test_serve_sends_spans_where_its_variables_say():

@@ -37,7 +37,18 @@ def no_such_model(name: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Have aiohttp's own errors say so in JSON: no such path, a wrong method, a body too long."""
+    """Have aiohttp's own errors say so in JSON: no such path, a wrong method, a body too long.
+
+    Where a body was not read to its end the answer says that the connection is closed, as it is: or
+    the client's next request would be sent there, and lost.
+    """
+    answer = await _answered(request, handler)
+    if not (answer.prepared or request.content.at_eof()):
+        answer.force_close()
+    return answer
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPMethodNotAllowed as error:

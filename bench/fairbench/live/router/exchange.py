@@ -21,12 +21,13 @@ from fairbench.live import headers
 from fairbench.live.router.calls import Call
 from fairbench.live.router.flight import Flight
 from fairbench.live.router.problem import Problem
-from fairbench.live.router.usage import StreamReader, Usage, abort_of, usage_of
+from fairbench.live.router.usage import StreamReader, Usage, abort_of, is_object, usage_of
 
 # How an exchange ended. LEFT: the client went. EVICTED: it had to, for another one. LOST, RETRIED:
 # the worker did, and nobody else or another one was asked.
 OK, ERROR, LEFT, EVICTED, LOST, RETRIED = "ok", "error", "left", "evicted", "lost", "retried"
 RETURNED = ("Content-Type", "Retry-After", "x-request-id")
+EVENTS = "text/event-stream"
 # A worker's own fault, more likely than not: another one may do better.
 WORKERS_FAULT = (500, 502, 503, 504)
 STALLED_S = 60.0  # without reading anything, after which a client is taken to have left
@@ -111,16 +112,20 @@ class Exchange:
         returned[headers.WORKER] = str(self._flight.worker)
         if self._flight.request.demoted:
             returned[headers.DEMOTED] = "1"
-        if not (self._call.stream and answer.ok):
+        if not (self._call.stream and answer.ok and answer.content_type == EVENTS):
             return self._whole(await answer.read(), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
+            told = self._reader.feed(chunk)
+            if self._reader.is_junk and self._stream is None:
+                raise ClientPayloadError("a stream of junk")
             # Waits while the client is slow, and so stops reading from the worker.
-            await self._write(stream, self._reader.feed(chunk))
-        if self._stream is None and not self._reader.rest():
-            raise ClientPayloadError("an empty stream")
-        await self._write(stream, self._reader.rest())
-        self.outcome = ERROR if self._reader.usage().failed else OK
+            await self._write(stream, told)
+        rest, failed = self._reader.rest(), self._reader.usage().failed
+        if not (self._reader.is_complete or failed):
+            raise ClientPayloadError("a stream without an end")
+        await self._write(stream, rest)
+        self.outcome = ERROR if failed else OK
         return stream
 
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
@@ -131,6 +136,9 @@ class Exchange:
         if status >= HTTPStatus.BAD_REQUEST:
             self.outcome = ERROR
             return response
+        if not is_object(body):
+            problem = Problem(HTTPStatus.BAD_GATEWAY, "what the worker has answered is no JSON")
+            raise WorkerFailed(self._flight.worker, How.ANSWERED, problem.response())
         self.usage = usage_of(body)
         if (problem := abort_of(body)) is not None:
             self.outcome = ERROR

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from importlib.util import find_spec
 from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.live.router.exchange import LEFT, OK
+from fairbench.live.router.problem import Problem
 from fairbench.live.router.traces import Trace, Traces
 
 NAMES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
@@ -49,32 +51,43 @@ class OtelTraces(Traces):
         self._error = Status(StatusCode.ERROR)
 
     @contextmanager
-    def request(self, path: str, client: str, sent: dict[str, str]) -> Iterator[Trace]:
+    def request(self, path: str, sent: dict[str, str]) -> Iterator[Trace]:
         span = self._tracer.start_span(
             f"POST {path}", self._propagator.extract(sent), kind=self._kind
         )
         self._propagator.inject(sent, self._in_context(span))
-        trace = Trace()
+        trace, status = Trace(), HTTPStatus.OK
         try:
             yield trace
+        except Problem as problem:
+            status = problem.status
+            trace.outcome = trace.outcome or REFUSED
+            span.set_attribute("http.response.status_code", int(status))
+            raise
         finally:
-            outcome = trace.outcome or REFUSED
-            span.set_attributes(
-                {
-                    "fairbench.client": client,
-                    "fairbench.outcome": outcome,
-                    "fairbench.held_s": trace.held_s,
-                    "fairbench.cached_tokens": trace.charge.cached_tokens,
-                    "gen_ai.usage.input_tokens": trace.charge.input_tokens,
-                    "gen_ai.usage.output_tokens": trace.charge.output_tokens,
-                }
-            )
-            if trace.worker is not None:
-                span.set_attribute("fairbench.worker", trace.worker)
-            if outcome not in (OK, LEFT):
+            outcome = trace.outcome or LEFT
+            span.set_attributes(_told(trace, outcome))
+            # As OpenTelemetry wants it of servers: a client's own mistake is no error of theirs.
+            if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()
 
     def close(self) -> None:
         self._provider.force_flush(FLUSH_MS)
         self._provider.shutdown()
+
+
+def _told(trace: Trace, outcome: str) -> dict[str, str | int | float]:
+    """The attributes of a span; no text of the request."""
+    told: dict[str, str | int | float] = {
+        "fairbench.outcome": outcome,
+        "fairbench.held_s": trace.held_s,
+        "fairbench.cached_tokens": trace.charge.cached_tokens,
+        "gen_ai.usage.input_tokens": trace.charge.input_tokens,
+        "gen_ai.usage.output_tokens": trace.charge.output_tokens,
+    }
+    if trace.client is not None:
+        told["fairbench.client"] = trace.client
+    if trace.worker is not None:
+        told["fairbench.worker"] = trace.worker
+    return told

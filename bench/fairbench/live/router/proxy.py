@@ -26,7 +26,7 @@ from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
-from fairbench.live.router.traces import Traces
+from fairbench.live.router.traces import Trace, Traces
 from fairbench.live.router.worker_info import WorkerFacts
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -99,12 +99,20 @@ class Proxy:
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         """One request of an API that generates."""
+        sent = self._headers(http)
+        with self._traces.request(api.path, sent) as trace:
+            return await self._served(http, api, sent, trace)
+
+    async def _served(
+        self, http: web.Request, api: Api, sent: dict[str, str], trace: Trace
+    ) -> web.StreamResponse:
         if self._access.keys is not None:  # a stranger's body is not even read
-            self._access.quotas.ask(client_of(http.headers, None, self._access.keys))
+            trace.client = client_of(http.headers, None, self._access.keys)
+            self._access.quotas.ask(trace.client)
         limits = self._facts.limits
         call = await self._parsed(await self._read(http), api, limits)
         said = call.client(self._config.client_from)
-        client = client_of(http.headers, said, self._access.keys)
+        trace.client = client = client_of(http.headers, said, self._access.keys)
         promise = self._config.promises.of(http.headers)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         wanted = len(call.ids) + min(call.max_new_tokens or 0, limits.most_tokens)
@@ -122,10 +130,8 @@ class Proxy:
                 len(call.ids) if call.exact else limits.most_tokens,
                 min(most_output, limits.most_tokens),
             )
-            sent = self._headers(http)
-            with self._traces.request(api.path, client, sent) as trace:
-                asking = Asking(http, api, call, request, place, asked, sent, bill, trace)
-                return await self._unless_evicted(asking)
+            asking = Asking(http, api, call, request, place, asked, sent, bill, trace)
+            return await self._unless_evicted(asking)
 
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
         """The answer. Raises Problem if the request has to make room for another meanwhile."""

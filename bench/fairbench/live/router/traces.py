@@ -11,8 +11,12 @@ from fairbench.live.router.charges import NOTHING, Charge
 
 @dataclass(slots=True)
 class Trace:
-    """One request: its last worker, seconds held, how it ended, and what it is booked with."""
+    """One request: its last worker, seconds held, how it ended, and what it is booked with.
 
+    ``client`` is None until it is known whose it is.
+    """
+
+    client: str | None = None
     worker: int | None = None
     held_s: float = 0.0
     outcome: str = ""
@@ -28,7 +32,7 @@ class Traces:
     """Nothing is told to anybody."""
 
     @contextmanager
-    def request(self, path: str, client: str, sent: dict[str, str]) -> Iterator[Trace]:
+    def request(self, path: str, sent: dict[str, str]) -> Iterator[Trace]:
         """One request, until the block ends; ``sent`` are the headers that its worker will get."""
         yield Trace()
 

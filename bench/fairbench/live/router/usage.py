@@ -51,7 +51,17 @@ class _Answer(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NOTHING = _Answer()
+
+
+def is_object(answer: bytes) -> bool:
+    """Whether this is an object of JSON, as answers and their events are, whatever is in it."""
+    try:
+        _object.decode(answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _decoded(answer: bytes) -> _Answer:
@@ -106,7 +116,8 @@ class StreamReader:
     """Reads along a stream of server-sent events that is passed on, and remembers only its end.
 
     With ``hide_usage`` the event that holds nothing but the usage is left out. One by which the
-    worker aborts the request becomes an error.
+    worker aborts the request becomes an error. ``is_junk`` says that the first event is none of an
+    answer, ``is_complete`` that the last has come.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:
@@ -116,6 +127,8 @@ class StreamReader:
         self._text_bytes = 0
         self._last = b""
         self._aborted = False
+        self.is_junk = False
+        self.is_complete = False
 
     def feed(self, chunk: bytes) -> bytes:
         """What to pass on, now that this has come: whole events."""
@@ -125,7 +138,9 @@ class StreamReader:
 
     def rest(self) -> bytes:
         """What is still to be passed on when the stream has ended."""
-        return self._splitter.rest()
+        rest = self._splitter.rest()
+        self.is_complete |= data_of(rest) == _DONE
+        return rest
 
     def usage(self) -> Usage:
         """The tokens so far.
@@ -143,8 +158,11 @@ class StreamReader:
     def _passed(self, event: bytes) -> bytes:
         data = data_of(event)
         if not data or data == _DONE:
+            self.is_complete |= data == _DONE
             return event
         self._events += 1
+        if self._events == 1 and not self.is_junk:
+            self.is_junk = not is_object(data)
         self._last = data
         if b'"choices"' in data:
             answer = _decoded(data)

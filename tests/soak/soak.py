@@ -1,0 +1,239 @@
+"""A soak: many requests of twenty clients through two routers to four emulated workers that fail.
+
+    python tests/soak/soak.py REQUESTS FAULTS [SEED]
+
+The first router is ``fairbench serve --dp 4``, D2LPM, which starts the workers again when they die;
+the second stands before the same workers with a VTC gateway. Prints what happened; exit code 1 if
+anything did that must not.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from aiohttp import ClientSession, TCPConnector
+from prometheus_client.parser import text_string_to_metric_families
+from soak_clients import Crowd
+from soak_faults import Saboteur
+from soak_recount import compared_with_books, compared_with_clients, read_log, recounted
+
+from fairbench.live.processes.addresses import free_ports
+
+CLIENTS, LOOPS, WORKERS = 20, 3, 4
+ADMIN_KEY = "of-the-operator"
+IDLE_S = 120.0  # within which nothing is under way any more
+KEPT_S = 6.0  # within which connections that nobody uses are closed
+SAMPLES = 200  # of memory, over the whole, if there are so many requests
+SLACK_MIB = 3.0
+ENGINE = ("--set", "engine.max_total_tokens=40000", "--set", "engine.max_running_requests=32")
+NAMES = ("logged-d2lpm", "logged-least-loaded")
+
+
+class Router:
+    """A ``fairbench serve`` with a file for each of its outputs."""
+
+    def __init__(self, folder, name, *arguments):
+        self.errors = folder / f"{name}.err"
+        environment = os.environ | {
+            "FAIRBENCH_SCHEDULERS": str(Path(__file__).with_name("soak_plugin.py")),
+            "SOAK_LOG": str(folder),
+        }
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fairbench", "serve", "--port", "0", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                text=True,
+            )
+
+    def begun(self):
+        """Its URL."""
+        self.url = self.process.stdout.readline().strip()
+        assert self.url, self.errors.read_text()
+        return self.url
+
+    def mib(self):
+        """What it has in memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def files(self):
+        """Open files and sockets."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+
+@contextmanager
+def two_routers(folder, keys):
+    """Both, and the workers' URLs."""
+    (folder / "keys.toml").write_text("".join(f'"{key}" = "{one}"\n' for one, key in keys.items()))
+    (folder / "admin").write_text(ADMIN_KEY)
+    (port,) = free_ports(1)
+    known = ("--keys", str(folder / "keys.toml"))
+    routers = []
+    try:
+        first = Router(
+            *(folder, "first", "--dp", str(WORKERS), "--backend", "emulator"),
+            *("--scheduler", f"{NAMES[0]}+dlpm", "--time-scale", "20", *ENGINE, *known),
+            *("--admin-port", str(port), "--admin-key-file", str(folder / "admin")),
+            *("--log-dir", str(folder / "workers")),
+        )
+        routers.append(first)
+        first.begun()
+        urls = [row["url"] for row in asyncio.run(rows_of(port))]
+        named = [part for url in urls for part in ("--worker-url", url)]
+        second = Router(
+            *(folder, "second", *named, "--router", NAMES[1], "--gateway", "vtc", *known),
+            *("--max-inflight-per-worker", "8"),
+        )
+        routers.append(second)
+        second.begun()
+        yield routers, urls
+    finally:
+        for router in reversed(routers):
+            router.process.terminate()
+        for router in routers:
+            router.code = router.process.wait(60)
+            router.process.stdout.close()
+
+
+async def rows_of(port):
+    shown = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    async with (
+        ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/workers", headers=shown) as answer,
+    ):
+        return (await answer.json())["workers"]
+
+
+async def books_of(session, url):
+    """A router's metrics, as a function of name and labels."""
+    async with session.get(f"{url}/metrics") as answer:
+        text = await answer.text()
+    values = {
+        (sample.name.removeprefix("fairbench_"), frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    return lambda name, **labels: values.get((name, frozenset(labels.items())), 0)
+
+
+async def idle(session, url):
+    """Metrics once nothing is under way. Raises AssertionError if something stays."""
+    over = time.monotonic() + IDLE_S
+    while True:
+        books = await books_of(session, url)
+        left = sum(books("under_way", worker=str(worker)) for worker in range(WORKERS))
+        if not left:
+            return books
+        assert time.monotonic() < over, f"{left} requests are under way for ever at {url}"
+        await asyncio.sleep(0.5)
+
+
+async def crowd_through(routers, urls, keys, total, faults, draw, last_s, tell):
+    """All requests, with the faults at even distances; what came of it."""
+    samples = []
+
+    def count(done):
+        if done % max(1, total // SAMPLES) == 0:
+            samples.append((done, [router.mib() for router in routers]))
+        if done % max(1, total // 50) == 0:
+            tell(f"{done} of {total}, {saboteur.left} faults to come")
+        if saboteur.left and done >= total * (faults - saboteur.left + 0.5) / (faults + 1):
+            saboteur.begin()
+
+    connector = TCPConnector(limit=0)
+    async with ClientSession(connector=connector) as session, ClientSession() as calm:
+        saboteur = Saboteur(calm, urls, draw, faults, last_s)
+        targets = [router.url for router in routers]
+        files = [router.files() for router in routers]
+        crowd = Crowd(session, targets, keys, draw, total, count)
+        await crowd.run(LOOPS)
+        await saboteur.over()
+        books = [await idle(calm, url) for url in targets]
+        await session.close()
+        await asyncio.sleep(KEPT_S)
+        files = list(zip(files, [router.files() for router in routers], strict=True))
+    return crowd.ended, saboteur.done, books, samples, files
+
+
+def soak(total, faults, seed, last_s, *, tell=lambda text: None):
+    """One soak. What was seen, by name; ``wrong`` holds all that must not have been."""
+    draw = random.Random(seed)
+    keys = {f"client-{n}": f"key-of-{n}-{draw.getrandbits(64):x}" for n in range(CLIENTS)}
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with two_routers(folder, keys) as (routers, urls):
+            told = asyncio.run(
+                crowd_through(routers, urls, keys, total, faults, draw, last_s, tell)
+            )
+        ended, done, books, samples, files = told
+        wrong = [one.why for one in ended.values() if one.how == "wrong"]
+        recounts = 0
+        for number, router in enumerate(routers):
+            log = read_log(folder / f"{NAMES[number]}.jsonl")
+            wrong += compared_with_clients(log, ended, number)
+            wrong += compared_with_books(log, ended, number, books[number])
+            for ours, theirs in recounted(log) if number == 0 else ():
+                recounts += 1
+                if ours != theirs:
+                    wrong.append(f"credits: recounted {ours}, said {theirs}"[:2000])
+            wrong += [] if router.code == 0 else [f"{NAMES[number]}: exit code {router.code}"]
+        errors = [router.errors for router in routers] + sorted(folder.glob("workers/**/*.log"))
+        for file in errors:
+            if "Traceback" in (text := file.read_text(errors="replace")):
+                wrong.append(f"{file.name}: {text[text.index('Traceback') :][:3000]}")
+    return {
+        "seconds": round(time.monotonic() - begun_s),
+        "requests": dict(Counter(one.how for one in ended.values())),
+        "errors": dict(Counter(one.why for one in ended.values() if one.how == "failed")),
+        "faults": dict(Counter(kind for kind, *_ in done)),
+        "recounts of all credits": recounts,
+        "memory": memory(samples),
+        "files open, before and after": files,
+        "wrong": wrong,
+    }
+
+
+def memory(samples):
+    """MiB of each router: the median of each quarter of the requests.
+
+    Not the most: a body of 64 MiB, and hostile ones are as long, is there for an instant.
+    """
+    quarter = len(samples) // 4
+    parts = [samples[at : at + quarter] for at in range(0, 4 * quarter, quarter)]
+    return [
+        [round(median(row[1][router] for row in part), 1) for part in parts] for router in (0, 1)
+    ]
+
+
+def grew(told):
+    """Complaints about memory that was not flat over the last half."""
+    return [
+        f"memory: {quarters} MiB"
+        for quarters in told["memory"]
+        if quarters[3] > quarters[2] + SLACK_MIB
+    ]
+
+
+def main(total, faults, seed):
+    told = soak(total, faults, seed, (8.0, 40.0), tell=lambda text: print(text, flush=True))
+    told["wrong"] += grew(told)
+    print(json.dumps({**told, "wrong": told["wrong"][:20]}, indent=1))
+    return 1 if told["wrong"] else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main(*map(int, [*sys.argv[1:], 0][:3])))
