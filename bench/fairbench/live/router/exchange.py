@@ -137,8 +137,8 @@ class Exchange:
             self.outcome = ERROR
             return response
         if not is_object(body):
-            problem = Problem(HTTPStatus.BAD_GATEWAY, "what the worker has answered is no JSON")
-            raise WorkerFailed(self._flight.worker, How.ANSWERED, problem.response())
+            junk = Problem(HTTPStatus.BAD_GATEWAY, "what the worker has answered is no JSON")
+            raise WorkerFailed(self._flight.worker, How.ANSWERED, junk.response())
         self.usage = usage_of(body)
         if (problem := abort_of(body)) is not None:
             self.outcome = ERROR
