@@ -75,12 +75,13 @@ def _plain(table) -> dict:
 
 
 def check_records(records: Records) -> None:
-    """INV-1, 2 and 6 to 10."""
+    """INV-1, 2, 6 to 10 and 22."""
     check_request_conservation(records)
     check_program_conservation(records)
     check_causality(records)
     check_service_totals(records)
     check_no_overlap(records)
+    check_gpu_time(records)
     if records.profile is not None:
         check_durations(records)
     check_work_conservation(records)
@@ -201,6 +202,19 @@ def check_no_overlap(records: Records) -> None:
         assert start >= free_from.get(worker, 0.0)
         free_from[worker] = s["end_s"][rows[0]]
         assert free_from[worker] > start
+
+
+def check_gpu_time(records: Records) -> None:
+    """INV-22: the clients' parts of a stretch add up to it, to the picosecond that a float holds,
+    so that those of the run add up to the workers' busy time."""
+    s = records.service
+    keys = np.stack([s["worker"], s["start_s"]])
+    stretches, row = np.unique(keys, axis=1, return_inverse=True)
+    lasted, count = np.zeros(stretches.shape[1]), stretches.shape[1]
+    lasted[row.ravel()] = s["end_s"] - s["start_s"]
+    parts = np.bincount(row.ravel(), weights=s["gpu_s"], minlength=count)
+    assert np.abs(parts - lasted).max(initial=0) < TOLERANCE_S
+    assert (s["gpu_s"] > 0).all()
 
 
 def check_durations(records: Records) -> None:

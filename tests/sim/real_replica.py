@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import types
 
+from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.gpu_time import Decoding
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.records.service_log import Stretch
@@ -21,6 +23,7 @@ class RealReplica:
     def __init__(self, parts, limits):
         self.index, self.clock, self.log = parts.index, parts.clock, parts.log
         self.profile, self.limits, self.scheduler = parts.profile, limits, parts.scheduler
+        self.costs = ProfileCosts(parts.profile)
         self.frontend = FrontendQueue(
             parts.clock, parts.profile.frontend, parts.index, self._arrive
         )
@@ -31,6 +34,7 @@ class RealReplica:
         self._sequences = {}  # by the engine's request, while it is here
         self._per_client = {}  # how many decode
         self._stretch = None
+        self._first = {}  # what each client has in its first step
         self._idle = True
 
     @property
@@ -124,12 +128,24 @@ class RealReplica:
 
     # Decode.
 
-    def _await_decode(self, context, complete):
-        """A step in which all that run decode, ``context`` tokens in all."""
-        size = sum(self._per_client.values())
+    def _decoding(self, contexts):
+        """What each client has in a step, of (engine's request, its tokens) of all that decode."""
+        sums = {}
+        for request, tokens in contexts:
+            client = self._sequences[request].request.client
+            number, before = sums.get(client, (0, 0))
+            sums[client] = Decoding(number + 1, before + tokens)
+        return {client: sums[client] for client in self._per_client}
+
+    def _await_decode(self, contexts, complete):
+        """A step in which all that run decode, each with so many tokens."""
+        first = self._decoding(contexts)
+        size, context = map(sum, zip(*first.values(), strict=True))
+        assert size == sum(self._per_client.values())
         if self._stretch is None:
-            growth_ps = self.profile.context_ps * size
-            self._stretch = Stretch(self.clock.now_ps, growth_ps, context)
+            growth_ps, fixed_ps = self.profile.context_ps * size, self.profile.decode_ps(size, 0)
+            self._stretch = Stretch(self.clock.now_ps, growth_ps, context, fixed_ps)
+            self._first = first
 
         def book():
             finished = complete()
@@ -142,5 +158,5 @@ class RealReplica:
     def _end_stretch(self):
         """The batch is about to change."""
         if self._stretch is not None and self._stretch.steps:
-            self.log.decode(self.index, self._stretch, self._per_client)
+            self.log.decode(self.index, self._stretch, self._first)
         self._stretch = None

@@ -18,6 +18,7 @@ from sglang_seam import VERSION, RealEngine, configured, path, sglang
 from token_ids import TokenIds
 
 from fairbench.core import PS_PER_S
+from fairbench.hardware.gpu_time import step_parts
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.sim.engine.sglang.admission import Prefill, shares_of
@@ -175,9 +176,8 @@ class SGLangReplica(RealReplica):
         if batch.forward_mode.is_extend():
             self._start_prefill(batch)
         else:
-            assert len(batch.reqs) == sum(self._per_client.values())
-            context = int(batch.seq_lens_cpu.sum())
-            self._await_decode(context, lambda: self._completed(batch))
+            contexts = zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True)
+            self._await_decode(contexts, lambda: self._completed(batch))
         return True
 
     def _completed(self, batch):
@@ -197,7 +197,8 @@ class SGLangReplica(RealReplica):
             for one in prefills:
                 if one.last:
                     self._join(one.sequence)
-            size, shares = len(prefills), shares_of(prefills)
+            parts, _ = step_parts(self.costs, self.clock.now_ps - start_ps, chunks, {})
+            size, shares = len(prefills), shares_of(prefills, parts)
             self.log.prefill(self.index, start_ps, self.clock.now_ps, size, shares)
             return finished
 

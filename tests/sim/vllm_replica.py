@@ -17,6 +17,7 @@ from token_ids import TokenIds
 from vllm_queue import SchedulerQueue
 from vllm_seam import RealEngine, admitted, vllm
 
+from fairbench.hardware.gpu_time import step_parts
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.booking import Booking
 from fairbench.sim.engine.vllm.contract import VLLMContract
@@ -91,19 +92,18 @@ class VLLMReplica(RealReplica):
         if plan is None:
             return False
         requests, new = self.engine.scheduler.requests, set(admitted(plan))
-        chunks, context = [], 0
+        chunks, contexts = [], []
         for name, tokens in plan.num_scheduled_tokens.items():
             request = requests[name]
             if name in new or request in self._prefilling:
                 chunks.append(self._chunk(request, tokens, first=name in new))
             else:
                 assert tokens == 1
-                context += request.num_computed_tokens  # those of this step included
+                contexts.append((request, request.num_computed_tokens))  # with this step's
         if chunks:
-            self._await_mixed(plan, chunks, context)
+            self._await_mixed(plan, chunks, contexts)
         else:
-            assert len(plan.num_scheduled_tokens) == sum(self._per_client.values())
-            self._await_decode(context, lambda: self._completed(plan))
+            self._await_decode(contexts, lambda: self._completed(plan))
         return True
 
     def _completed(self, plan):
@@ -147,8 +147,9 @@ class VLLMReplica(RealReplica):
         )
         return queue
 
-    def _await_mixed(self, plan, chunks, context):
+    def _await_mixed(self, plan, chunks, contexts):
         self._end_stretch()
+        decoding, context = self._decoding(contexts), sum(tokens for _, tokens in contexts)
         self._chunks, start_ps = chunks, self.clock.now_ps
         decodes = len(plan.num_scheduled_tokens) - len(chunks)
         assert decodes == sum(self._per_client.values())
@@ -156,10 +157,13 @@ class VLLMReplica(RealReplica):
         def complete():
             finished = self._completed(plan)
             self._chunks = []
-            shares = self._booking.shares(chunks)
-            for client, number in self._per_client.items():
-                shares.setdefault(client, PrefillShare()).output_tokens += number
             now_ps, size = self.clock.now_ps, len(plan.num_scheduled_tokens)
+            parts, others = step_parts(self.costs, now_ps - start_ps, computed, decoding)
+            shares = self._booking.shares(chunks, parts)
+            for client, number in self._per_client.items():
+                share = shares.setdefault(client, PrefillShare())
+                share.output_tokens += number
+                share.gpu_ps += others[client]
             self.log.prefill(self.index, start_ps, now_ps, size, shares, context)
             for chunk in chunks:
                 chunk.sequence.filled += chunk.tokens

@@ -12,7 +12,8 @@ from fairbench.metrics.entries import comparison, fairness, goodput, latency, se
 from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
-SOMETIMES = ("weight", "goodput", "demoted")  # how keys begin that many runs have no reason for
+# How keys begin that many runs have no reason for.
+SOMETIMES = ("weight", "goodput", "demoted", "gpu")
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # of which a user may choose percentiles
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}

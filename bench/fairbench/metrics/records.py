@@ -125,7 +125,8 @@ class Service(Table):
     ``extend_charged_tokens`` are booked at ``start_s`` (admission), ``extend_tokens`` (computed by
     this iteration) at ``end_s``, and ``output_tokens / steps`` at the end of every step. A prefill
     iteration is a row of one step. ``recompute_tokens`` are in none of the other columns. The rows
-    of one worker either share their stretch or do not overlap in time.
+    of one worker either share their stretch or do not overlap in time. ``gpu_s`` is the client's
+    part of the stretch; None where nobody says what iterations consisted of.
     """
 
     worker: Ints
@@ -141,6 +142,7 @@ class Service(Table):
     extend_tokens: Ints
     recompute_tokens: Ints
     output_tokens: Ints
+    gpu_s: Floats | None = None
 
 
 class Client(NamedTuple):

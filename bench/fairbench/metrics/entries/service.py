@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairbench.metrics.fit_domain import outside_fit_ratio
+from fairbench.metrics.gpu_time import gpu_time, gpu_time_of_client
 from fairbench.metrics.hidden_backlog import lone_tpot_ratio
 from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Needs, Of, Presence, Shown
 from fairbench.metrics.reasons import EMPTY_WINDOW, NO_TIME
@@ -107,6 +108,18 @@ METRICS = (
         kind=Kind.FLAG,
         undefined="in older runs where the server did not report admissions",
         presence=Presence.IN_REPORTS,
+    ),
+    Metric(
+        key="gpu_s",
+        heading="busy time",
+        column="busy\ns",
+        unit="s",
+        of=Of.BOTH,
+        digits=1,
+        undefined="nothing was simulated, or the records are older than this metric",
+        shown=(Shown(Display.CLIENTS, 11, dropped=-1),),
+        compute=gpu_time,
+        compute_client=gpu_time_of_client,
     ),
     Metric(
         key="outside_fit_ratio",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from fairbench.core import Segment
+from fairbench.hardware.gpu_time import Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.sequence import Sequence
 
@@ -23,6 +24,7 @@ class RunningBatch:
         self.sequences: dict[Sequence, int] = {}  # each with its place in SGLang's batch
         self.per_client: dict[str, int] = {}
         self._context_base = 0
+        self._context_bases: dict[str, int] = {}  # of each client
         self._reserve_base = 0
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
         self._due: list[tuple[int, int, Sequence]] = []
@@ -35,6 +37,14 @@ class RunningBatch:
     def context_tokens(self) -> int:
         """Sum of the context lengths in the next decode step."""
         return self._context_base + len(self.sequences) * self.steps
+
+    def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
+        """Each client's part in the step that began so many steps ago, the batch being the same."""
+        at, bases = self.steps - steps_ago, self._context_bases
+        return {
+            client: Decoding(count, bases[client] + count * at)
+            for client, count in self.per_client.items()
+        }
 
     def reserved_tokens(self) -> int:
         """Sum over the batch of min(max_new - produced, 4096)."""
@@ -69,8 +79,10 @@ class RunningBatch:
         sequence.joined_step = self.steps
         self._joined += 1
         self.sequences[sequence] = self._joined
-        self.per_client[request.client] = self.per_client.get(request.client, 0) + 1
-        self._context_base += request.input_tokens + sequence.produced - self.steps
+        client, base = request.client, request.input_tokens + sequence.produced - self.steps
+        self.per_client[client] = self.per_client.get(client, 0) + 1
+        self._context_base += base
+        self._context_bases[client] = self._context_bases.get(client, 0) + base
         to_go = request.max_new_tokens - sequence.produced
         self._reserve_base += to_go + self.steps
         if to_go > CLIP_MAX_NEW_TOKENS:
@@ -82,7 +94,9 @@ class RunningBatch:
         """Take a sequence out and settle ``produced``; returns its private tokens."""
         request = sequence.request
         joined, private = sequence.joined_step, self.private(sequence)
-        self._context_base -= request.input_tokens + sequence.produced - joined
+        base = request.input_tokens + sequence.produced - joined
+        self._context_base -= base
+        self._context_bases[request.client] -= base
         self._reserve_base -= request.max_new_tokens - sequence.produced + joined
         sequence.produced += private
         del self.sequences[sequence]
@@ -90,7 +104,7 @@ class RunningBatch:
             self._long.pop(sequence, None)
         self.per_client[request.client] -= 1
         if not self.per_client[request.client]:
-            del self.per_client[request.client]
+            del self.per_client[request.client], self._context_bases[request.client]
         return private
 
     def cut(self, sequence: Sequence, steps: int) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Generic
 
 from fairbench.core import PS_PER_S, Request
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import LoadCap
@@ -55,6 +56,7 @@ class EngineLoop(ABC, Generic[N]):
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
         self._profile = profile
+        self._costs = ProfileCosts(profile)
         self._log = log
         self._preempts = scheduler.preempts
         self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
@@ -257,7 +259,9 @@ class EngineLoop(ABC, Generic[N]):
         batch = self.batch
         self._provide(steps)
         if self._stretch is None:
-            self._stretch = Stretch(run.start_ps, run.growth_ps, batch.context_tokens)
+            fixed_ps = self._profile.decode_ps(len(batch), 0)
+            context = batch.context_tokens
+            self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
         batch.steps += steps
         run.advance(steps)
         self._stretch.steps += steps
@@ -267,5 +271,6 @@ class EngineLoop(ABC, Generic[N]):
     def _end_stretch(self) -> None:
         """The batch is about to change."""
         if self._stretch is not None:
-            self._log.decode(self.index, self._stretch, self.batch.per_client)
+            first = self.batch.decoding(self._stretch.steps)
+            self._log.decode(self.index, self._stretch, first)
             self._stretch = None

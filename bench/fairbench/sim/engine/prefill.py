@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fairbench.hardware.timing import Chunk
 from fairbench.sim.sequence import Sequence
 
 
@@ -20,3 +21,8 @@ class Prefill(NamedTuple):
     first: bool
     last: bool
     loaded: int = 0
+
+    @property
+    def chunk(self) -> Chunk:
+        """What is computed, as timing profiles have it."""
+        return self.cached, self.tokens

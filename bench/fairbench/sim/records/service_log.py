@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fairbench.hardware.gpu_time import Decoding, decode_parts
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.sequence import Sequence
 
@@ -23,6 +24,7 @@ SERVICE_COLUMNS = (
     "extend_tokens",
     "recompute_tokens",
     "output_tokens",
+    "gpu_ps",
 )
 REQUEST_COLUMNS = (
     "request_id",
@@ -49,13 +51,22 @@ REQUEST_COLUMNS = (
 
 @dataclass(slots=True)
 class Stretch:
-    """Decode steps of one unchanged batch: each lasts ``growth_ps`` longer than the one before."""
+    """Decode steps of one unchanged batch: each lasts ``growth_ps`` longer than the one before.
+
+    ``fixed_ps`` of a step would be the same without any context.
+    """
 
     start_ps: int
     growth_ps: int
     context_tokens: int  # at the first step
+    fixed_ps: int
     steps: int = 0
     end_ps: int = 0
+
+    def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
+        """Each client's part of the time, of what it has in the first step."""
+        took_ps = self.end_ps - self.start_ps
+        return decode_parts(took_ps, self.fixed_ps * self.steps, first, self.steps)
 
 
 @dataclass(slots=True)
@@ -67,6 +78,7 @@ class PrefillShare:
     extend_tokens: int = 0
     recompute_tokens: int = 0
     output_tokens: int = 0
+    gpu_ps: int = 0
 
 
 Shares: TypeAlias = Mapping[str, PrefillShare]
@@ -80,7 +92,8 @@ class ServiceLog(Columns):
     stretch each step yields ``output_tokens / steps`` tokens and lasts ``step_growth_ps`` longer
     than the one before, so each step's time can be recomputed. ``context_tokens`` is the sum of
     context lengths at the first step. A step that mixes both (vLLM) is written as a prefill
-    iteration, with the context lengths of those that decode in it.
+    iteration, with the context lengths of those that decode in it. ``gpu_ps`` is the client's part
+    of the time (``hardware.gpu_time``): those of one stretch add up to it.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -115,19 +128,21 @@ class ServiceLog(Columns):
                 share.extend_tokens,
                 share.recompute_tokens,
                 share.output_tokens,
+                share.gpu_ps,
             )
 
-    def decode(self, worker: int, stretch: Stretch, batch: dict[str, int]) -> None:
-        """``batch``: sequences per client, the same throughout the stretch."""
+    def decode(self, worker: int, stretch: Stretch, batch: Mapping[str, Decoding]) -> None:
+        """``batch``: what each client has in the first step, the same sequences throughout."""
         start_ps, end_ps, steps = stretch.start_ps, stretch.end_ps, stretch.steps
-        growth_ps, context, size = stretch.growth_ps, stretch.context_tokens, sum(batch.values())
-        pack, index = self.pack, self.index
+        growth_ps, context = stretch.growth_ps, stretch.context_tokens
+        pack, index, gpu_ps = self.pack, self.index, stretch.gpu_ps(batch)
+        size = sum(one.requests for one in batch.values())
         rows = [
             pack(
                 worker, index[client], start_ps, end_ps, steps,
-                growth_ps, size, context, 0, 0, 0, 0, steps * count,
+                growth_ps, size, context, 0, 0, 0, 0, steps * one.requests, gpu_ps[client],
             )
-            for client, count in batch.items()
+            for client, one in batch.items()
         ]  # fmt: skip
         self.extend(b"".join(rows))
 

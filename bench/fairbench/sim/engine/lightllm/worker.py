@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.gpu_time import step_parts
 from fairbench.hardware.lightllm_limits import LightLLMLimits
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
@@ -64,6 +65,7 @@ class LightLLMWorker:
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
         self._profile = profile
+        self._costs = ProfileCosts(profile)
         self._log = log
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._decoded = 0  # steps since the last minibatch
@@ -240,7 +242,9 @@ class LightLLMWorker:
             self.scheduler.on_request_tokens(sequence.request, 1)
         if self._log is not None:
             prefills = [Prefill(s, 0, s.total, first=True, last=True) for s in admitted]
-            start_ps, shares = self._prefill_start_ps, shares_of(prefills)
+            start_ps, chunks = self._prefill_start_ps, [one.chunk for one in prefills]
+            parts, _ = step_parts(self._costs, now_ps - start_ps, chunks, {})
+            shares = shares_of(prefills, parts)
             self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._finish()
 
@@ -259,7 +263,9 @@ class LightLLMWorker:
             return
         batch = self.batch
         if self._stretch is None:
-            self._stretch = Stretch(run.start_ps, run.growth_ps, batch.context_tokens)
+            fixed_ps = self._profile.decode_ps(len(batch), 0)
+            context = batch.context_tokens
+            self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
         batch.steps += steps
         self._decoded += steps
         run.advance(steps)
@@ -270,7 +276,8 @@ class LightLLMWorker:
     def _end_stretch(self) -> None:
         """The batch is about to change."""
         if self._stretch is not None and self._log is not None:
-            self._log.decode(self.index, self._stretch, self.batch.per_client)
+            first = self.batch.decoding(self._stretch.steps)
+            self._log.decode(self.index, self._stretch, first)
         self._stretch = None
 
     def _end_decode(self) -> None:

@@ -17,10 +17,10 @@ from fairbench.sim.records.service_log import PrefillShare
 from fairbench.sim.sequence import NEVER, Sequence
 
 
-def shares_of(prefills: list[Prefill]) -> dict[str, PrefillShare]:
-    """What an iteration books, by client."""
+def shares_of(prefills: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
+    """What an iteration books, by client; ``gpu_ps`` is each prefill's part of its time."""
     shares: dict[str, PrefillShare] = {}
-    for sequence, _, tokens, first, last, _ in prefills:
+    for (sequence, _, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):
         client = sequence.request.client
         if (share := shares.get(client)) is None:
             share = shares[client] = PrefillShare()
@@ -32,6 +32,7 @@ def shares_of(prefills: list[Prefill]) -> dict[str, PrefillShare]:
                 share.input_tokens += sequence.request.input_tokens
                 share.extend_charged_tokens += sequence.extend_tokens
         share.output_tokens += last
+        share.gpu_ps += took_ps
     return shares
 
 

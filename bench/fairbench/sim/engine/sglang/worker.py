@@ -11,6 +11,7 @@ from functools import partial
 from fairbench.core import Request, Segment
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.gpu_time import step_parts
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt, never
@@ -179,16 +180,14 @@ class Worker(EngineLoop[KVNode]):
         if self._preempted:
             self._requeue_preempted()
         self._prefills = attempt.admitted
-        chunks = []
         for prefill in attempt.admitted:
             sequence, taken = prefill.sequence, prefill.loaded + prefill.tokens
             sequence.private += taken
             self.cache.allocate(taken)
             if prefill.first:
                 self.host.load(sequence, prefill.cached - prefill.loaded)
-            chunks.append((prefill.cached, prefill.tokens))
         start_ps = self._prefill_start_ps = self._clock.now_ps + self.host.delay_ps()
-        duration = self._profile.prefill_ps(chunks)
+        duration = self._profile.prefill_ps([prefill.chunk for prefill in attempt.admitted])
         self._end_stretch()
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
         return True
@@ -233,7 +232,9 @@ class Worker(EngineLoop[KVNode]):
             store_prompt(self.cache, sequence, prefill.tokens)
             if prefill.last:
                 self._produce_first(sequence)
-        start_ps, shares = self._prefill_start_ps, shares_of(prefills)
+        start_ps, chunks = self._prefill_start_ps, [prefill.chunk for prefill in prefills]
+        parts, _ = step_parts(self._costs, now_ps - start_ps, chunks, {})
+        shares = shares_of(prefills, parts)
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
 

@@ -50,10 +50,10 @@ class Booking:
         """It is over."""
         self._reached.pop(sequence, None)
 
-    def shares(self, chunks: list[Prefill]) -> dict[str, PrefillShare]:
-        """What the chunks of a step book, by client."""
+    def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
+        """What the chunks of a step book, by client; ``gpu_ps`` is each one's part of its time."""
         shares: dict[str, PrefillShare] = {}
-        for sequence, cached, tokens, first, last, _ in chunks:
+        for (sequence, cached, tokens, first, last, _), took_ps in zip(chunks, gpu_ps, strict=True):
             client = sequence.request.client
             if (share := shares.get(client)) is None:
                 share = shares[client] = PrefillShare()
@@ -64,6 +64,7 @@ class Booking:
                 share.input_tokens += sequence.request.input_tokens
                 share.extend_charged_tokens += sequence.extend_tokens
             share.output_tokens += last
+            share.gpu_ps += took_ps
         return shares
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.gpu_time import step_parts
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
@@ -149,18 +150,22 @@ class VLLMWorker(EngineLoop[BlockNode]):
             self.running.pause(sequence)
         self._stalled, self._chunks = step.stalled, step.chunks
         batch, chunks = self.batch, step.chunks
-        computed = [(chunk.cached, chunk.tokens) for chunk in chunks]
+        computed, saved_ps = [chunk.chunk for chunk in chunks], self._saved_ps()
         duration_ps = self._profile.step_ps(computed, step.decodes, batch.context_tokens)
-        duration_ps -= self._saved_ps()
+        duration_ps -= saved_ps
         start_ps = self._clock.now_ps + self.host.delay_ps()
-        end = partial(self._end_mixed, step, start_ps, batch.context_tokens)
+        end = partial(self._end_mixed, step, start_ps, batch.context_tokens, saved_ps)
         self._clock.at(start_ps + duration_ps, END, self.index, end)
 
-    def _end_mixed(self, step: Step, start_ps: int, context_tokens: int) -> None:
+    def _end_mixed(self, step: Step, start_ps: int, context_tokens: int, saved_ps: int) -> None:
         now_ps, batch = self._clock.now_ps, self.batch
-        shares = self._booking.shares(step.chunks)
-        for client, count in batch.per_client.items():
-            shares.setdefault(client, PrefillShare()).output_tokens += count
+        computed, decoding = [chunk.chunk for chunk in step.chunks], batch.decoding()
+        parts, others = step_parts(self._costs, now_ps - start_ps, computed, decoding, saved_ps)
+        shares = self._booking.shares(step.chunks, parts)
+        for client, gpu_ps in others.items():
+            share = shares.setdefault(client, PrefillShare())
+            share.output_tokens += decoding[client].requests
+            share.gpu_ps += gpu_ps
         size = len(step.chunks) + step.decodes
         self._log.prefill(self.index, start_ps, now_ps, size, shares, context_tokens)
         batch.steps += 1

@@ -1,0 +1,80 @@
+"""Whose a step's time is: its parts, in whole picoseconds that add up to it.
+
+What a request adds to a step of one token is its own: the compute of its new tokens, its attention,
+the context that it reads, cached or not. What is left (launches, the host, weights that are read
+once for all) is the step's fixed cost, of which every request of the batch bears the same part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from fairbench.core import PS_PER_S, CostModel
+from fairbench.hardware.timing import Chunk
+
+
+class Decoding(NamedTuple):
+    """What a client has in a decode batch: requests, and their context in all."""
+
+    requests: int
+    context_tokens: int
+
+
+def split(total: int, weights: Iterable[int]) -> list[int]:
+    """``total`` in proportion to the weights, whole and adding up; nothing if these are all 0."""
+    parts = list(weights)
+    whole = sum(parts)
+    if not whole:
+        return [0] * len(parts)
+    upto = before = 0
+    for index, weight in enumerate(parts):
+        upto += weight
+        after = total * upto // whole
+        parts[index], before = after - before, after
+    return parts
+
+
+def decode_parts(
+    took_ps: int, fixed_ps: int, clients: Mapping[str, Decoding], steps: int = 1
+) -> dict[str, int]:
+    """Each client's part of decode steps of one unchanged batch, contexts those of the first.
+
+    Of ``took_ps`` so much would be the same without any context; the rest was reading it.
+    """
+    fixed = split(fixed_ps, (one.requests for one in clients.values()))
+    grown = steps * (steps - 1) // 2
+    read = split(
+        took_ps - fixed_ps,
+        (one.context_tokens * steps + one.requests * grown for one in clients.values()),
+    )
+    return {name: own + more for name, own, more in zip(clients, fixed, read, strict=True)}
+
+
+def step_parts(
+    costs: CostModel,
+    took_ps: int,
+    chunks: Sequence[Chunk],
+    clients: Mapping[str, Decoding],
+    saved_ps: int = 0,
+) -> tuple[list[int], dict[str, int]]:
+    """The part of each prefill chunk of a step, and of each client in what decodes beside them.
+
+    ``saved_ps`` is what the step saved because contexts that were read are shared.
+    """
+    least_s = costs.prefill_s(0, 1)
+    own = [_ps(costs.prefill_s(*chunk) - least_s) for chunk in chunks]
+    decoding = sum(one.requests for one in clients.values())
+    context = sum(one.context_tokens for one in clients.values())
+    read_ps = max(0, _ps(costs.decode_step_s(1, context) - costs.decode_step_s(1, 0)) - saved_ps)
+    whole = sum(own) + read_ps
+    if whole > took_ps:  # a model that says more than was measured: in its proportions
+        *own, read_ps = split(took_ps, (*own, read_ps))
+        whole = took_ps
+    *fixed, shared = split(took_ps - whole, (*(1 for _ in chunks), decoding))
+    parts = [one + more for one, more in zip(own, fixed, strict=True)]
+    return parts, decode_parts(read_ps + shared, shared, clients)
+
+
+def _ps(seconds: float) -> int:
+    return max(0, round(seconds * PS_PER_S))

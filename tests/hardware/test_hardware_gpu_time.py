@@ -1,0 +1,102 @@
+"""Whose a step's time is: by hand, and that nothing is lost."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.core import PS_PER_S
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.gpu_time import Decoding, decode_parts, split, step_parts
+
+PROFILE = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
+US = PS_PER_S // 10**6
+
+
+class Toy:
+    """A prefill is 100 us, 10 a token and 1 a pair of tokens; a context token 2."""
+
+    def prefill_s(self, cached_tokens, new_tokens):
+        return (100 + 10 * new_tokens + new_tokens * cached_tokens) * 1e-6
+
+    def decode_step_s(self, requests, context_tokens):
+        return (100 + 10 * requests + 2 * context_tokens) * 1e-6
+
+
+def test_a_split_is_whole_and_adds_up():
+    assert split(10, [1, 1, 1]) == [3, 3, 4]
+    assert split(7, [0, 5, 0]) == [0, 7, 0]
+    assert split(7, [0, 0]) == [0, 0]
+
+
+def test_who_reads_more_context_pays_for_it_and_all_bear_the_same_fixed_part():
+    # Three requests, 150 us without any context. a has two of 10 and 20 tokens, b one of 60.
+    clients = {"a": Decoding(2, 30), "b": Decoding(1, 60)}
+    assert decode_parts(330 * US, 150 * US, clients) == {"a": 160 * US, "b": 170 * US}
+    # Two steps: contexts 30 + 32 and 60 + 61, and 366 us of reading for these 183 tokens.
+    two = decode_parts(666 * US, 300 * US, clients, steps=2)
+    assert two == {"a": (200 + 124) * US, "b": (100 + 242) * US}
+
+
+def test_a_prompt_pays_for_its_tokens_and_attention_and_for_its_part_of_the_rest():
+    # Beyond one token: 21 tokens are 200 us, 11 behind 50 cached 100 + 550. 90 are left.
+    parts, _ = step_parts(Toy(), 940 * US, [(0, 21), (50, 11)], {})
+    assert parts == [245 * US, 695 * US]
+
+
+def test_in_a_mixed_step_decoding_clients_read_and_share():
+    # 20 tokens more are 200 us, 60 of context 120; of the 400 left each of four bears 100.
+    clients = {"a": Decoding(2, 20), "b": Decoding(1, 40)}
+    parts, others = step_parts(Toy(), 720 * US, [(0, 21)], clients)
+    assert parts == [300 * US]
+    assert others == {"a": 240 * US, "b": 180 * US}
+
+
+def test_a_model_that_says_more_than_was_measured_is_scaled():
+    parts, _ = step_parts(Toy(), 300 * US, [(0, 21), (0, 41)], {})
+    assert parts == [100 * US, 200 * US]
+
+
+CHUNKS = st.lists(st.tuples(st.integers(0, 30_000), st.integers(1, 8_192)), max_size=8)
+CLIENTS = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.integers(1, 300).flatmap(
+        lambda n: st.integers(n, 20_000 * n).map(lambda tokens: Decoding(n, tokens))
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CHUNKS, CLIENTS, st.integers(1, 5_000))
+def test_parts_add_up_to_what_a_step_takes(chunks, clients, steps):
+    requests = sum(one.requests for one in clients.values())
+    context = sum(one.context_tokens for one in clients.values())
+    if chunks:
+        took_ps = PROFILE.step_ps(chunks, requests, context)
+        parts, others = step_parts(ProfileCosts(PROFILE), took_ps, chunks, clients)
+        assert sum(parts) + sum(others.values()) == took_ps
+        assert min(*parts, *others.values(), took_ps) > 0
+    if clients:
+        growth = PROFILE.context_ps * requests * (steps * (steps - 1) // 2)
+        took_ps = steps * PROFILE.decode_ps(requests, context) + growth
+        fixed_ps = steps * PROFILE.decode_ps(requests, 0)
+        parts = decode_parts(took_ps, fixed_ps, clients, steps)
+        assert sum(parts.values()) == took_ps
+        assert min(parts.values()) > 0
+
+
+@pytest.mark.parametrize("steps", [2, 7, 1_000])
+def test_steps_together_are_those_steps_one_by_one_but_for_rounding(steps):
+    clients = {"a": Decoding(3, 700), "b": Decoding(1, 5_000)}
+    context, fixed_ps = 5_700, PROFILE.decode_ps(4, 0)
+    alone = dict.fromkeys(clients, 0)
+    took_ps = 0
+    for step in range(steps):
+        now = {name: Decoding(n, tokens + n * step) for name, (n, tokens) in clients.items()}
+        one_ps = PROFILE.decode_ps(4, context + 4 * step)
+        took_ps += one_ps
+        for name, part in decode_parts(one_ps, fixed_ps, now).items():
+            alone[name] += part
+    together = decode_parts(took_ps, fixed_ps * steps, clients, steps)
+    assert sum(together.values()) == sum(alone.values()) == took_ps
+    assert abs(together["a"] - alone["a"]) <= steps
