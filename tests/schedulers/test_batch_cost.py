@@ -39,7 +39,7 @@ def request(number, client="a", tokens=100, max_new=4096):
 
 class TestUnits:
     def test_are_those_of_a_linear_engine(self):
-        assert step_units(Linear()) == pytest.approx((10_000, 100))
+        assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
     def test_of_an_a100_are_its_coefficients(self):
         """(c0 + host + c_w) / c_K, and (c_T + c_nd) / c_K: the 520 tokens of the profile."""

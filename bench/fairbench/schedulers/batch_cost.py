@@ -30,6 +30,7 @@ class StepUnits(NamedTuple):
 
     unit_tokens: float  # on what does not depend on the batch
     request_tokens: float  # on one more request, its context apart
+    context_token_s: float  # the time of one such token
 
 
 def step_units(costs: CostModel | None) -> StepUnits | None:
@@ -42,7 +43,7 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
     request_s = (more_s - many_s) / _MANY_REQUESTS
     if empty_s <= 0 or token_s <= 0 or request_s < 0:
         return None
-    return StepUnits(empty_s / token_s, request_s / token_s)
+    return StepUnits(empty_s / token_s, request_s / token_s, token_s)
 
 
 class OutputLengths:

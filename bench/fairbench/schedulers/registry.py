@@ -54,6 +54,7 @@ ROUTERS = {
     "memserve": "fairbench.schedulers.routing.memserve:MemServe",
     "oracle": "fairbench.schedulers.routing.oracle:Oracle",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
+    "fair-finish": "fairbench.schedulers.routing.fair_finish:FairFinish",
     "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
     "cache-aware": "fairbench.schedulers.routing.cache_aware:CacheAware",
     "dynamo": "fairbench.schedulers.routing.dynamo:Dynamo",
@@ -73,6 +74,8 @@ PAIRS = {
     "preble-code": ("preble-e2-code", "preble-groups-code"),
     "dlpm": ("round-robin", "dlpm"),
     "d2lpm": ("d2lpm", "dlpm"),
+    "preble-dlpm": ("preble-e2", "dlpm"),
+    "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
 LOCAL_GROUP = "fairbench.local_schedulers"

@@ -1,0 +1,37 @@
+"""The work of a request: the time that it adds to a worker's, in tokens of prefill.
+
+As a token of prefill costs the same whoever's it is, work of several clients can be added and
+divided. What a step takes however little runs is nobody's work: it is shared by the whole batch.
+"""
+
+from __future__ import annotations
+
+from fairbench.core import CostModel
+from fairbench.schedulers.batch_cost import step_units
+
+UNKNOWN_UNIT_TOKENS = 100_000  # in place of ``StepUnits.unit_tokens`` where nobody knows the costs
+UNKNOWN_OUTPUT_WEIGHT = 2  # an output token, in tokens of prefill ([DLPM] §3), likewise
+
+_PROMPT = 1_024  # tokens of the prompt whose mean token is the unit of work
+
+
+class RequestWork:
+    """Counts by an engine's costs, or by the usual service weights where they are unknown."""
+
+    def __init__(self, costs: CostModel | None = None) -> None:
+        units = step_units(costs)
+        self.unit_tokens = UNKNOWN_UNIT_TOKENS if units is None else units.unit_tokens
+        self._units = units
+        self._costs = costs
+        if costs is not None and units is not None:
+            self._iteration_s = costs.prefill_s(0, 1)
+            self._token_s = (costs.prefill_s(0, _PROMPT) - self._iteration_s) / _PROMPT
+
+    def tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:
+        """Work of a prompt of which so much is cached, and of its output; at least 1."""
+        if self._units is None or self._costs is None:
+            return max(1, round(new_tokens + UNKNOWN_OUTPUT_WEIGHT * output_tokens))
+        prefill_s = self._costs.prefill_s(cached_tokens, new_tokens) - self._iteration_s
+        context = cached_tokens + new_tokens + output_tokens / 2 + self._units.request_tokens
+        decode_s = output_tokens * self._units.context_token_s * context
+        return max(1, round((prefill_s + decode_s) / self._token_s))

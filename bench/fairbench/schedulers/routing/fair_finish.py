@@ -1,0 +1,119 @@
+"""Fair finish: locality, unless fair sharing would end the request much sooner elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.base import Router, Setup
+from fairbench.schedulers.batch_cost import OutputLengths
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.request_work import RequestWork
+from fairbench.schedulers.routing.backlog import Backlog
+from fairbench.schedulers.routing.fleet import Fleet
+
+SLACK_UNITS = 2
+
+
+class FairFinish(Router):
+    """Estimates for every worker when the request would be done if clients shared it fairly.
+
+    That is after its client's own backlog there, its own work, and of every other client's backlog
+    the part that fair sharing lets through meanwhile (``Backlog.finish``): a flood of one client
+    counts for no more than the request's own client has to do. Of the workers that hold the longest
+    match the one of the least estimate is chosen, unless some worker's is lower by more than the
+    slack; ties in rotation. Work is what a request adds to a worker's time (``RequestWork``), with
+    the output that its client's finished requests let expect, and a backlog falls by as much when
+    it is over. A heuristic: no bound of the cluster is claimed, though each worker keeps its own.
+    """
+
+    name = "fair-finish"
+    wants_evictions = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """``slack`` is in tokens of prefill, by default (not given) two units of the engine.
+
+        A unit is that of ``batch_cost``, 100,000 where nobody knows the engine's costs. With 0 the
+        least estimate always wins, with inf the longest match.
+        """
+
+        slack: Annotated[float, Ge(0)] | None = None
+
+    def __init__(self, params: Params, workers: int) -> None:
+        self.params = params
+        self._fleet = Fleet(workers)
+        self._tree = LocationTree(LocationNode)
+        self._lengths = OutputLengths()
+        self._work = RequestWork()
+        self._backlogs = {worker: self._backlog() for worker in self._fleet.workers}
+
+    def _backlog(self) -> Backlog:
+        return Backlog(lambda client: self.setup.weight(client))
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self._work = RequestWork(setup.costs)
+
+    @property
+    def slack(self) -> float:
+        """By how much another worker has to be better, in tokens of prefill."""
+        given = self.params.slack
+        return SLACK_UNITS * self._work.unit_tokens if given is None else given
+
+    def route(self, request: Request, now_s: float) -> int:
+        found = self._tree.find(request.prompt)
+        work = self._works(request, found.node)
+        finish = {w: self._backlogs[w].finish(request.client, work[w]) for w in work}
+        worker = self._choose(finish, self._tree.holders(found.node).workers)
+        self._backlogs[worker].add(request.request_id, request.client, work[worker])
+        self._tree.add(found, request.prompt, worker)
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _works(self, request: Request, node: LocationNode) -> dict[int, int]:
+        """What the request costs at each worker; at least one token is always computed."""
+        cached, output = self._tree.cached_tokens(node), self._lengths.expected(request.client)
+        of_cached: dict[int, int] = {}  # most workers hold nothing
+        works: dict[int, int] = {}
+        for worker in self._fleet.workers:
+            hit = min(cached.get(worker, 0), request.input_tokens - 1)
+            if hit not in of_cached:
+                of_cached[hit] = self._work.tokens(hit, request.input_tokens - hit, output)
+            works[worker] = of_cached[hit]
+        return works
+
+    def _choose(self, finish: dict[int, float], holders: int) -> int:
+        holding = {w: at for w, at in finish.items() if holders >> w & 1}
+        if holding and min(holding.values()) - min(finish.values()) <= self.slack:
+            return self._fleet.cheapest(holding)
+        return self._fleet.cheapest(finish)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        if not self._fleet.finish(request, worker):
+            return
+        self._backlogs[worker].remove(request.request_id)
+        if output.length:
+            self._lengths.learn(request.client, output.length)
+            self._tree.insert((*request.prompt, output), worker)
+
+    def on_failure(self, request: Request, worker: int, now_s: float) -> None:
+        if self._fleet.finish(request, worker):
+            self._backlogs[worker].remove(request.request_id)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.on_worker_leave(worker, now_s)
+        self._fleet.join(worker)
+        self._backlogs[worker] = self._backlog()
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        if worker in self._fleet:
+            self._fleet.leave(worker)
+            self._tree.purge(worker)
+            del self._backlogs[worker]
