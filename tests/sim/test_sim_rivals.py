@@ -9,6 +9,7 @@ from fairbench.sim.run import simulate
 from invariants import run_checked
 
 LOCALS = {
+    "lpm-client-cap": {"lpm-client-cap.max_running": 3},
     "priority": {"priority.of": {"client-0": 3, "client-3": -3}},
     "sglang-priority": {"sglang-priority.of": {"client-0": 30}},
     "justitia": {"justitia.predictor": "average"},

@@ -22,6 +22,7 @@ from fairbench.schedulers.user_files import schedulers_in, user_files
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
+    "lpm-client-cap": "fairbench.schedulers.local.lpm_client_cap:ClientCappedLPM",
     "vtc": "fairbench.schedulers.local.vtc:VTC",
     "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
     "lcf": "fairbench.schedulers.local.lcf:LCF",

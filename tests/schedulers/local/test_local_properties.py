@@ -15,6 +15,7 @@ UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}
 # Those under which a flood of a may keep b waiting for ever, and why.
 STARVE = {
     "lpm": "what is cached goes first",
+    "lpm-client-cap": "the flood's limit is more than the engine's",
     "priority": "the lower number goes first",
     "sglang-priority": "the higher number goes first",
 }
