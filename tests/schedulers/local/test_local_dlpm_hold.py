@@ -95,11 +95,12 @@ class TestByHand:
 class TestUnits:
     def test_quantum_and_floor_are_of_the_engine(self):
         scheduler = make()
-        assert scheduler.params.quantum == UNIT_TOKENS / 10
+        assert scheduler.quantum == UNIT_TOKENS / 10
+        assert scheduler.params.quantum == 0  # as it was set, which a server has to prove
         bound = scheduler.service_bound()
         assert isinstance(bound, ServiceBound)
         assert (bound.quantum_tokens, bound.source) == (1_000, "DLPM Theorem 4.1")
-        assert make(quantum=7).params.quantum == 7
+        assert make(quantum=7).quantum == 7
 
     def test_at_four_units_it_holds(self):
         tokens = 4 * UNIT_TOKENS - REQUEST_TOKENS - 64
@@ -113,7 +114,7 @@ class TestUnits:
 
     def test_nothing_is_held_where_nobody_knows_what_steps_take(self):
         scheduler = make(costs=False)
-        assert scheduler.params.quantum == UNKNOWN_QUANTUM == 10_000
+        assert scheduler.quantum == UNKNOWN_QUANTUM == 10_000
         server = Server(scheduler, slots=9)
         server.arrive(call(0, "b", 10, new=6), call(1, "a", 10))
         server.run_pass()

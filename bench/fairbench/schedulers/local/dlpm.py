@@ -53,6 +53,7 @@ class DLPM(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
+        self.quantum = params.quantum  # Q^u, of a client of weight 1
         self.credit: dict[str, float] = {}  # q_i; its keys are the client list l
         self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
         self._outstanding: Counter[str] = Counter()
@@ -140,7 +141,7 @@ class DLPM(LocalScheduler):
 
     def _quantum(self, client: str) -> float:
         # Not rounded: quanta out of proportion would let clients drift apart without limit.
-        return self.params.quantum * self.setup.weight(client)
+        return self.quantum * self.setup.weight(client)
 
     def _let_go(self, client: str) -> None:
         """Take an idle client off the list, by the rule of ``rejoin``."""
@@ -163,4 +164,4 @@ class DLPM(LocalScheduler):
         if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
             return NoBound(f"{self.name} bounds no service difference in this form")
         weights = ServiceWeights(params.extend_weight, params.output_weight)
-        return ServiceBound("actual", params.quantum, "DLPM Theorem 4.1", weights)
+        return ServiceBound("actual", self.quantum, "DLPM Theorem 4.1", weights)

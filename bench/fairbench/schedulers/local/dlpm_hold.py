@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge
@@ -53,16 +53,16 @@ class HoldingDLPM(DLPM):
     params: Params
 
     def __init__(self, params: Params) -> None:
-        super().__init__(replace(params, quantum=params.quantum or UNKNOWN_QUANTUM))
-        self._quantum_given = bool(params.quantum)
+        super().__init__(params)
+        self.quantum = params.quantum or UNKNOWN_QUANTUM
         self._batch = BatchCost()
         self._produced: Counter[Request] = Counter()
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
         units = step_units(setup.costs)
-        if units is not None and not self._quantum_given:
-            self.params = replace(self.params, quantum=round(units.unit_tokens / QUANTA_A_UNIT))
+        if units is not None and not self.params.quantum:
+            self.quantum = round(units.unit_tokens / QUANTA_A_UNIT)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)
