@@ -40,21 +40,22 @@ def test_who_reads_more_context_pays_for_it_and_all_bear_the_same_fixed_part():
 
 def test_a_prompt_pays_for_its_tokens_and_attention_and_for_its_part_of_the_rest():
     # Beyond one token: 21 tokens are 200 us, 11 behind 50 cached 100 + 550. 90 are left.
-    parts, _ = step_parts(Toy(), 940 * US, [(0, 21), (50, 11)], {})
-    assert parts == [245 * US, 695 * US]
+    parts = step_parts(Toy(), 940 * US, [(0, 21), (50, 11)], {})
+    assert parts.chunks == [245 * US, 695 * US]
 
 
 def test_in_a_mixed_step_decoding_clients_read_and_share():
     # 20 tokens more are 200 us, 60 of context 120; of the 400 left each of four bears 100.
     clients = {"a": Decoding(2, 20), "b": Decoding(1, 40)}
-    parts, others = step_parts(Toy(), 720 * US, [(0, 21)], clients)
-    assert parts == [300 * US]
-    assert others == {"a": 240 * US, "b": 180 * US}
+    parts = step_parts(Toy(), 720 * US, [(0, 21)], clients)
+    assert parts.chunks == [300 * US]
+    assert (parts.decode_ps, parts.decode_fixed_ps) == (420 * US, 300 * US)
+    assert parts.clients == {"a": 240 * US, "b": 180 * US}
 
 
 def test_a_model_that_says_more_than_was_measured_is_scaled():
-    parts, _ = step_parts(Toy(), 300 * US, [(0, 21), (0, 41)], {})
-    assert parts == [100 * US, 200 * US]
+    parts = step_parts(Toy(), 300 * US, [(0, 21), (0, 41)], {})
+    assert parts.chunks == [100 * US, 200 * US]
 
 
 CHUNKS = st.lists(st.tuples(st.integers(0, 30_000), st.integers(1, 8_192)), max_size=8)
@@ -73,7 +74,7 @@ def test_parts_add_up_to_what_a_step_takes(chunks, clients, steps):
     context = sum(one.context_tokens for one in clients.values())
     if chunks:
         took_ps = PROFILE.step_ps(chunks, requests, context)
-        parts, others = step_parts(ProfileCosts(PROFILE), took_ps, chunks, clients)
+        parts, others, *_ = step_parts(ProfileCosts(PROFILE), took_ps, chunks, clients)
         assert sum(parts) + sum(others.values()) == took_ps
         assert min(*parts, *others.values(), took_ps) > 0
     if clients:

@@ -197,8 +197,8 @@ class SGLangReplica(RealReplica):
             for one in prefills:
                 if one.last:
                     self._join(one.sequence)
-            parts, _ = step_parts(self.costs, self.clock.now_ps - start_ps, chunks, {})
-            size, shares = len(prefills), shares_of(prefills, parts)
+            parts = step_parts(self.costs, self.clock.now_ps - start_ps, chunks, {})
+            size, shares = len(prefills), shares_of(prefills, parts.chunks)
             self.log.prefill(self.index, start_ps, self.clock.now_ps, size, shares)
             return finished
 

@@ -158,12 +158,12 @@ class VLLMReplica(RealReplica):
             finished = self._completed(plan)
             self._chunks = []
             now_ps, size = self.clock.now_ps, len(plan.num_scheduled_tokens)
-            parts, others = step_parts(self.costs, now_ps - start_ps, computed, decoding)
-            shares = self._booking.shares(chunks, parts)
+            parts = step_parts(self.costs, now_ps - start_ps, computed, decoding)
+            shares = self._booking.shares(chunks, parts.chunks)
             for client, number in self._per_client.items():
                 share = shares.setdefault(client, PrefillShare())
                 share.output_tokens += number
-                share.gpu_ps += others[client]
+                share.gpu_ps += parts.clients[client]
             self.log.prefill(self.index, start_ps, now_ps, size, shares, context)
             for chunk in chunks:
                 chunk.sequence.filled += chunk.tokens

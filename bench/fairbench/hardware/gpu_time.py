@@ -21,6 +21,18 @@ class Decoding(NamedTuple):
     context_tokens: int
 
 
+class StepParts(NamedTuple):
+    """Of each prefill chunk of a step, of each client in what decodes beside them, and of these
+
+    together, so much of it their part of the fixed cost.
+    """
+
+    chunks: list[int]
+    clients: dict[str, int]
+    decode_ps: int
+    decode_fixed_ps: int
+
+
 def split(total: int, weights: Iterable[int]) -> list[int]:
     """``total`` in proportion to the weights, whole and adding up; nothing if these are all 0."""
     parts = list(weights)
@@ -57,8 +69,8 @@ def step_parts(
     chunks: Sequence[Chunk],
     clients: Mapping[str, Decoding],
     saved_ps: int = 0,
-) -> tuple[list[int], dict[str, int]]:
-    """The part of each prefill chunk of a step, and of each client in what decodes beside them.
+) -> StepParts:
+    """Whose a step's time is that computes chunks of prompts, beside which clients may decode.
 
     ``saved_ps`` is what the step saved because contexts that were read are shared.
     """
@@ -73,7 +85,8 @@ def step_parts(
         whole = took_ps
     *fixed, shared = split(took_ps - whole, (*(1 for _ in chunks), decoding))
     parts = [one + more for one, more in zip(own, fixed, strict=True)]
-    return parts, decode_parts(read_ps + shared, shared, clients)
+    decode_ps = read_ps + shared
+    return StepParts(parts, decode_parts(decode_ps, shared, clients), decode_ps, shared)
 
 
 def _ps(seconds: float) -> int:

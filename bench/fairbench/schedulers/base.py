@@ -56,7 +56,8 @@ class LocalScheduler(ABC):
     name: ClassVar[str]
     cache_aware: ClassVar[bool] = False
     per_request_tokens: ClassVar[bool] = False  # wants on_request_tokens, which costs time
-    wants_costs: ClassVar[bool] = False  # asks setup.costs, which a real server has to measure
+    wants_costs: bool = False  # asks setup.costs, which a real server has to measure
+    times_steps: bool = False  # wants on_prompt_time and on_gpu_time
     preempts: bool = False  # its passes are made even when the batch is full
     swaps: bool = False  # it may preempt to the host's memory, see Preempt
     orders_retraction: ClassVar[bool] = False  # in place of the engine, see retraction_order
@@ -109,6 +110,18 @@ class LocalScheduler(ABC):
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         """The same request by request, only for a scheduler with ``per_request_tokens``."""
+
+    def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
+        """So many picoseconds of an iteration went to this request's prompt, or a chunk of it.
+
+        ``complete``: it was the last. Only for a scheduler with ``times_steps``, as the next.
+        """
+
+    def on_gpu_time(self, client: str, gpu_ps: int) -> None:
+        """So many picoseconds of decode steps were this client's (calls may be merged).
+
+        With those of ``on_prompt_time`` the clients' add up to the time that the worker was busy.
+        """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Memory is out: all running requests, the first to lose its memory first.
@@ -181,6 +194,9 @@ class Router(ABC):
 
         Not told of a request that ended without one, nor where the home did not see it.
         """
+
+    def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
+        """What it took of the worker's time. Told at its end, before ``on_finish``, if known."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         """The request finished (or was refused, with 0 tokens) at that worker."""

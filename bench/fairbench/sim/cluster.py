@@ -171,6 +171,7 @@ class Cluster:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
         if sequence.worker >= 0:  # no router knows of what was refused before it
+            self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
             self.router.on_finish(request, sequence.worker, output, self.now_s)
         if refused:
             done(None, ProgramFailed(f"request {request.request_id} was refused"))

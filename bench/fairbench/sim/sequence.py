@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fairbench.core import Prompt, Request, Segment
+from fairbench.sim.request_time import NO_TIME
 
 if TYPE_CHECKING:
     from fairbench.schedulers.prefix_tree import Place
@@ -31,8 +32,10 @@ class Sequence:
         "filled",
         "finish_ps",
         "first_token_ps",
+        "gpu_ps",
         "host_tokens",
         "joined_step",
+        "joined_time",
         "node",
         "on_done",
         "output",
@@ -74,6 +77,8 @@ class Sequence:
         self.place: Place = (0, 0)  # where that prefix ends in the prompt
         self.filled = 0  # tokens with KV: cached at admission, then computed
         self.private = 0  # tokens of a prefill under way that are not in the tree yet
+        self.gpu_ps = 0.0  # its part of the iterations that are over
+        self.joined_time = NO_TIME  # what the worker's batch had taken when it joined
         self.joined_step = 0  # the worker's decode step count when it joined the batch
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
         self.retractions = 0

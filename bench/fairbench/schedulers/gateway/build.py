@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from fairbench.errors import unknown_name
+from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.control import (
     ADMISSION,
@@ -84,6 +84,8 @@ def build_gateway(
 
     def queue() -> GatewayQueue:
         scheduler = kind(make_params(policy, kind.Params, settings))
+        if scheduler.times_steps:
+            raise UsageError(f"{policy}.charge: a gateway is not told what iterations take")
         scheduler.prepare(setup)
         return GatewayQueue(scheduler, router, detector, FlowView(order))
 

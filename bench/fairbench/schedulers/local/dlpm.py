@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
-from fairbench.schedulers.base import LocalScheduler, Read, Scan, Selection, WaitingView
+from fairbench.errors import UsageError
+from fairbench.schedulers.base import LocalScheduler, Read, Scan, Selection, Setup, WaitingView
+from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.sharing import SharedCharges, Sharing
 
@@ -39,7 +41,8 @@ class DLPM(LocalScheduler):
         to 0 as the proof of Theorem A.2 does, which erases debt. ``charge_recompute``: charge the
         second prefill of a retracted request too. ``sharing``: who pays for a prefix that clients
         share, as in ``SharedCharges``, by default who computes it; a charge or refund may reach a
-        client that is away.
+        client that is away. ``charge``: ``gpu-time`` is what iterations take, as in ``GPUCharges``,
+        in place of tokens; a quantum is then the time of so many computed tokens.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -48,6 +51,7 @@ class DLPM(LocalScheduler):
         rejoin: Literal["keep", "min0", "paper_zero"] = "keep"
         charge_recompute: bool = False
         sharing: Sharing | None = None
+        charge: Literal["gpu-time"] | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
@@ -58,6 +62,16 @@ class DLPM(LocalScheduler):
         self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
         self._outstanding: Counter[str] = Counter()
         self._shared = None if params.sharing is None else SharedCharges(params.sharing)
+        self.times_steps = self.times_steps or params.charge == GPU_TIME
+        self.wants_costs = self.wants_costs or self.times_steps
+        self._time: GPUCharges | None = None
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        if self.times_steps:
+            if self._shared is not None:
+                raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: not with sharing")
+            self._time = gpu_charges(self.name, setup)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         client = request.client
@@ -65,11 +79,30 @@ class DLPM(LocalScheduler):
         if client not in self.credit:
             self.credit[client] = self._frozen.pop(client, 0)
 
+    def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
+        if self._time is not None:
+            self.credit[request.client] -= self._time.computed(request, gpu_ps, complete)
+
+    def on_gpu_time(self, client: str, gpu_ps: int) -> None:
+        self.credit[client] -= gpu_ps
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._give_back(request)
+
+    def _give_back(self, request: Request) -> None:
+        """Of GPU time that was charged ahead."""
+        if self._time is not None:
+            self.credit[request.client] -= self._time.over(request)
+
     def on_finish(self, request: Request) -> None:
+        self._give_back(request)
         self._outstanding[request.client] -= 1
         self._let_go(request.client)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        if self._time is not None:
+            self.credit[request.client] -= self._time.admitted(request, extend_tokens)
+            return
         if recompute and not self.params.charge_recompute:
             return
         if self._shared is None:
@@ -87,7 +120,8 @@ class DLPM(LocalScheduler):
             self.credit[request.client] -= self.params.extend_weight * more
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        self.credit[client] -= self.params.output_weight * tokens
+        if self._time is None:
+            self.credit[client] -= self.params.output_weight * tokens
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         blocked: set[str] = set()  # clients whose request did not fit, under refill=relaxed
@@ -141,7 +175,8 @@ class DLPM(LocalScheduler):
 
     def _quantum(self, client: str) -> float:
         # Not rounded: quanta out of proportion would let clients drift apart without limit.
-        return self.quantum * self.setup.weight(client)
+        quantum = self.quantum * self.setup.weight(client)
+        return quantum if self._time is None else quantum * self._time.token_ps()
 
     def _let_go(self, client: str) -> None:
         """Take an idle client off the list, by the rule of ``rejoin``."""
@@ -159,6 +194,8 @@ class DLPM(LocalScheduler):
 
     def service_bound(self) -> ServiceBound | NoBound:
         params = self.params
+        if self.times_steps:
+            return NoBound(f"{self.name} charges GPU time, which service does not count")
         if self._shared is not None:
             return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
         if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
-from fairbench.errors import unknown_name
+from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.base import LocalScheduler, Read, Selection, Setup, WaitingView
+from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.sharing import SharedCharges, Sharing
 
 
@@ -29,9 +30,10 @@ class VTC(LocalScheduler):
         """What a counter counts.
 
         ``charge``: ``extend`` books uncached input tokens ([DLPM] §7.1 needs it), ``input`` the
-        whole input ([VTC]). ``lift``: ``none`` is the naive form without lines 6-13, for comparison
-        only. ``weights``: another spelling of the experiment's own, over which they are laid: a
-        client of weight 2 is entitled to twice the service ([VTC] §4.3).
+        whole input ([VTC]), ``gpu-time`` what iterations take, as in ``GPUCharges``. ``lift``:
+        ``none`` is the naive form without lines 6-13, for comparison only. ``weights``: another
+        spelling of the experiment's own, over which they are laid: a client of weight 2 is entitled
+        to twice the service ([VTC] §4.3).
         ``form``: ``artifact`` does what the code behind [VTC]'s figures does: no lift when nobody
         waits, the first output token free, and one token more for every running request in each
         step that ends one ([VTC-artifact]); ``artifact-2023`` is that code before June 2024,
@@ -40,7 +42,7 @@ class VTC(LocalScheduler):
         ``SharedCharges``, where ``charge=extend``; by default who computes it.
         """
 
-        charge: Literal["extend", "input"] = "extend"
+        charge: Literal["extend", "input", "gpu-time"] = "extend"
         lift: Literal["paper", "none"] = "paper"
         sharing: Sharing | None = None
         form: Literal["paper", "artifact", "artifact-2023"] = "paper"
@@ -61,9 +63,15 @@ class VTC(LocalScheduler):
         self._running: Counter[str] = Counter()
         self._step_charged = False
         self._shared = None if params.sharing is None else SharedCharges(params.sharing)
+        self.times_steps = self.wants_costs = params.charge == GPU_TIME
+        self._time: GPUCharges | None = None
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
+        if self.times_steps:
+            if self._artifact or self._shared is not None:
+                raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: not with a form or sharing")
+            self._time = gpu_charges(self.name, setup)
         for client in self.params.weights:
             if setup.clients and client not in setup.clients:
                 raise unknown_name(f"client in {self.name}.weights", client, setup.clients)
@@ -99,7 +107,9 @@ class VTC(LocalScheduler):
         if self._artifact:
             self._first[client] += 1
             self._running[client] += 1
-        if not recompute:
+        if self._time is not None:
+            self._charge(client, self._time.admitted(request, extend_tokens))
+        elif not recompute:
             tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
             self._charge_input(request, tokens)
 
@@ -112,6 +122,8 @@ class VTC(LocalScheduler):
             self._charge(payer, self.params.input_weight * due)
 
     def on_tokens(self, client: str, tokens: int) -> None:
+        if self._time is not None:
+            return
         if self._artifact:
             free = min(self._first[client], tokens)
             self._first[client] -= free
@@ -119,7 +131,15 @@ class VTC(LocalScheduler):
             tokens -= free
         self._charge(client, self.params.output_weight * tokens)
 
+    def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
+        if self._time is not None:
+            self._charge(request.client, self._time.computed(request, gpu_ps, complete))
+
+    def on_gpu_time(self, client: str, gpu_ps: int) -> None:
+        self._charge(client, gpu_ps)
+
     def on_finish(self, request: Request) -> None:
+        self._give_back(request)
         if not self._artifact:
             return
         if self._charges_at_finish and not self._step_charged:
@@ -135,7 +155,13 @@ class VTC(LocalScheduler):
         more = read.input_tokens - cached - request.input_tokens
         self._charge(request.client, self.params.input_weight * more)
 
+    def _give_back(self, request: Request) -> None:
+        """Of GPU time that was charged ahead."""
+        if self._time is not None and (back := self._time.over(request)):
+            self._charge(request.client, back)
+
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._give_back(request)
         if self._artifact:
             self._running[request.client] -= 1
         self._enter(request, view)
@@ -153,6 +179,8 @@ class VTC(LocalScheduler):
 
     def service_bound(self) -> ServiceBound | NoBound:
         params = self.params
+        if self.times_steps:
+            return NoBound(f"{self.name} charges GPU time, which service does not count")
         if params.lift == "none" or self._artifact:
             return NoBound(f"{self.name} bounds no service difference in this form")
         if self._shared is not None and params.charge == "extend":

@@ -8,8 +8,11 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.errors import UsageError
 from fairbench.schedulers.costs import LINEAR, CostName, own_cost
+from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.setup import Setup
 
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
 WINDOW = 5  # of the moving average
@@ -47,6 +50,11 @@ class PredictiveVTC(VTC):
         self._produced: dict[Request, int] = {}
         self._average: dict[str, float] = {}
         self._input: dict[Request, int] = {}  # tokens charged at admission
+
+    def prepare(self, setup: Setup) -> None:
+        if self.times_steps:
+            raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: it charges by its cost")
+        super().prepare(setup)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.base import Router
+from fairbench.core import PS_PER_S, Prompt, Request, Segment
+from fairbench.schedulers.base import Router, Setup
+from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.fleet import Fleet
@@ -42,14 +42,16 @@ class D2LPM(Router):
         ``charge``: ``input`` deducts the full prompt (line 16), ``uncached`` only what the chosen
         worker does not hold; ``split`` and ``owner`` deduct the latter from those who share a
         prefix there, as in ``SharedCharges`` (``input`` is its ``each``, ``uncached`` its
-        ``first``). Matches below ``min_match_tokens`` are ignored, so that a system
+        ``first``); ``gpu-time`` deducts what the worker is expected to take for the latter, and at
+        the end what it really took for all of it in place of that; a quantum is then the time of so
+        many computed tokens. Matches below ``min_match_tokens`` are ignored, so that a system
         prompt shared by all need not make a worker the favourite. ``insert_on_finish`` inserts
         prompt and output when the request ends, so that a follow-up turn matches both (Algorithm 2
         inserts prompts only, line 18).
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
-        charge: Literal["input", "uncached", "split", "owner"] = "input"
+        charge: Literal["input", "uncached", "split", "owner", "gpu-time"] = "input"
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
         extend_weight: Annotated[int, Gt(0)] = 1
@@ -63,6 +65,17 @@ class D2LPM(Router):
         self._fleet = Fleet(workers)
         self._tree = LocationTree(LocationNode)
         self._shared: dict[int, SharedCharges] = {}
+        self._time: GPUCharges | None = None
+        self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        if self.params.charge == GPU_TIME:
+            self._time = gpu_charges(self.name, setup)
+
+    def _quantum(self, client: str) -> float:
+        quantum = self.params.worker_quantum * self.setup.weight(client)
+        return quantum if self._time is None else quantum * self._time.token_ps()
 
     def route(self, request: Request, now_s: float) -> int:
         credit = self._credit_of(request.client)
@@ -87,15 +100,18 @@ class D2LPM(Router):
 
     def _deduct(self, request: Request, tokens: int, worker: int) -> None:
         """Charge whoever has to pay for a prompt of which so many tokens count at the worker."""
-        charge = self.params.charge
-        if charge == "input" or charge == "uncached":
-            due: Mapping[str, float] = {request.client: tokens}
-        else:
-            due = self._shared.setdefault(worker, SharedCharges(charge)).charges(request, tokens)
-        weight = self.params.extend_weight
-        paid = self._charges[request.request_id] = {who: weight * n for who, n in due.items()}
+        paid = self._charges[request.request_id] = self._due(request, tokens, worker)
         for client, charged in paid.items():
             self._credit_of(client)[worker] -= charged
+
+    def _due(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
+        charge, weight = self.params.charge, self.params.extend_weight
+        if self._time is not None:
+            return {request.client: self._time.admitted(request, tokens)}
+        if charge == "split" or charge == "owner":
+            shared = self._shared.setdefault(worker, SharedCharges(charge))
+            return {who: weight * n for who, n in shared.charges(request, tokens).items()}
+        return {request.client: weight * tokens}
 
     def _preferred(self, node: LocationNode) -> int:
         """G of line 13 as bits: the workers with the longest match."""
@@ -106,7 +122,7 @@ class D2LPM(Router):
         """SELECTWORKER (lines 3-8)."""
         available = [worker for worker, left in credit.items() if left > 0]
         if not available:
-            refill(credit, self.params.worker_quantum * self.setup.weight(client))
+            refill(credit, self._quantum(client))
             available = [worker for worker, left in credit.items() if left > 0]
         candidates = [worker for worker in available if preferred >> worker & 1]
         return self._fleet.least_loaded(candidates or available)
@@ -117,20 +133,30 @@ class D2LPM(Router):
             return request.input_tokens
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
 
+    def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
+        if self._time is not None:
+            self._took_ps[request.request_id] = round(gpu_s * PS_PER_S)
+
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._charges.pop(request.request_id, None)
+        cost: float = self.params.output_weight * output.length
+        if self._time is not None:
+            took_ps = self._took_ps.pop(request.request_id, 0)
+            cost = took_ps + self._time.over(request)
         if self._fleet.finish(request, worker):
-            self.credit[request.client][worker] -= self.params.output_weight * output.length
+            self.credit[request.client][worker] -= cost
             if self.params.insert_on_finish and output.length:
                 self._tree.insert((*request.prompt, output), worker)
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         paid = self._charges.pop(request.request_id, {})
+        if self._time is not None:
+            self._time.over(request)
         if not self._fleet.finish(request, worker):
             return
         for client, charged in paid.items():
             credit = self._credit_of(client)
-            most = self.params.worker_quantum * self.setup.weight(client)
+            most = self._quantum(client)
             # Quanta granted since must not lift it above what a credit can be.
             credit[worker] = max(credit[worker], min(credit[worker] + charged, most))
 

@@ -7,6 +7,8 @@ from heapq import heappop, heappush
 from fairbench.core import Segment
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.records.service_log import Stretch
+from fairbench.sim.request_time import NO_TIME
 from fairbench.sim.sequence import Sequence
 
 CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
@@ -29,6 +31,7 @@ class RunningBatch:
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
         self._due: list[tuple[int, int, Sequence]] = []
         self._joined = 0  # the last place given
+        self._time = NO_TIME
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -65,6 +68,15 @@ class RunningBatch:
         """KV tokens it has decoded since it joined (not in the tree)."""
         return self.steps - sequence.joined_step
 
+    def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
+        """So many decode steps are over. ``fixed_ps`` of each would be the same without context."""
+        if self.sequences:
+            self._time = self._time.after(
+                took_ps, fixed_ps * steps, requests=len(self.sequences),
+                context=self.context_tokens, first=self.steps, steps=steps,
+            )  # fmt: skip
+        self.steps += steps
+
     def report(self, steps: int, scheduler: LocalScheduler) -> None:
         """Tell the scheduler of ``steps`` decode steps, one token per sequence and step."""
         for client, count in self.per_client.items():
@@ -73,10 +85,16 @@ class RunningBatch:
             for sequence in self.sequences:
                 scheduler.on_request_tokens(sequence.request, steps)
 
+    def report_time(self, stretch: Stretch, scheduler: LocalScheduler) -> None:
+        """Tell the scheduler whose the time of the stretch was, as far as it has not been told."""
+        if scheduler.times_steps:
+            for client, gpu_ps in stretch.untold_ps(self.decoding(stretch.steps)):
+                scheduler.on_gpu_time(client, gpu_ps)
+
     def join(self, sequence: Sequence) -> None:
         """Add a sequence whose prefill is complete."""
         request = sequence.request
-        sequence.joined_step = self.steps
+        sequence.joined_step, sequence.joined_time = self.steps, self._time
         self._joined += 1
         self.sequences[sequence] = self._joined
         client, base = request.client, request.input_tokens + sequence.produced - self.steps
@@ -97,6 +115,7 @@ class RunningBatch:
         base = request.input_tokens + sequence.produced - joined
         self._context_base -= base
         self._context_bases[request.client] -= base
+        sequence.gpu_ps += self._time.of(base, sequence.joined_time)
         self._reserve_base -= request.max_new_tokens - sequence.produced + joined
         sequence.produced += private
         del self.sequences[sequence]

@@ -262,11 +262,12 @@ class EngineLoop(ABC, Generic[N]):
             fixed_ps = self._profile.decode_ps(len(batch), 0)
             context = batch.context_tokens
             self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
-        batch.steps += steps
+        batch.step(steps, run.end_ps(steps) - run.start_ps, self._stretch.fixed_ps)
         run.advance(steps)
         self._stretch.steps += steps
         self._stretch.end_ps = run.start_ps
         batch.report(steps, self.scheduler)
+        batch.report_time(self._stretch, self.scheduler)
 
     def _end_stretch(self) -> None:
         """The batch is about to change."""

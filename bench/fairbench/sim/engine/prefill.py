@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fairbench.hardware.timing import Chunk
+from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.sequence import Sequence
 
 
@@ -26,3 +27,11 @@ class Prefill(NamedTuple):
     def chunk(self) -> Chunk:
         """What is computed, as timing profiles have it."""
         return self.cached, self.tokens
+
+
+def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
+    """Book what each took of an iteration's time, and tell the scheduler."""
+    for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
+        prefill.sequence.gpu_ps += took_ps
+        if scheduler.times_steps:
+            scheduler.on_prompt_time(prefill.sequence.request, took_ps, prefill.last)

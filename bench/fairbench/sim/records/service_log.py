@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fairbench.hardware.gpu_time import Decoding, decode_parts
@@ -62,6 +62,13 @@ class Stretch:
     fixed_ps: int
     steps: int = 0
     end_ps: int = 0
+    told_ps: dict[str, int] = field(default_factory=dict)
+
+    def untold_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
+        """Each client's part of the time that nobody has been told of, who is told now."""
+        before, self.told_ps = self.told_ps, self.gpu_ps(first)
+        for client, gpu_ps in self.told_ps.items():
+            yield client, gpu_ps - before.get(client, 0)
 
     def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
         """Each client's part of the time, of what it has in the first step."""

@@ -6,7 +6,7 @@ tells the scheduler what happens, and makes SGLang walk its queue in the order t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -18,6 +18,7 @@ from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.live_batch import LiveBatch
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
+from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.drive import Preempt, Selection, resume
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
@@ -30,6 +31,11 @@ def client_of(req: Req) -> str:
     if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
         return HEALTH
     return req.routing_key or DEFAULT_CLIENT
+
+
+def context_of(req: Req) -> int:
+    """Tokens of prompt and output so far."""
+    return len(req.origin_input_ids) + len(req.output_ids)
 
 
 @dataclass(slots=True)
@@ -62,6 +68,9 @@ class Home:
         self.view = LiveView(sort, match, self.batch)
         self.costs = FittedCosts() if self.scheduler.wants_costs else None
         self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
+        self._times = None
+        if self.costs is not None and self.scheduler.times_steps:
+            self._times = StepTimes(self.scheduler, self.costs)
         self._numbers = count()
         self._selection: Selection
         self._candidate: Request | None = None
@@ -173,6 +182,33 @@ class Home:
         what = "recomputed_tokens" if recompute else "extend_tokens"
         self.ledger.count(what, request.client, extend_tokens)
         self.scheduler.on_admitted(request, extend_tokens, recompute)
+
+    # Steps.
+
+    def took(
+        self,
+        started_s: float,
+        ended_s: float,
+        prompts: Iterable[tuple[Req, int, int]] = (),
+        decoding: Iterable[Req] = (),
+    ) -> None:
+        """An iteration took so long for (request, tokens before, new tokens) and what decoded.
+
+        To be told before its results are ``produced``.
+        """
+        if self._times is None:
+            return
+        known = self._tracked
+        self._times.step(
+            started_s,
+            ended_s,
+            [
+                Prompt(known[req].request, before, new, len(req.output_ids) > known[req].produced)
+                for req, before, new in prompts
+                if req in known
+            ],
+            [Decode(known[r].request, context_of(r)) for r in decoding if r in known],
+        )
 
     # Output.
 

@@ -13,7 +13,7 @@ from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.prometheus import Exporter
-from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.sglang.home import Home, context_of
 from fairbench.live.plugins.sglang.limits import check_server
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
 from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
@@ -155,24 +155,26 @@ class Hooks:
         """Around ``process_batch_result``."""
         result = original(scheduler, batch, *args)
         if self.home.costs is not None:
-            self._observe(self.home.costs, batch, time.monotonic())
+            self._observe(self.home, self.home.costs, batch, time.monotonic())
         self.home.produced(batch.reqs)
         if self._exporter:
             self._exporter.balances(self.home.scheduler, self.home.idle)
         return result
 
     @staticmethod
-    def _observe(costs: FittedCosts, batch: Any, now_s: float) -> None:
+    def _observe(home: Home, costs: FittedCosts, batch: Any, now_s: float) -> None:
         """What this iteration took. With overlap scheduling it is rather more than that."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
         if batch.forward_mode.is_decode():
-            context = sum(len(req.origin_input_ids) + len(req.output_ids) for req in batch.reqs)
+            context = sum(map(context_of, batch.reqs))
             costs.observe_decode(len(batch.reqs), context, now_s - started_s)
+            home.took(started_s, now_s, decoding=batch.reqs)
         elif batch.forward_mode.is_extend() and batch.extend_lens:
-            chunks = zip(batch.prefix_lens, batch.extend_lens, strict=True)
-            costs.observe_prefill(chunks, now_s - started_s)
+            chunks = list(zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True))
+            costs.observe_prefill([chunk[1:] for chunk in chunks], now_s - started_s)
+            home.took(started_s, now_s, prompts=chunks)
 
     def retract(self, original: Original, batch: Any, *args: Any) -> Any:
         """Around ``retract_decode``: what it has to abort is never heard of again."""

@@ -16,6 +16,7 @@ from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
+from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.drive import Preempt, Selection, resume
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
@@ -40,6 +41,9 @@ class Home:
         )
         self.costs = FittedCosts() if self.scheduler.wants_costs else None
         self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
+        self._times = None
+        if self.costs is not None and self.scheduler.times_steps:
+            self._times = StepTimes(self.scheduler, self.costs)
         self._numbers = count()
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
@@ -106,6 +110,22 @@ class Home:
             self.scheduler.on_tokens(request.client, new)
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(request, new)
+
+    def took(self, started_s: float, ended_s: float, parts: list[tuple[Theirs, int]]) -> None:
+        """A step took so long for these tokens of each. To be told before its results."""
+        if self._times is None:
+            return
+        prompts, decoding = [], []
+        for theirs, tokens in parts:
+            if (one := self._tracked.get(theirs.request_id)) is None:
+                continue
+            end = theirs.num_computed_tokens
+            if tokens == 1 and one.produced:
+                decoding.append(Decode(one.request, end))
+            else:
+                complete = end >= theirs.num_tokens
+                prompts.append(Prompt(one.request, end - tokens, tokens, complete))
+        self._times.step(started_s, ended_s, prompts, decoding)
 
     def gone(self, theirs: Theirs) -> None:
         """It has ended, wherever it was. To be told twice does no harm."""

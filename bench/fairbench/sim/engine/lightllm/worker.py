@@ -29,7 +29,7 @@ from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.lightllm.fit import FitTest
 from fairbench.sim.engine.lightllm.memory import Memory
-from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
@@ -240,10 +240,11 @@ class LightLLMWorker:
             self.batch.join(sequence)
             self.scheduler.on_tokens(sequence.request.client, 1)
             self.scheduler.on_request_tokens(sequence.request, 1)
+        prefills = [Prefill(s, 0, s.total, first=True, last=True) for s in admitted]
+        start_ps, chunks = self._prefill_start_ps, [one.chunk for one in prefills]
+        parts = step_parts(self._costs, now_ps - start_ps, chunks, {}).chunks
+        report_prompts(prefills, parts, self.scheduler)
         if self._log is not None:
-            prefills = [Prefill(s, 0, s.total, first=True, last=True) for s in admitted]
-            start_ps, chunks = self._prefill_start_ps, [one.chunk for one in prefills]
-            parts, _ = step_parts(self._costs, now_ps - start_ps, chunks, {})
             shares = shares_of(prefills, parts)
             self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._finish()
@@ -266,12 +267,13 @@ class LightLLMWorker:
             fixed_ps = self._profile.decode_ps(len(batch), 0)
             context = batch.context_tokens
             self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
-        batch.steps += steps
+        batch.step(steps, run.end_ps(steps) - run.start_ps, self._stretch.fixed_ps)
         self._decoded += steps
         run.advance(steps)
         self._stretch.steps += steps
         self._stretch.end_ps = run.start_ps
         batch.report(steps, self.scheduler)
+        batch.report_time(self._stretch, self.scheduler)
 
     def _end_stretch(self) -> None:
         """The batch is about to change."""

@@ -21,7 +21,7 @@ from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache, KVNode
 from fairbench.sim.engine.loop import EngineLoop
-from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
 from fairbench.sim.engine.sglang.pass_interval import PassInterval
@@ -227,13 +227,14 @@ class Worker(EngineLoop[KVNode]):
             # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
+        start_ps, chunks = self._prefill_start_ps, [prefill.chunk for prefill in prefills]
+        parts = step_parts(self._costs, now_ps - start_ps, chunks, {}).chunks
+        report_prompts(prefills, parts, self.scheduler)
         for prefill in prefills:
             sequence = prefill.sequence
             store_prompt(self.cache, sequence, prefill.tokens)
             if prefill.last:
                 self._produce_first(sequence)
-        start_ps, chunks = self._prefill_start_ps, [prefill.chunk for prefill in prefills]
-        parts, _ = step_parts(self._costs, now_ps - start_ps, chunks, {})
         shares = shares_of(prefills, parts)
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()

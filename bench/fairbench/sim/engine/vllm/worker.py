@@ -19,7 +19,7 @@ from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.loop import EngineLoop
-from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.vllm.admission import Admission
 from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import BlockNode
@@ -160,16 +160,20 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _end_mixed(self, step: Step, start_ps: int, context_tokens: int, saved_ps: int) -> None:
         now_ps, batch = self._clock.now_ps, self.batch
         computed, decoding = [chunk.chunk for chunk in step.chunks], batch.decoding()
-        parts, others = step_parts(self._costs, now_ps - start_ps, computed, decoding, saved_ps)
-        shares = self._booking.shares(step.chunks, parts)
-        for client, gpu_ps in others.items():
+        parts = step_parts(self._costs, now_ps - start_ps, computed, decoding, saved_ps)
+        shares = self._booking.shares(step.chunks, parts.chunks)
+        for client, gpu_ps in parts.clients.items():
             share = shares.setdefault(client, PrefillShare())
             share.output_tokens += decoding[client].requests
             share.gpu_ps += gpu_ps
         size = len(step.chunks) + step.decodes
         self._log.prefill(self.index, start_ps, now_ps, size, shares, context_tokens)
-        batch.steps += 1
+        batch.step(1, parts.decode_ps, parts.decode_fixed_ps)
         batch.report(1, self.scheduler)
+        report_prompts(step.chunks, parts.chunks, self.scheduler)
+        if self.scheduler.times_steps:
+            for client, gpu_ps in parts.clients.items():
+                self.scheduler.on_gpu_time(client, gpu_ps)
         for chunk in step.chunks:
             chunk.sequence.filled += chunk.tokens
             if chunk.last:

@@ -1,0 +1,54 @@
+"""Charges of GPU time: a prompt's is predicted when it is admitted and put right as it is computed.
+
+They add up to the time that the worker was busy: every home that sets ``times_steps`` tells of
+each iteration whose time it was, and what was predicted is given back against that.
+"""
+
+from __future__ import annotations
+
+from fairbench.core import PS_PER_S, CostModel, Request
+from fairbench.errors import UsageError
+from fairbench.schedulers.setup import Setup
+
+GPU_TIME = "gpu-time"  # the setting's value
+UNIT_TOKENS = 1_024  # of the prompt by which a token's time is told
+
+
+class GPUCharges:
+    """What requests are to pay beyond what they have been charged, in whole picoseconds."""
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        self._ahead: dict[Request, int] = {}  # charged, and not yet computed
+
+    def admitted(self, request: Request, extend_tokens: int) -> int:
+        """The time that its prompt is expected to take by itself, whoever else is computed then."""
+        cached = max(0, request.input_tokens - extend_tokens)
+        ahead_ps = round(self._costs.prefill_s(cached, extend_tokens) * PS_PER_S)
+        self._ahead[request] = ahead_ps
+        return ahead_ps
+
+    def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
+        """So much went by for a part of its prompt; ``complete``: that was the last part."""
+        ahead_ps = self._ahead.get(request, 0)
+        paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
+        self._ahead[request] = ahead_ps - paid_ps
+        return gpu_ps - paid_ps
+
+    def over(self, request: Request) -> int:
+        """It is over, or has lost its memory: what it has paid ahead and not used goes back."""
+        return -self._ahead.pop(request, 0)
+
+    def token_ps(self) -> float:
+        """The time of one computed token of a prompt, by which quanta of tokens are times.
+
+        Never 0, also where nothing is known of the costs yet.
+        """
+        return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
+
+
+def gpu_charges(name: str, setup: Setup) -> GPUCharges:
+    """The charges of a scheduler. Raises UsageError if its home does not know what steps take."""
+    if setup.costs is None:
+        raise UsageError(f"{name}.charge = {GPU_TIME!r}: what iterations take is not known here")
+    return GPUCharges(setup.costs)

@@ -1,0 +1,72 @@
+"""What a step of a real server took is charged to whom it was for, and no second of it twice."""
+
+from test_live_plugin_batch import FakeReq
+
+from fairbench.core import PS_PER_S, Request
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.costs import ProfileCosts
+from fairbench.live.plugins.config import plugin_config
+from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.step_times import Decode, Prompt, StepTimes
+from fairbench.schedulers.local.fcfs import FCFS
+
+COSTS = ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang"))
+
+
+class Told(FCFS):
+    """Writes down whose time it was, by client, and which prompts are complete."""
+
+    def __init__(self):
+        super().__init__(FCFS.Params())
+        self.spent = {"a": 0, "b": 0}
+        self.complete = []
+
+    def on_prompt_time(self, request, gpu_ps, complete):
+        self.spent[request.client] += gpu_ps
+        if complete:
+            self.complete.append(request)
+
+    def on_gpu_time(self, client, gpu_ps):
+        self.spent[client] += gpu_ps
+
+
+def test_steps_that_overlap_add_up_to_the_time_that_went_by():
+    told = Told()
+    times = StepTimes(told, COSTS)
+    long, short = Request(0, "a", 0, 0, (), 4_000, 9), Request(1, "b", 0, 0, (), 1_000, 9)
+    times.step(10.0, 10.34, [Prompt(long, 0, 4_000, True), Prompt(short, 0, 500, False)])
+    first = dict(told.spent)
+    assert sum(first.values()) == 34 * PS_PER_S // 100
+    assert first["a"] > 5 * first["b"]
+    assert told.complete == [long]
+    # The next one was launched before that was over.
+    times.step(10.3, 10.6, decoding=[Decode(long, 4_001), Decode(short, 1_001)])
+    assert sum(told.spent.values()) == 6 * PS_PER_S // 10
+    assert told.spent["a"] - first["a"] > told.spent["b"] - first["b"] > 0
+    times.step(10.4, 10.5, decoding=[Decode(long, 4_002)])  # nothing that is not charged already
+    assert sum(told.spent.values()) == 6 * PS_PER_S // 10
+
+
+def test_inside_sglang_counters_are_the_time_of_its_steps():
+    config = plugin_config("vtc", {"vtc.charge": "gpu-time"})
+    home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
+    mine, other, unknown = FakeReq("a", 300, 0), FakeReq("b", 100, 0), FakeReq("c", 9, 0)
+    for req in (mine, other):
+        home.accepts(req, 0.0)
+        home.queued(req, retracted=False, now_s=0.0)
+        home.admitted(req, len(req.origin_input_ids))
+        req.output_ids.append(1)
+        req.finished = lambda: False
+    home.took(1.0, 1.2, prompts=[(mine, 0, 300), (other, 0, 100), (unknown, 0, 9)])
+    home.produced([mine, other])
+    home.took(1.2, 1.3, decoding=[mine, other, unknown])
+    counters = home.scheduler.counters
+    assert counters == {"a": 15 * PS_PER_S // 100, "b": 15 * PS_PER_S // 100}  # nothing seen yet
+    for _ in range(10):
+        home.costs.observe_decode(2, 400, 0.1)
+        home.costs.observe_decode(4, 1_200, 0.28)
+        home.costs.observe_decode(1, 300, 0.07)
+    home.took(1.3, 1.4, decoding=[mine, other])
+    assert sum(counters.values()) == 4 * PS_PER_S // 10
+    assert counters["a"] > counters["b"]

@@ -1,0 +1,163 @@
+"""GPU time as what schedulers charge: it adds up to busy time, and a read context is not free."""
+
+from dataclasses import replace
+from math import isclose
+
+import pytest
+from sim_helpers import PLAIN, US, Home, prompt, small_spec
+
+from fairbench.core import PS_PER_S
+from fairbench.errors import UsageError
+from fairbench.hardware.costs import ProfileCosts
+from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.run import Simulation, simulate
+from invariants import assert_same_records
+
+READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_K": 0.01})  # 10 us a token
+VLLM = {"vllm__max_num_batched_tokens": 256, "vllm__num_gpu_blocks_override": 200}
+ENGINES = {
+    "sglang": {"pool": 2_500, "engine__chunked_prefill_size": 128},
+    "vllm": {"flags": {"engine": "vllm"}} | VLLM,
+}
+
+
+def charging(local, engine="sglang", workload="chat", **more):
+    """A small overloaded run: chunks, evictions, requests that lose their memory."""
+    settings = dict(ENGINES[engine])
+    flags = settings.pop("flags", {}) | more.pop("flags", {}) | {"num_programs": 6}
+    key = {f"{local}__charge": "gpu-time"}
+    flags = {"router": "least-loaded", "local": local} | flags
+    return small_spec("lpm", workload, flags=flags, **(settings | key | more))
+
+
+def ran(spec):
+    simulation = Simulation(spec, spec.client_plans(), None)
+    simulation.run()
+    return simulation
+
+
+def busy_ps(simulation, worker=0):
+    """How long the worker computed, by the service log."""
+    simulation.cluster.settle()
+    log = simulation.log
+    columns = (log.column(name).tolist() for name in ("worker", "start_ps", "end_ps"))
+    return sum(
+        end - start for index, start, end in set(zip(*columns, strict=True)) if index == worker
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_vtc_charges_is_the_busy_time_to_the_picosecond(engine):
+    """INV-23, of counters that nothing lifts, so that they are sums of charges."""
+    flags = {"request_rate": 30.0}  # so that requests lose their memory
+    simulation = ran(charging("vtc", engine, flags=flags, vtc__lift="none"))
+    scheduler = simulation.cluster.workers[0].scheduler
+    assert sum(scheduler.counters.values()) == busy_ps(simulation)
+    result = simulation.result(True, None)
+    assert engine == "sglang" or result.requests["retractions"].sum() > 0
+    for row in result.summary["clients"]:
+        assert isclose(row["gpu_s"], scheduler.counters[row["client"]] / PS_PER_S)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_dlpm_charges_is_the_busy_time(engine):
+    """INV-23: of all quanta granted, what is not left in credit."""
+    spec = charging("dlpm", engine, dlpm__quantum=300)
+    simulation = Simulation(spec, spec.client_plans(), None)
+    scheduler = simulation.cluster.workers[0].scheduler
+    scheduler._let_go = lambda client: None  # credit that is left stays on the books
+    granted, refill = [], scheduler._refill
+
+    def watched(view, blocked):
+        before = sum(scheduler.credit.values())
+        done = refill(view, blocked)
+        granted.append(sum(scheduler.credit.values()) - before)
+        return done
+
+    scheduler._refill = watched
+    simulation.run()
+    spent = sum(granted) - sum(scheduler.credit.values())
+    assert len(granted) > 3
+    assert isclose(spent, busy_ps(simulation), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_d2lpm_has_charged_when_all_is_over_is_each_workers_busy_time(engine):
+    """INV-23, request by request: charged ahead at dispatch, put right at the end."""
+    more = {"d2lpm__charge": "gpu-time", "d2lpm__worker_quantum": 10**9}
+    simulation = ran(charging("vtc", engine, dp=2, flags={"router": "d2lpm"}, **more))
+    router = simulation.router
+    granted = 10**9 * router._time.token_ps()  # once to each client
+    for worker in range(2):
+        spent = sum(granted - credit[worker] for credit in router.credit.values())
+        assert busy_ps(simulation, worker) > 0
+        assert isclose(spent, busy_ps(simulation, worker), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("local", ["vtc", "dlpm"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_step_by_step_charges_the_same(local, engine):
+    fast = simulate(charging(local, engine))
+    step = "engine__step_by_step" if engine == "sglang" else "vllm__step_by_step"
+    slow = simulate(charging(local, engine, **{step: True}))
+    assert_same_records(fast, slow)
+
+
+def charged(local, weights=None, **params):
+    """Two clients, always with more to do: x's prompts share 400 cached tokens, y's have 20.
+
+    Both make 20 to 26 tokens a request; who reads 400 tokens in every step takes far more of it.
+    """
+    scheduler = local(local.Params(**params))
+    scheduler.prepare(Setup(weights=weights or {}, costs=ProfileCosts(READS)))
+    home = Home(scheduler, pool=4_000, profile=READS, max_running_requests=6)
+    for number in range(500):
+        home.send(prompt("shared", 400, f"x{number}", 10), 20 + number % 7, client="x")
+        home.send(20, 20 + number % 5, client="y")
+    home.run(until_ps=6 * PS_PER_S)
+    home.worker.settle()
+    spent = dict.fromkeys(("x", "y"), 0)
+    for row in home.rows():
+        spent["xy"[row["client"]]] += row["gpu_ps"]
+    return spent["x"] / spent["y"]
+
+
+@pytest.mark.parametrize("local", [VTC, DLPM])
+def test_a_context_that_is_read_in_every_step_is_paid_for(local):
+    more = {"quantum": 100} if local is DLPM else {}
+    assert charged(local, **more) > 3
+    assert charged(local, charge="gpu-time", **more) == pytest.approx(1, abs=0.1)
+
+
+def test_weights_are_honoured():
+    assert charged(VTC, {"x": 2.0}, charge="gpu-time") == pytest.approx(2, rel=0.1)
+
+
+def test_by_hand_what_was_predicted_is_put_right():
+    # A prompt of 10 tokens takes 1,100 us, two together 1,200: each its own 90, and half the rest.
+    scheduler = VTC(VTC.Params(charge="gpu-time"))
+    scheduler.prepare(Setup(costs=ProfileCosts(PLAIN)))
+    home = Home(scheduler)
+    home.send(10, 1, client="x")
+    home.send(10, 1, client="y")
+    home.run(until_ps=500 * US)
+    assert scheduler.counters == {"x": 1_100 * US, "y": 1_100 * US}
+    home.run()
+    assert scheduler.counters == {"x": 600 * US, "y": 600 * US}
+
+
+def test_where_it_cannot_be_it_is_refused():
+    with pytest.raises(UsageError, match="what iterations take is not known"):
+        VTC(VTC.Params(charge="gpu-time")).prepare(Setup())
+    costs = Setup(costs=ProfileCosts(PLAIN))
+    with pytest.raises(UsageError, match="not with a form or sharing"):
+        VTC(VTC.Params(charge="gpu-time", form="artifact")).prepare(costs)
+    with pytest.raises(UsageError, match="not with sharing"):
+        DLPM(DLPM.Params(charge="gpu-time", sharing="split")).prepare(costs)
+    gateway = {"gateway": "vtc", "saturation": "concurrency"}
+    with pytest.raises(UsageError, match="a gateway is not told what iterations take"):
+        simulate(small_spec("lpm", "chat", flags=gateway, vtc__charge="gpu-time"))
+    with pytest.raises(UsageError, match="it charges by its cost"):
+        simulate(charging("vtc-predict"))
