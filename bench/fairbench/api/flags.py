@@ -16,6 +16,12 @@ class RunFlags(TypedDict, total=False):
     saturation: str | None
     dp: int | None
     workload: str | None
+    trace: str | None
+    trace_format: str | None
+    trace_map: Mapping[str, str] | None
+    trace_line: int | None
+    trace_spread: bool
+    clients_from: str | None
     scenario: str | None
     gpu: str | None
     model: str | None

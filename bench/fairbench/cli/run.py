@@ -38,6 +38,8 @@ from fairbench.live.backends.registry import check_live
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.interval_lines import repeat_lines
 from fairbench.results.store import read_run
+from fairbench.workloads.traces.columns import FIELDS, parse_names
+from fairbench.workloads.traces.formats import AUTO, FORMATS
 
 
 def run(
@@ -60,6 +62,36 @@ def run(
     workload: Annotated[
         str | None,
         Option(metavar="NAME|FILE.toml", help="What the clients run. [default: tot]"),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Play recorded traffic instead of a workload."),
+    ] = None,
+    trace_format: Annotated[
+        str | None,
+        Option(
+            metavar="|".join((AUTO, *FORMATS)),
+            help="Format of the trace. [default: auto, the first that fits]",
+        ),
+    ] = None,
+    trace_map: Annotated[
+        list[str] | None,
+        Option(
+            "--map",
+            metavar="FIELD=COLUMN",
+            help="A column of the trace that has no common name; may be repeated. Fields: "
+            f"{', '.join(FIELDS)}; time_ms and so on for other units.",
+        ),
+    ] = None,
+    trace_line: Annotated[
+        int | None, Option(help="Which run of a trace file with one run a line.")
+    ] = None,
+    trace_spread: Annotated[
+        bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
+    ] = False,
+    clients_from: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="The column of a trace that says whose a request is."),
     ] = None,
     scenario: Annotated[
         str | None,
@@ -93,7 +125,8 @@ def run(
         Option(help="Shape of the Gamma arrivals: 1 is Poisson, less is burstier. [default: 1]"),
     ] = None,
     clients: Annotated[
-        int | None, Option(help="Number of clients. [default: the workload's]")
+        int | None,
+        Option(help="Number of clients; with --trace, made-up ones. [default: the workload's]"),
     ] = None,
     weights: Annotated[
         str | None,
@@ -213,7 +246,11 @@ def run(
         float, Option(min=1, help="Seconds within which servers have to be ready.")
     ] = 600.0,
     time_scale: Annotated[
-        float | None, Option(help="Seconds of an emulated server's time in a second. [default: 1]")
+        float | None,
+        Option(
+            help="Seconds of the trace, or without one of an emulated server's time, in a second. "
+            "[default: 1]"
+        ),
     ] = None,
     router_command: Annotated[
         str | None,
@@ -243,6 +280,7 @@ def run(
     flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
     flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}
     flags["goodput"] = goodput_flag(goodput)
+    flags["trace_map"] = parse_names(trace_map) or None
     flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
     options = LiveOptions(

@@ -17,6 +17,7 @@ from fairbench.config.sweep import (
     sweep_names,
 )
 from fairbench.errors import UsageError, unknown_name
+from fairbench.execute.traced import traced
 
 # Flags by their names, with underscores, and what each sets: a key of an experiment file ...
 KEYS = {
@@ -53,7 +54,9 @@ BACKEND = {
         )
     },
 }
-FLAGS = (*KEYS, *ENGINE, *BACKEND)
+# With a trace: what to make of its file.
+TRACE = ("trace", "trace_format", "trace_map", "trace_line", "trace_spread", "clients_from")
+FLAGS = (*KEYS, *ENGINE, *BACKEND, *TRACE)
 
 # The same of a sweep: keys that have one value at all points, and axes of its grid.
 SINGLE = {
@@ -77,6 +80,7 @@ def experiment(
     line that names what is wrong, DataError if the file is.
     """
     check_names(flags, FLAGS)
+    flags = traced(flags, TRACE)
     backend = _given(flags, BACKEND)
     if not backend.get("share_gpus", True):
         del backend["share_gpus"]

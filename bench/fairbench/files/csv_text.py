@@ -18,20 +18,21 @@ class Row(NamedTuple):
     cells: dict[str, str]
 
 
-def csv_reader(file: Traversable, shown: str) -> csv.DictReader[str]:
+def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Python's reader of the rows, which raises ``csv.Error``, and DataError as ``lines`` does."""
-    found = lines(file, shown, blank=True)  # as a text in quotes may hold
+    found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
     return csv.DictReader(decoded(data, f"{shown}, line {number}") for number, data in found)
 
 
-def csv_rows(file: Traversable, shown: str) -> Iterator[Row]:
+def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Row]:
     """The rows under the first line, which names the columns; missing cells are empty.
 
+    ``streamed``: as in ``lines``.
     Raises DataError naming the line: it is no CSV, cannot be read, or is too large.
     """
     number = 1
     try:
-        for number, row in enumerate(csv_reader(file, shown), start=2):
+        for number, row in enumerate(csv_reader(file, shown, streamed=streamed), start=2):
             # None is the name of cells beyond the last column, and the value of a missing cell.
             yield Row(number, {k: v or "" for k, v in row.items() if k is not None})
     except csv.Error as error:

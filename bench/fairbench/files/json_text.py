@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError
 from fairbench.errors.validation import MAX_DEPTH, is_too_deep
-from fairbench.files.reader import decoded, lines, read_whole
+from fairbench.files.reader import Line, Memory, decoded, lines, read_whole
 
 INTEGERS = range(-(2**63), 2**64)
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
@@ -29,6 +29,48 @@ def json_lines(file: Traversable, shown: str) -> Iterator[Place]:
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
         yield Place(where, parsed(data, where))
+
+
+def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Place]:
+    """An object a line, or the one that a file holds on however many lines.
+
+    ``streamed``: of what is not kept there may be as many as there are. Raises DataError naming
+    the line that is no JSON object.
+    """
+    found = lines(file, shown, streamed=streamed)
+    first = None
+    for number, data in found:
+        first = first or number
+        where = f"{shown}, line {number}"
+        try:
+            yield Place(where, _object(parsed(data, where), where))
+        except DataError:
+            if number > first or (whole := _whole_object(data, found, shown)) is None:
+                raise
+            yield Place(shown, whole)
+
+
+def _whole_object(first: bytes, rest: Iterator[Line], shown: str) -> dict[str, Any] | None:
+    """The object that begins on a line of its own; None if it is none."""
+    if not first.lstrip().startswith(b"{"):
+        return None
+    memory = Memory(shown)
+    data = bytearray(first)
+    for line in rest:
+        data += line.data
+        if len(data) > memory.largest_line:
+            raise memory.too_large()
+    try:
+        content = parsed(bytes(data), shown)
+    except DataError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _object(content: Any, where: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise DataError(f"{where}: must be a JSON object")
+    return content
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:

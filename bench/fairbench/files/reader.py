@@ -7,12 +7,14 @@ values is estimated before it is parsed, and counted.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from fairbench.errors import DataError, UsageError
@@ -76,11 +78,12 @@ def limit_bytes() -> int:
 
 
 def lines(
-    file: Traversable, shown: str, *, blank: bool = False, own: bool = False
+    file: Traversable, shown: str, *, blank: bool = False, streamed: bool = False
 ) -> Iterator[Line]:
     """The lines of a file, without a mark of Windows' editors in front; ``blank`` ones if asked.
 
-    ``own``: of a run of ours there may be as many as there are; only each is limited.
+    ``streamed``: of a run of ours, or of what is not kept, there may be as many as there are; only
+    each is limited.
     Raises DataError: it cannot be read, or is too large.
     """
     memory = Memory(shown)
@@ -91,7 +94,7 @@ def lines(
             number += 1
             if len(data) > most:
                 raise memory.too_large()
-            (Memory(shown) if own else memory).take(memory_of(data))
+            (Memory(shown) if streamed else memory).take(memory_of(data))
             if number == 1:
                 data = data.removeprefix(b"\xef\xbb\xbf")
             if blank or data.strip():
@@ -107,6 +110,19 @@ def read_whole(file: Traversable, shown: str) -> bytes:
         raise memory.too_large()
     memory.take(memory_of(data))
     return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def digest(file: Path, shown: str) -> str:
+    """SHA-256 of a file as it lies there, packed or not. Raises DataError if it cannot be read."""
+    if file.exists() and not file.is_file():
+        raise DataError(f"{shown}: cannot be read: not a file")
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{shown}: cannot be read: {error}") from None
 
 
 def memory_of(text: bytes) -> int:

@@ -148,7 +148,7 @@ def _codes(what: str, values: Iterable[str], names: Sequence[str]) -> list[int]:
 def _read(path: Path, kind: type[_Record]) -> list[_Record]:
     decode = msgspec.json.Decoder(kind).decode
     records = []
-    for number, line in lines(path, f"{path}", blank=True, own=True):
+    for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
             break  # cut off
         try:

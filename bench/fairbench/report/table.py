@@ -61,6 +61,7 @@ def render(
     blocks: list[RenderableType] = [
         Text(cluster_line(summary), style="bold"),
         Text(details_line(summary)),
+        *(Text(line) for line in trace_lines(summary)),
     ]
     if not complete:
         blocks.append(Text("INCOMPLETE: the run was interrupted", style="bold red"))
@@ -102,6 +103,12 @@ def basis(summary: Summary) -> str:
     error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
     engine = f", engine {summary['engine']}" if "engine" in summary else ""
     return f"simulated on {summary['timing_profile']}{error}{engine}"
+
+
+def trace_lines(summary: Summary) -> list[str]:
+    """Which recorded traffic was played, and what of it nobody recorded."""
+    lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
+    return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
 
 
 def details_line(summary: Summary) -> str:

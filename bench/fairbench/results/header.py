@@ -7,6 +7,7 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
 from fairbench.workloads.programs import program_class
+from fairbench.workloads.trace_workload import trace_facts
 
 
 def _pauses(spec: ExperimentSpec) -> bool:
@@ -47,6 +48,7 @@ def run_header(
         "router": spec.router,
         "local": spec.local,
         "workload": spec.workload.name,
+        **trace_facts(spec.workload),
         "scenario": spec.scenario,
         "dp": spec.dp,
         "seed": spec.seed,

@@ -23,6 +23,7 @@ from fairbench.results.program_version import program_version
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
+from fairbench.workloads.trace_workload import trace_manifest
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
@@ -59,6 +60,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "timing_profile": None if spec.gpu == NO_PROFILE else spec.gpu,
         "seed": spec.seed,
         "tag": spec.tag,
+        **trace_manifest(spec.workload),
         **({"weights": spec.weights} if spec.weights else {}),
         "spec_identity": identity(spec),
         CHOSEN: chosen_keys(experiment_tables(spec)),

@@ -38,6 +38,8 @@ class _Run(_Shown):
     simulated: bool
     emulated: bool = False
     served: str = ""
+    trace: str = ""
+    synthetic: str = ""
     timing_profile: str | None
     timing_error_pct: Number = None
     scheduler: str

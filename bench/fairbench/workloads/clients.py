@@ -51,6 +51,7 @@ def plan_clients(
         _positive("burstiness", burstiness),
         num_programs if num_programs is None else _positive("num_programs", num_programs),
         _end_s(spec, num_programs, duration_s),
+        request_rate is not None,
     )
     traffic = spec.traffic()
     if rate == inf and num_programs is None:

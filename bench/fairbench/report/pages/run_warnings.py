@@ -19,6 +19,8 @@ def run_warnings(summary: Summary) -> Iterator[str]:
     notes = summary["notes"]
     if not summary["complete"]:
         yield "Incomplete: the run ended before its time."
+    if summary.get("synthetic"):
+        yield f"Synthetic: {summary['synthetic']}."
     yield from (f"{key.capitalize()}: {notes[key]}." for key in REMARKS if key in notes)
     for key, what in JAIN.items():
         if summary[key] is None:

@@ -8,6 +8,7 @@ from fairbench.workloads.programs.base import Item, Program
 from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.replay import Replay
 from fairbench.workloads.programs.samples import Samples
 from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tool_use import ToolUse
@@ -21,6 +22,7 @@ __all__ = [
     "Judge",
     "LongQA",
     "Program",
+    "Replay",
     "Samples",
     "Single",
     "ToolUse",
@@ -30,7 +32,7 @@ __all__ = [
 
 KINDS: dict[str, type[Program]] = {
     program.kind: program
-    for program in (TreeOfThought, Judge, LongQA, Chat, Single, ToolUse, Agent, Samples)
+    for program in (TreeOfThought, Judge, LongQA, Chat, Single, ToolUse, Agent, Samples, Replay)
 }
 
 

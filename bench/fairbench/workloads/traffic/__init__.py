@@ -28,6 +28,7 @@ KINDS = {
     "ramp": "fairbench.workloads.traffic.ramp:Ramp",
     "phases": "fairbench.workloads.traffic.phases:Phases",
     "trace": "fairbench.workloads.traffic.trace:Trace",
+    "replay": "fairbench.workloads.traffic.replay:Replay",
     "azure": "fairbench.workloads.traffic.azure:Azure",
 }
 

@@ -24,6 +24,7 @@ class Load(NamedTuple):
 
     ``client`` is its number. It sends ``programs_per_s`` (``inf``: all at once), ``num_programs``
     at most (None: no limit) and none from ``until_s`` on; ``burstiness`` is that of its gaps.
+    ``rate_given``: the rate is not the workload's, but what somebody asked for.
     """
 
     client: int
@@ -31,6 +32,7 @@ class Load(NamedTuple):
     burstiness: float
     num_programs: int | None
     until_s: float
+    rate_given: bool = False
 
 
 class TrafficKind(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Any
 from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import json_lines
 from fairbench.workloads.programs.base import Item
+from fairbench.workloads.traces.source import find
 from fairbench.workloads.traffic.source import Arrival, Load
 
-FOLDERS = "FAIRBENCH_DATA"
 FIELDS = ("t", "client", "prompt_len", "output_len")
 
 
@@ -79,15 +78,6 @@ class Trace:
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> TraceArrivals:
         raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
-
-
-def find(name: str) -> Path:
-    """The file of that name, here or in a folder of ``FAIRBENCH_DATA``. DataError if nowhere."""
-    folders = os.environ.get(FOLDERS, "").split(os.pathsep)
-    for folder in ("", *filter(None, folders)):
-        if (path := Path(folder) / name).is_file():
-            return path
-    raise DataError(f"trace {name} is not here: name its folder in the variable {FOLDERS}")
 
 
 @lru_cache(maxsize=4)

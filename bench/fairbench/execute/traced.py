@@ -1,0 +1,45 @@
+"""The flags of a run that plays a trace, as those of the workload that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.workloads.trace_workload import SCENARIO, trace_workload
+from fairbench.workloads.traces.columns import given_columns
+from fairbench.workloads.traces.read import TraceParams
+
+# What a trace says itself.
+SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
+
+
+def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """The flags without those of ``keys``, which are of a trace, its workload in their place.
+
+    ``clients`` are then made up, and ``time_scale`` is that of the trace. Raises UsageError for
+    what does not go together, DataError for a file that is none.
+    """
+    given = {name: value for name, value in flags.items() if value not in (None, False)}
+    rest = {name: value for name, value in flags.items() if name not in keys}
+    if "trace" not in given:
+        if alone := [key for key in keys if key in given]:
+            raise UsageError(f"{alone[0]}: needs a trace")
+        return rest
+    for name in (name for name in SAID if name in given):
+        raise UsageError(f"{name} = {given[name]}: the trace says that{SAID[name]}")
+    columns = dict(given.get("trace_map", {}))
+    if "clients_from" in given:
+        columns["client"] = given["clients_from"]
+    given_columns(columns)
+    params = TraceParams(
+        file=str(given["trace"]),
+        format=given.get("trace_format", "auto"),
+        time_scale=given.get("time_scale", 1.0),
+        columns=",".join(f"{field}={name}" for field, name in columns.items()),
+        clients=given.get("clients", 0),
+        spread=given.get("trace_spread", False),
+        line=given.get("trace_line", 0),
+    )
+    rest |= {"workload": trace_workload(params), "clients": None, "time_scale": None}
+    return rest | {"scenario": given.get("scenario", SCENARIO)}

@@ -1,0 +1,74 @@
+"""Columns of strangers' files by the names that are common for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fairbench.files.times import UNITS
+
+# As ``plain`` writes them, the best first: a file may hold several.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "time": (
+        *("time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
+        *("arrivedat", "start", "starttime", "requesttime", "reqtime", "submit", "submittime"),
+        *("createdat", "created", "datetime", "date"),
+    ),
+    "client": (
+        *("client", "tenant", "user", "clientid", "tenantid", "userid", "clientname", "username"),
+        *("enduser", "customer", "customerid", "organization", "organizationid", "org", "orgid"),
+        *("team", "teamid", "account", "accountid", "apikey", "apikeyid"),
+    ),
+    "input_tokens": (
+        *("inputtokens", "prompttokens", "inputlength", "inputlen", "promptlen", "promptlength"),
+        *("contexttokens", "requesttokens", "numprompttokens", "numinputtokens", "isl"),
+        "inputsequencelength",
+    ),
+    "output_tokens": (
+        *("outputtokens", "completiontokens", "outputlength", "outputlen", "generatedtokens"),
+        *("responsetokens", "completionlength", "numoutputtokens", "numcompletiontokens", "osl"),
+        *("generationtokens", "responselength", "outputsequencelength"),
+    ),
+    "max_tokens": ("maxtokens", "maxnewtokens", "maxoutputtokens", "maxcompletiontokens"),
+    "session": ("session", "sessionid", "conversation", "conversationid", "chatid", "programid"),
+    "end": ("end", "endtime", "finish", "finishtime", "finishedat", "completedat"),
+    "latency": ("latency", "e2elatency", "requestlatency", "duration", "e2el"),
+    "first_token": ("firsttoken", "firsttokentime", "completionstarttime"),
+    "ttft": ("ttft", "timetofirsttoken", "firsttokenlatency"),
+    "hash_ids": ("hashids", "blocks", "blockids", "blockhashes"),
+    "block_size": ("blocksize", "blocktokens"),
+}
+_SUFFIX = re.compile(r"[\s_(\[.-]+(ns|us|ms|s|sec|seconds)[\s)\]]*$", re.IGNORECASE)
+_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "seconds": "s"}
+
+
+class Column(NamedTuple):
+    """The column of a field, and the unit of its times where the name says it."""
+
+    name: str
+    unit: str | None
+
+
+def recognised(names: Iterable[str], fields: Iterable[str] = NAMES) -> dict[str, Column]:
+    """Which of a file's columns the fields are in, by the names that are common; some in none."""
+    known: dict[str, Column] = {}
+    for name in names:
+        text, unit = split_unit(name)
+        known.setdefault(plain(name), Column(name, None))
+        known.setdefault(plain(text), Column(name, unit))
+    found = {field: next((one for one in NAMES[field] if one in known), None) for field in fields}
+    return {field: known[one] for field, one in found.items() if one is not None}
+
+
+def split_unit(name: str) -> tuple[str, str | None]:
+    """``ttft_ms`` as ``ttft`` and ``ms``; None where a name ends in no unit."""
+    found = _SUFFIX.search(name)
+    if found is None:
+        return name, None
+    return name[: found.start()], _UNITS[found[1].lower()]
+
+
+def plain(name: str) -> str:
+    """Without case, spaces and punctuation: ``Request tokens`` and ``request_tokens`` are one."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

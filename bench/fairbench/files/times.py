@@ -1,0 +1,65 @@
+"""Times as strangers write them: numbers in some unit, or ISO 8601; as whole nanoseconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any
+
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Nanoseconds of each unit."""
+
+# A count since 1970 is larger than this in its unit, and smaller in the next coarser one.
+_SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
+_LARGEST = 2**62
+
+
+def unit_of(value: Any) -> str:
+    """The unit of a number by its size: since 1970 if it can be, else seconds."""
+    number = _number(value)
+    found = (unit for unit, least in _SINCE_1970 if number is not None and abs(number) >= least)
+    return next(found, "s")
+
+
+def nanoseconds(value: Any, unit: str) -> int:
+    """A time or a length of time. ``unit`` is that of numbers; ISO 8601 without a zone is UTC.
+
+    Raises ValueError for what is neither, or beyond a hundred years or so of 1970.
+    """
+    number = _number(value)
+    if number is None:
+        moment = _moment(value)
+        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+        whole = (since.days * 86_400 + since.seconds) * 10**9
+        return whole + since.microseconds * 1000
+    if isinstance(number, float) and not isfinite(number):
+        raise ValueError(f"{value!r} is no time")
+    found = number * UNITS[unit] if isinstance(number, int) else round(number * UNITS[unit])
+    if abs(found) > _LARGEST:
+        raise ValueError(f"{value!r} is too far from any time")
+    return found
+
+
+def _number(value: Any) -> int | float | None:
+    """A number or a text that is one; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    if not isinstance(value, str) or len(value) > 40 or "_" in value:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        try:
+            return float(value)
+        except ValueError:
+            return None
+
+
+def _moment(value: Any) -> datetime:
+    if not isinstance(value, str) or len(value) > 40:
+        raise ValueError(f"{value!r} is no time")
+    text = value.strip().removesuffix(" UTC")
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

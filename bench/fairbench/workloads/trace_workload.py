@@ -1,0 +1,129 @@
+"""A trace as a workload: its clients, how long it is, and what kind of programs they run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, fields, replace
+from math import floor
+from pathlib import Path
+
+from fairbench.errors import UsageError
+from fairbench.errors.printable import printable
+from fairbench.workloads.model import MAX_NAME, Arrivals, Scenario, WorkloadSpec
+from fairbench.workloads.program_params import Value
+from fairbench.workloads.traces.read import TraceParams, check_params, read_trace
+
+KIND = "replay"  # of arrivals and of programs
+SCENARIO = "recorded"
+SYNTHETIC = "synthetic"
+MAX_CLIENTS = 1000
+MAX_DRAIN_S = 600.0
+WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
+
+
+def trace_workload(params: TraceParams) -> WorkloadSpec:
+    """The workload that plays a trace, with its digest. Raises as reading does.
+
+    A synthetic one says so in its name, which every output has.
+    """
+    check_params(params)
+    read = read_trace(params)
+    trace = read.trace
+    if len(trace.clients) > MAX_CLIENTS:
+        raise UsageError(
+            f"trace {params.file}: has {len(trace.clients):,} clients, at most {MAX_CLIENTS:,} are "
+            "allowed: `fairbench trace cut --largest N` keeps those with the most requests"
+        )
+    params = replace(params, format=read.format, sha256=read.sha256)
+    duration_s = floor(trace.span_s / params.time_scale) + 1.0
+    return WorkloadSpec(
+        name=_name(params),
+        description="a recorded trace",
+        program=KIND,
+        latency="program" if trace.pauses else "ttft",
+        clients=len(trace.clients),
+        client_names=plain_names(trace.clients),
+        arrivals=Arrivals(kind=KIND, params=_chosen(params)),
+        duration_s=duration_s,
+        warmup_s=min(LONGEST_WARMUP_S, WARMUP_SHARE * duration_s),
+        max_drain_s=MAX_DRAIN_S,
+        params={"pauses": trace.pauses},
+        scenarios={SCENARIO: Scenario(description="as recorded", rate=1.0)},
+    )
+
+
+def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
+    """What a summary says of a workload's trace: ``trace``, and ``synthetic`` if it is in part.
+
+    Empty for other workloads.
+    """
+    params = _params_of(workload)
+    if params is None:
+        return {}
+    read = read_trace(params)
+    speed = "as recorded" if params.time_scale == 1 else f"{params.time_scale:g} times as fast"
+    said = [params.file, read.format, f"sha256 {read.sha256[:12]}", speed]
+    if read.trace.left_out:
+        said.append(f"{read.trace.left_out:,} failed requests left out")
+    facts = {"trace": printable(", ".join(said))}
+    if synthetic := _synthetic(params, drawn=read.trace.drawn):
+        facts[SYNTHETIC] = "; ".join(synthetic)
+    return facts
+
+
+def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
+    """The same for a manifest, with the whole ``trace_sha256``."""
+    params = _params_of(workload)
+    if params is None:
+        return {}
+    return {**trace_facts(workload), "trace_sha256": read_trace(params).sha256}
+
+
+def _params_of(workload: WorkloadSpec) -> TraceParams | None:
+    """Those of its trace, None for a workload that plays none."""
+    if workload.arrivals is None or workload.arrivals.kind != KIND:
+        return None
+    return TraceParams(**workload.arrivals.params)  # type: ignore[arg-type]  # it is validated
+
+
+def plain_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names as those of a workload's clients: letters, digits, - and _, each once.
+
+    Other characters become _, and one that would be there twice has a number behind it.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).lstrip("_-")[: MAX_NAME - 6] or "client"
+        plain = re.sub(r"^client-(?=\d+$)", "client_", plain)
+        number, unique = 1, plain
+        while unique in found:
+            number += 1
+            unique = f"{plain}_{number}"
+        found[unique] = None
+    return tuple(found)
+
+
+def _synthetic(params: TraceParams, *, drawn: bool) -> list[str]:
+    """What of the traffic nobody recorded."""
+    found = []
+    if params.clients:
+        found.append(f"the {params.clients} clients are made up, by Zipf's law")
+    if params.spread:
+        found.append("batched arrivals are spread out")
+    if drawn:
+        found.append("times and lengths are drawn from measured windows")
+    return found
+
+
+def _name(params: TraceParams) -> str:
+    stem = Path(params.file).name.removesuffix(".gz").rpartition(".")[0] or "file"
+    ending = f"-{SYNTHETIC}" if params.clients else ""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", stem)
+    return f"trace-{plain}"[: MAX_NAME - len(ending)] + ending
+
+
+def _chosen(params: TraceParams) -> dict[str, Value | list[dict[str, Value]]]:
+    """Those that are not their defaults."""
+    usual = {field.name: field.default for field in fields(TraceParams)}
+    return {key: value for key, value in asdict(params).items() if value != usual[key]}

@@ -1,0 +1,220 @@
+"""Rows of a file with a column a field, by names that are common or that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.errors.printable import printable
+from fairbench.errors.validation import shortened
+from fairbench.files.column_names import NAMES, Column, plain, recognised, split_unit
+from fairbench.files.json_text import INTEGERS, Place
+from fairbench.files.times import nanoseconds, unit_of
+from fairbench.workloads.traces.format import Asked, PlacedRow, Record
+from fairbench.workloads.traces.rows import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT, Row
+
+NEEDED = ("time", "input_tokens", "output_tokens")
+FIELDS = (*NEEDED, "client", "max_tokens", "session", "end", "latency", "hash_ids", "block_size")
+
+
+class Columns:
+    """Reads records of one file. ``usual`` are the columns of its format, ``unit`` of its times."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        usual: Mapping[str, str] | None = None,
+        *,
+        unit: str | None = None,
+        block_size: int = 0,
+    ) -> None:
+        self._names = given_columns(asked.names)
+        self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
+        self._unit = unit
+        self._block_size = block_size
+        self._known: dict[tuple[str, ...], dict[str, Column]] = {}
+
+    def rows(self, records: Iterator[Place]) -> Iterator[PlacedRow]:
+        """A row a record. One without a prompt or without an answer failed, and is left out."""
+        for where, record in records:
+            yield PlacedRow(where, self.row(record, where))
+
+    def row(self, record: Record, where: str) -> Row | None:
+        """Raises DataError naming the field."""
+        columns = self._columns(record, where)
+        cells = {field: _cell(record, column.name) for field, column in columns.items()}
+        read = _tokens(cells["input_tokens"], columns["input_tokens"], where, MAX_INPUT)
+        written = _tokens(cells["output_tokens"], columns["output_tokens"], where, MAX_OUTPUT)
+        if not read or not written:
+            return None
+        at_ns = self._time(cells["time"], columns["time"], where)
+        most, blocks = _given(cells.get("max_tokens")), _blocks(cells.get("hash_ids"), where)
+        return Row(
+            at_ns,
+            client_name(cells.get("client"), where),
+            read,
+            written,
+            0 if most is None else _tokens(most, columns["max_tokens"], where, MAX_OUTPUT),
+            _name(cells.get("session"), "session", where),
+            self._end(cells, columns, at_ns, where),
+            blocks,
+            self._size(cells.get("block_size"), where) if blocks else 0,
+        )
+
+    def _columns(self, record: Record, where: str) -> dict[str, Column]:
+        """The columns of a record's fields; records of one file may differ."""
+        keys = tuple(record)
+        if keys not in self._known:
+            if len(self._known) > 100:
+                self._known.clear()
+            found = recognised(keys, FIELDS)
+            usual = {field: one for field, one in self._usual.items() if one.name in record}
+            self._known[keys] = found | usual | self._names
+            self._check(self._known[keys], record, where)
+        return self._known[keys]
+
+    def _check(self, columns: Mapping[str, Column], record: Record, where: str) -> None:
+        for field in NEEDED:
+            if field not in columns:
+                raise _no_column(field, record, where)
+        for field, column in self._names.items():
+            if field in NEEDED and _cell(record, column.name) is None:
+                raise DataError(f"{where}: {unknown_name('column', column.name, record)}")
+
+    def _time(self, value: Any, column: Column, where: str) -> int:
+        unit = column.unit or self._unit
+        if unit is None:
+            unit = self._unit = unit_of(value)
+        return _nanoseconds(value, unit, column, where)
+
+    def _end(
+        self, cells: Mapping[str, Any], columns: Mapping[str, Column], at_ns: int, where: str
+    ) -> int | None:
+        """When the answer was complete, if the record says when, or how long it took."""
+        for field in ("end", "latency"):
+            value = _given(cells.get(field))
+            if value is None:
+                continue
+            column = columns[field]
+            usual = self._unit or "s" if field == "end" else "s"
+            end_ns = _nanoseconds(value, column.unit or usual, column, where)
+            end_ns += at_ns if field == "latency" else 0
+            if end_ns < at_ns:
+                raise DataError(
+                    f"{where}: {column.name} = {shortened(repr(value))}: before its time"
+                )
+            return end_ns
+        return None
+
+    def _size(self, value: Any, where: str) -> int:
+        if _given(value) is None:
+            if not self._block_size:
+                raise DataError(f"{where}: hash_ids, but no block_size: how many tokens a block is")
+            return self._block_size
+        return _tokens(value, Column("block_size", None), where, MAX_INPUT) or 1
+
+
+def parse_names(texts: list[str] | None) -> dict[str, str]:
+    """``FIELD=COLUMN`` each, as of ``--map``. Raises UsageError for another shape or field."""
+    names = {}
+    for text in texts or ():
+        field, equals, column = text.partition("=")
+        if not (field and equals and column):
+            raise UsageError(f"--map {text}: write FIELD=COLUMN, such as client=user_id")
+        names[field] = column
+    given_columns(names)
+    return names
+
+
+def given_columns(names: Mapping[str, str]) -> dict[str, Column]:
+    """The columns that a user names. Raises UsageError for an unknown field."""
+    found = {}
+    for field, column in names.items():
+        base, unit = (field, None) if field in FIELDS else split_unit(field)
+        if base not in FIELDS or (unit and base not in ("time", "end", "latency")):
+            raise unknown_name("field in --map", field, [*FIELDS, "time_ms", "latency_ms"])
+        found[base] = Column(column, unit or split_unit(column)[1])
+    return found
+
+
+def client_name(value: Any, where: str) -> str:
+    """A client's name, ``ALL`` for none."""
+    return _name(value, "client", where) or ALL
+
+
+def _no_column(field: str, record: Record, where: str) -> DataError:
+    has = ", ".join(printable(str(one)) for one in list(record)[:12])
+    by_plain = {plain(str(name)): str(name) for name in record}
+    near = [one for name in NAMES[field] for one in get_close_matches(name, by_plain, 1, 0.7)]
+    hint = f" Did you mean {field}={printable(by_plain[near[0]])}?" if near else ""
+    return DataError(
+        f"{where}: no column for {field} (has {shortened(has)}): name it with "
+        f"--map {field}=COLUMN.{hint}"
+    )
+
+
+def _cell(record: Record, name: str) -> Any:
+    """What a record holds under a name, or with dots under names in each other."""
+    if name in record or "." not in name:
+        return record.get(name)
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _given(value: Any) -> Any:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _nanoseconds(value: Any, unit: str, column: Column, where: str) -> int:
+    try:
+        return nanoseconds(value, unit)
+    except (ValueError, OverflowError):
+        raise DataError(
+            f"{where}: {column.name} = {shortened(repr(value))}: must be a number or an ISO 8601 "
+            "time, such as 2024-05-01T12:00:00Z"
+        ) from None
+
+
+def _tokens(value: Any, column: Column, where: str, most: int) -> int:
+    number = value
+    if isinstance(value, str) and len(value) <= 20:
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    whole = isinstance(number, int | float) and not isinstance(number, bool)
+    if not whole or not 0 <= number <= most or number % 1:
+        raise DataError(
+            f"{where}: {column.name} = {shortened(repr(value))}: must be a whole number of tokens "
+            f"from 0 to {most:,}"
+        )
+    return int(number)
+
+
+def _name(value: Any, field: str, where: str) -> str:
+    """A name, "" for none; numbers are names too."""
+    if value is None:
+        return ""
+    text = str(value).strip() if isinstance(value, str | int | float) else None
+    if text is None or len(text) > MAX_NAME:
+        raise DataError(f"{where}: {field} = {shortened(repr(value))}: must be a text or a number")
+    return text
+
+
+def _blocks(value: Any, where: str) -> list[int]:
+    """Identities of blocks: a JSON list, or in CSV numbers with spaces between."""
+    if _given(value) is None:
+        return []
+    try:
+        found = (
+            value if isinstance(value, list) else [int(one) for one in value.strip("[]").split()]
+        )
+        if all(type(one) is int and one in INTEGERS and one < 2**63 for one in found):
+            return found
+    except (AttributeError, ValueError):
+        pass
+    raise DataError(f"{where}: hash_ids = {shortened(repr(value))}: must be a list of integers")

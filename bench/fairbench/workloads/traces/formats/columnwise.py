@@ -1,0 +1,49 @@
+"""Files that hold a whole run in one object, a list for each field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+from fairbench.files.json_text import Place
+from fairbench.workloads.traces.columns import Columns
+from fairbench.workloads.traces.format import Asked, PlacedRow, Record
+
+
+@dataclass(frozen=True)
+class Columnwise:
+    """A format of one run an object. ``usual`` says which list holds which field, in seconds."""
+
+    name: str
+    usual: Mapping[str, str] = field(default_factory=dict)
+
+    def fits(self, first: Record) -> bool:
+        return all(
+            isinstance(first.get(self.usual[name]), list)
+            for name in ("time", "input_tokens", "output_tokens")
+        )
+
+    def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
+        """Those of the run that was asked for, or of the only one."""
+        where, run = _chosen(records, asked.line)
+        wanted = {**self.usual, **asked.names}
+        lists = {name: run[name] for name in wanted.values() if isinstance(run.get(name), list)}
+        if len({len(one) for one in lists.values()}) > 1:
+            raise DataError(f"{where}: {', '.join(lists)}: must be lists of one length")
+        columns = Columns(asked, self.usual, unit="s")
+        for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
+            place = f"{where}, request {number}"
+            record: dict[str, Any] = dict(zip(lists, values, strict=True))
+            yield PlacedRow(place, columns.row(record, place))
+
+
+def _chosen(records: Iterator[Place], line: int) -> Place:
+    """The record on that line, from 1. Raises UsageError if it is not clear which."""
+    for number, record in enumerate(records, start=1):
+        if number == (line or 1):
+            if not line and next(records, None) is not None:
+                raise UsageError(f"{record.where}: one of several runs: choose with --trace-line N")
+            return record
+    raise UsageError(f"--trace-line {line}: there are only {number} runs")

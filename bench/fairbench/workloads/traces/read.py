@@ -1,0 +1,114 @@
+"""Reading a trace: its file, its format, and who its clients are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from math import inf
+from pathlib import Path
+
+from fairbench.errors import DataError, UsageError
+from fairbench.files.reader import digest
+from fairbench.workloads.traces.format import Asked
+from fairbench.workloads.traces.formats import AUTO, format_of
+from fairbench.workloads.traces.recorded import RecordedTrace
+from fairbench.workloads.traces.source import find, records_of
+from fairbench.workloads.traces.spread import spread_out
+from fairbench.workloads.traces.table import TableBuilder
+from fairbench.workloads.traces.trace import Trace
+from fairbench.workloads.traces.zipf import assigned
+
+
+@dataclass(frozen=True)
+class TraceParams:
+    """What to make of a file; as parameters of ``arrivals`` in a workload file.
+
+    ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``; ``format`` one of ``FORMATS``,
+    or found out. ``columns`` names columns, ``FIELD=COLUMN`` with commas between; ``line`` chooses
+    one of several runs in a file. ``clients`` above 0 hands the programs to so many made-up
+    clients; ``spread`` sets apart requests that came in batches. ``sha256``, where it is given, is
+    what the file has to be; ``time_scale`` seconds of the trace pass in a second.
+    """
+
+    file: str
+    format: str = AUTO
+    sha256: str = ""
+    time_scale: float = 1.0
+    columns: str = ""
+    clients: int = 0
+    spread: bool = False
+    line: int = 0
+
+
+def check_params(params: TraceParams) -> None:
+    """Raise UsageError for a number that no trace can be played with."""
+    if not 0 < params.time_scale < inf:
+        raise UsageError(f"time_scale = {params.time_scale}: must be above 0")
+    for name in ("clients", "line"):
+        if (value := getattr(params, name)) < 0:
+            raise UsageError(f"{name} = {value}: must be above 0")
+
+
+@dataclass(frozen=True)
+class ReadTrace:
+    """A trace, and what is known of its file."""
+
+    trace: Trace
+    format: str
+    sha256: str
+
+
+def read_trace(params: TraceParams) -> ReadTrace:
+    """The traffic of a file. Raises DataError (file, line, field), UsageError for its parameters.
+
+    The last few are kept, for as long as their files do not change.
+    """
+    path = find(params.file)
+    state = path.stat()
+    found = _read(
+        *(path, state.st_mtime_ns, state.st_size, params.format, params.columns, params.line),
+        *(params.clients, params.spread),
+    )
+    if params.sha256 not in ("", found.sha256):
+        raise DataError(
+            f"trace {params.file}: is another file than then: its SHA-256 is {found.sha256}, not "
+            f"{params.sha256}"
+        )
+    return found
+
+
+@lru_cache(maxsize=2)
+def _read(
+    path: Path,
+    mtime_ns: int,
+    size: int,
+    format_name: str,
+    columns: str,
+    line: int,
+    clients: int,
+    spread: bool,
+) -> ReadTrace:
+    records = records_of(path)
+    first = next(records)
+    chosen = format_of(format_name, first.value, first.where)
+    asked = Asked(columns_of(columns), line)
+    builder = TableBuilder(f"{path}")
+    for _, row in chosen.rows(chain([first], records), asked):
+        if row is None:
+            builder.left_out += 1
+        else:
+            builder.add(row)
+    table = builder.table()
+    if spread:
+        table = spread_out(table)
+    if clients:
+        table = assigned(table, clients)
+    return ReadTrace(RecordedTrace(table), chosen.name, digest(path, f"{path}"))
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """``FIELD=COLUMN`` with commas between."""
+    return {
+        field: name for field, _, name in (one.partition("=") for one in text.split(",") if one)
+    }

@@ -1,0 +1,90 @@
+"""A trace of requests whose times are known: a table, cut into clients and programs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from fairbench.workloads.programs.replay import Call, Recorded
+from fairbench.workloads.traces.blocks import prompt_of_row, runs_of
+from fairbench.workloads.traces.table import Ints, Table
+from fairbench.workloads.traces.trace import TracedProgram
+
+
+class RecordedTrace:
+    """A ``Trace``. The requests of a session are one program, every other request is one alone."""
+
+    drawn = False
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.clients = table.clients
+        self.span_s = table.span_s
+        self.left_out = table.left_out
+        self._rows, self._first = _by_program(table.session)
+        heads = self._rows[self._first[:-1]]  # the first request of each program
+        by_client = np.lexsort((heads, table.client[heads]))
+        self._programs = by_client
+        self._bounds = np.searchsorted(
+            table.client[heads][by_client], np.arange(len(table.clients) + 1)
+        )
+        self.pauses = bool((np.diff(self._first) > 1).any())
+
+    def table(self, seed: int = 0) -> Table:
+        return self._table
+
+    def count(self, client: int, until_s: float) -> float:
+        heads = self._rows[self._first[self._of(client)]]
+        return float(np.searchsorted(self._table.arrival_s[heads], until_s))
+
+    def programs(self, client: int, rng: random.Random, speed: float) -> Iterator[TracedProgram]:
+        for program in self._of(client):
+            rows = self._rows[self._first[program] : self._first[program + 1]]
+            at_s = float(self._table.arrival_s[rows[0]]) / speed
+            yield TracedProgram(at_s, self._item([int(row) for row in rows], speed))
+
+    def _of(self, client: int) -> Ints:
+        return self._programs[self._bounds[client] : self._bounds[client + 1]]
+
+    @cached_property
+    def _runs(self) -> tuple[object, ...]:
+        return runs_of(self._table)
+
+    def _item(self, rows: list[int], speed: float) -> Recorded:
+        table, runs = self._table, self._runs
+        calls = []
+        for row, later in zip(rows, [*rows[1:], None], strict=True):
+            gap_s = think_s = 0.0
+            if later is not None:
+                next_s, end_s = float(table.arrival_s[later]), float(table.end_s[row])
+                gap_s = (next_s - float(table.arrival_s[row])) / speed
+                if end_s == end_s:  # known, so what was thinking is too
+                    gap_s, think_s = 0.0, max(0.0, next_s - end_s) / speed
+            output = int(table.output_tokens[row])
+            calls.append(
+                Call(
+                    prompt_of_row(table, runs, row, f"trace/{row}"),
+                    output,
+                    max(output, int(table.max_tokens[row])),
+                    gap_s,
+                    think_s,
+                )
+            )
+        return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls))
+
+
+def _by_program(session: Ints) -> tuple[Ints, Ints]:
+    """The rows of one program after the other, and where each program's begin.
+
+    Programs are in order of their first rows, and rows in order of time.
+    """
+    alone = session < 0
+    code = np.where(alone, session.max(initial=-1) + 1 + np.arange(len(session)), session)
+    _, head, code = np.unique(code, return_index=True, return_inverse=True)
+    rows = np.argsort(head[code], kind="stable")
+    heads = head[code][rows]
+    begins = np.flatnonzero(np.append(True, heads[1:] != heads[:-1]))
+    return rows, np.append(begins, len(session))

@@ -1,0 +1,31 @@
+"""One recorded request: what every format of traces is read into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+ALL = "all"
+"""The one client of a trace that names none."""
+
+MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # tokens
+MAX_NAME = 1000  # characters of a client or a session
+
+
+class Row(NamedTuple):
+    """A request. Times are in nanoseconds by the file's clock, lengths in tokens.
+
+    ``end_ns`` is when its answer was complete; ``session`` names the program that it is a step of;
+    ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with:
+    the same identity is the same content, and what follows is nobody else's.
+    """
+
+    at_ns: int
+    client: str
+    input_tokens: int
+    output_tokens: int
+    max_tokens: int = 0
+    session: str = ""
+    end_ns: int | None = None
+    blocks: Sequence[int] = ()
+    block_size: int = 0

@@ -1,0 +1,24 @@
+"""Batched times set apart: requests of one moment spread evenly up to the next one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fairbench.workloads.traces.table import Table
+
+
+def spread_out(table: Table) -> Table:
+    """The table with times of its own for each request, in the same order.
+
+    The last moment is as long as the one before it. Nothing changes where all are of one moment.
+    """
+    moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
+    if len(moments) < 2:
+        return table
+    lengths = np.diff(moments)
+    lengths = np.append(lengths, lengths[-1])
+    within = np.arange(len(table)) - np.repeat(first, count)
+    arrival_s = table.arrival_s + within * np.repeat(lengths / count, count)
+    return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))

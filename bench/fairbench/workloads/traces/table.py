@@ -1,0 +1,136 @@
+"""The requests of a trace as arrays, in order of time: a day of them fits into memory."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairbench.errors import DataError
+from fairbench.files.reader import Memory
+from fairbench.workloads.traces.rows import Row
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+ROW_BYTES = 200  # of a row while it is read and sorted
+SINCE_1970_NS = 10**15  # times this large are of a calendar, and floats hold their microseconds
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Row i of every column is request i. ``clients`` names the codes in ``client``.
+
+    ``arrival_s`` is from the first request on; ``end_s`` is NaN where it is not known, ``session``
+    -1. The blocks of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of
+    ``block_size[i]`` tokens each. ``left_out`` requests had failed.
+    """
+
+    clients: tuple[str, ...]
+    arrival_s: Floats
+    client: Ints
+    input_tokens: Ints
+    output_tokens: Ints
+    max_tokens: Ints
+    session: Ints
+    end_s: Floats
+    block_size: Ints
+    first_block: Ints
+    blocks: Ints
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def span_s(self) -> float:
+        """From the first request to the last."""
+        return float(self.arrival_s[-1])
+
+    def taken(self, rows: Ints) -> Table:
+        """Some of the requests, in that order; clients of whom none is left are gone."""
+        codes, client = np.unique(self.client[rows], return_inverse=True)
+        counts = np.diff(self.first_block)[rows]
+        starts = np.repeat(self.first_block[rows] - _before(counts), counts)
+        return replace(
+            self,
+            clients=tuple(self.clients[code] for code in codes),
+            client=client.astype(np.int64),
+            first_block=np.append(_before(counts), counts.sum()),
+            blocks=self.blocks[starts + np.arange(counts.sum())],
+            **{name: getattr(self, name)[rows] for name in COLUMNS if name != "client"},
+        )
+
+
+COLUMNS = ("arrival_s", "client", "input_tokens", "output_tokens", "max_tokens", "session")
+COLUMNS += ("end_s", "block_size")
+
+
+def _before(counts: Ints) -> Ints:
+    """How many there are before each."""
+    return np.cumsum(counts) - counts
+
+
+class TableBuilder:
+    """Takes rows in any order. ``shown`` is what complaints call their file."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._memory = Memory(shown)
+        self._clients: dict[str, int] = {}
+        self._sessions: dict[tuple[int, str], int] = {}
+        self._numbers = {name: array("q") for name in ("at", "end", *COLUMNS[1:6], "block_size")}
+        self._counts, self._blocks = array("q"), array("q")
+        self.left_out = 0
+
+    def add(self, row: Row) -> None:
+        """Raises DataError once there are more than fit into memory."""
+        self._memory.take(ROW_BYTES + 24 * len(row.blocks))
+        client = self._clients.setdefault(row.client, len(self._clients))
+        session = -1
+        if row.session:
+            session = self._sessions.setdefault((client, row.session), len(self._sessions))
+        values = (row.at_ns, -1 if row.end_ns is None else row.end_ns - row.at_ns, client)
+        values += (row.input_tokens, row.output_tokens, row.max_tokens, session, row.block_size)
+        for column, value in zip(self._numbers.values(), values, strict=True):
+            column.append(value)
+        self._counts.append(len(row.blocks))
+        self._blocks.extend(row.blocks)
+
+    def table(self) -> Table:
+        """All of them, clients in the order of their names. Raises DataError if there are none."""
+        column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
+        at_ns, took_ns = column.pop("at"), column.pop("end")
+        if not len(at_ns):
+            failed = f", but for {self.left_out} that failed" if self.left_out else ""
+            raise DataError(f"{self._shown}: no requests{failed}")
+        names = sorted(self._clients, key=_natural)
+        code = np.empty(len(names), np.int64)
+        code[[self._clients[name] for name in names]] = np.arange(len(names))
+        counts = np.array(self._counts)
+        arrival_s = _seconds(at_ns)
+        table = Table(
+            tuple(names),
+            arrival_s=arrival_s,
+            end_s=np.where(took_ns < 0, np.nan, arrival_s + took_ns / 1e9),
+            first_block=np.append(_before(counts), counts.sum()),
+            blocks=np.array(self._blocks),
+            left_out=self.left_out,
+            **column | {"client": code[column["client"]]},
+        )
+        return table.taken(np.argsort(arrival_s, kind="stable"))
+
+
+def _seconds(at_ns: Ints) -> Floats:
+    """From the earliest on."""
+    since = (at_ns - at_ns.min()) / 1e9
+    return np.round(since, 6) if at_ns.min() > SINCE_1970_NS else since
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    """Numbers by size, and before texts."""
+    number = name.isascii() and name.isdigit() and len(name) < 19
+    return (0, int(name), name) if number else (1, 0, name)

@@ -1,0 +1,42 @@
+"""Traces on the command line: what is wrong with a file or a flag is one line, and exit code 2."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("t,isl,osl\n", "no records"),
+        ("t,isl,osl\nx,1,1\n", "line 2: t = 'x': must be a number or an ISO 8601 time"),
+        ("t,isl,osl\n1,1.5,1\n", "line 2: isl = '1.5': must be a whole number of tokens from 0 to"),
+        ("t,isl,osl\n1,1,-1\n", "line 2: osl = '-1': must be a whole number of tokens"),
+        ("t,isl,osl\n1,1,1e9\n", "line 2: osl = '1e9': must be a whole number of tokens"),
+        ("t,isl,osl\n1,0,1\n", "no requests, but for 1 that failed"),
+        ("t,isl,osl\nnan,1,1\n", "line 2: t = 'nan': must be a number"),
+        ("when,isl,osl\n1,1,1\n", "line 2: no column for time (has when, isl, osl)"),
+        ("t,prompt_tokns,osl\n1,1,1\n", "Did you mean input_tokens=prompt_tokns?"),
+        ('{"t": 1, "isl": 1, "osl": [1]}', "line 1: osl = [1]: must be a whole number"),
+        ('{"t": 1, "isl": 1, "osl": 1, "user": {}}', "line 1: client = {}: must be a text or"),
+        ('{"t": 1, "isl": 1, "osl": 1, "hash_ids": "x"}', "line 1: hash_ids = 'x': must be a"),
+        ('{"t": 1, "isl": 1, "osl": 1, "hash_ids": [1]}', "hash_ids, but no block_size"),
+        ('{"t": 1, "isl": 1, "osl": 1, "end": 0}', "end = 0: before its time"),
+        ("[1]", "record 1: must be a JSON object"),
+        ('{"t": 1', "line 1: not JSON"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        ("t,isl,osl\n1,1," + "1" * 5000, "must be a whole number"),
+        ("\0\0\0", "no records"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_one_line(tmp_path, refused, text, complaint):
+    path = tmp_path / "bad.log"
+    path.write_text(text, encoding="utf-8")
+    line = refused("run", "--trace", path)
+    assert complaint in line, line
+    assert "bad.log" in line
+
+
+def test_no_file_and_no_regular_file_are_one_line(tmp_path, refused):
+    assert "is not here: name its folder" in refused("run", "--trace", "nowhere.csv")
+    assert "is not a file" in refused("run", "--trace", tmp_path)
+    assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")
+    assert "Did you mean 'client'?" in refused("run", "--trace", "x", "--map", "clint=x")

@@ -1,0 +1,126 @@
+"""Each format of traces, from a few lines made up here: found out, and read as by hand."""
+
+import json
+
+import pytest
+
+from fairbench.errors import DataError, UsageError
+from fairbench.workloads.traces.blocks import prompt_of_row, runs_of
+from fairbench.workloads.traces.formats import FORMATS
+from fairbench.workloads.traces.read import TraceParams, read_trace
+
+
+def lines(*objects):
+    return "\n".join(json.dumps(one) for one in objects)
+
+
+MOONCAKE = lines(
+    {"timestamp": 0, "input_length": 1030, "output_length": 6, "hash_ids": [0, 1, 2]},
+    {"timestamp": 0, "input_length": 600, "output_length": 4, "hash_ids": [0, 7]},
+    {"timestamp": 3000, "input_length": 1024, "output_length": 3, "hash_ids": [0, 1]},
+)
+STEP = {"src": "swe", "session": "x", "output_length": 2}
+AGENT = lines(
+    {**STEP, "step": 0, "t": 1760428436.5, "input_length": 20, "hash_ids": [5, 6]},
+    {**STEP, "step": 1, "t": 1760428438.0, "input_length": 33, "hash_ids": [5, 6, 8]},
+)
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+"""
+BURSTGPT = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,\
+Total tokens,Log Type
+5,a,2.5,ChatGPT,472,18,490,Conversation log
+45,a,1,ChatGPT,1087,230,1317,Conversation log
+50,,1,GPT-4,9,0,9,API log
+118,,7,GPT-4,417,276,693,API log
+"""
+ARENA = lines(
+    {"t": 0.0, "client": 13, "prompt_len": 13, "output_len": 199},
+    {"t": 0.207938, "client": 2, "prompt_len": 36, "output_len": 137},
+)
+RUN = {"client": [1, 0], "prompt_len": [256, 99], "output_len": [7, 8], "req_time": [2.0, 0.5]}
+VTC = lines({"path": "a", **RUN}, {"path": "b", **RUN, "req_time": [0.25, 1.5]})
+
+ANSWERS = {  # format: (text, clients, (arrival, client, input, output) of each request)
+    "mooncake": (MOONCAKE, ["all"], [(0, 0, 1030, 6), (0, 0, 600, 4), (3, 0, 1024, 3)]),
+    "agent": (AGENT, ["swe"], [(0, 0, 20, 2), (1.5, 0, 33, 2)]),
+    "azure": (AZURE, ["all"], [(0, 0, 4808, 10), (0.052, 0, 3180, 8)]),
+    "burstgpt": (BURSTGPT, ["all"], [(0, 0, 472, 18), (40, 0, 1087, 230), (113, 0, 417, 276)]),
+    "arena": (ARENA, ["2", "13"], [(0, 1, 13, 199), (0.207938, 0, 36, 137)]),
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="trace.log"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    return write
+
+
+def rows_of(table):
+    columns = (table.arrival_s, table.client, table.input_tokens, table.output_tokens)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_format_is_found_out_and_read(write, name):
+    text, clients, rows = ANSWERS[name]
+    read = read_trace(TraceParams(write(text)))
+    assert read.format == name
+    assert list(read.trace.clients) == clients
+    assert rows_of(read.trace.table(0)) == rows
+    assert read_trace(TraceParams(write(text), format=name)).trace.clients == tuple(clients)
+    for other in FORMATS:
+        if other not in (name, "csv", "jsonl") and name in ANSWERS:
+            with pytest.raises(DataError, match=f"not in the format {other}; it looks like {name}"):
+                read_trace(TraceParams(write(text), format=other))
+
+
+def test_blocks_of_mooncake_are_of_512_tokens(write):
+    table = read_trace(TraceParams(write(MOONCAKE))).trace.table(0)
+    prompts = [prompt_of_row(table, runs_of(table), row, "own") for row in range(3)]
+    first = ("block-0", 512)
+    # Nothing but block 2 ever follows block 1, so both are one segment.
+    assert prompts[0] == (first, ("block-1", 512 + 6))
+    assert prompts[1] == (first, ("block-7", 88))
+    assert prompts[2] == (first, ("block-1", 512))
+
+
+def test_batches_are_spread_up_to_the_next_one(write):
+    read = read_trace(TraceParams(write(MOONCAKE), spread=True))
+    assert read.trace.table(0).arrival_s.tolist() == [0, 1.5, 3]
+
+
+def test_a_session_is_one_program_and_failures_are_left_out(write):
+    trace = read_trace(TraceParams(write(BURSTGPT))).trace
+    assert trace.left_out == 1
+    (at_s, session), (later_s, alone) = trace.programs(0, None, 1.0)
+    assert (at_s, later_s) == (0, 113)
+    assert [call.think_s for call in session.calls] == [37.5, 0]  # 45 - (5 + 2.5)
+    assert [call.gap_s for call in session.calls] == [0, 0]
+    assert len(alone.calls) == 1
+    (twice, _) = trace.programs(0, None, 2.0)
+    assert twice.item.calls[0].think_s == 18.75
+
+
+def test_models_may_be_the_clients(write):
+    trace = read_trace(TraceParams(write(BURSTGPT), columns="client=Model")).trace
+    assert trace.clients == ("ChatGPT", "GPT-4")
+
+
+def test_a_run_is_chosen_by_its_line(write):
+    with pytest.raises(UsageError, match="one of several runs: choose with --trace-line N"):
+        read_trace(TraceParams(write(VTC)))
+    with pytest.raises(UsageError, match="--trace-line 3: there are only 2 runs"):
+        read_trace(TraceParams(write(VTC), line=3))
+    read = read_trace(TraceParams(write(VTC), line=2))
+    assert (read.format, read.trace.clients) == ("vtc", ("0", "1"))
+    assert rows_of(read.trace.table(0)) == [(0, 1, 256, 7), (1.25, 0, 99, 8)]
+
+
+def test_lists_of_a_run_are_of_one_length(write):
+    with pytest.raises(DataError, match="must be lists of one length"):
+        read_trace(TraceParams(write(lines({**RUN, "client": [1]}))))
