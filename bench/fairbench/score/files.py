@@ -29,7 +29,7 @@ def read_objects(path: Path) -> list[tuple[str, Object]]:
     """
     if path.suffix == ".parquet":
         return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet_rows(path), start=1)]
-    objects = list(json_objects(path, f"{path}"))
+    objects: list[tuple[str, Object]] = list(json_objects(path, f"{path}"))
     if not objects:
         raise DataError(f"{path}: no records")
     return objects

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from fairbench.workloads.programs.replay import Call, Recorded
-from fairbench.workloads.traces.blocks import prompt_of_row, runs_of
+from fairbench.workloads.traces.blocks import Runs, prompt_of_row, runs_of
 from fairbench.workloads.traces.table import Ints, Table
 from fairbench.workloads.traces.trace import TracedProgram
 
@@ -50,7 +50,7 @@ class RecordedTrace:
         return self._programs[self._bounds[client] : self._bounds[client + 1]]
 
     @cached_property
-    def _runs(self) -> tuple[object, ...]:
+    def _runs(self) -> Runs:
         return runs_of(self._table)
 
     def _item(self, rows: list[int], speed: float) -> Recorded:

@@ -65,8 +65,8 @@ class Table:
         )
 
 
-COLUMNS = ("arrival_s", "client", "input_tokens", "output_tokens", "max_tokens", "session")
-COLUMNS += ("end_s", "block_size")
+COUNTS = ("client", "input_tokens", "output_tokens", "max_tokens", "session", "block_size")
+COLUMNS = ("arrival_s", "end_s", *COUNTS)
 
 
 def _before(counts: Ints) -> Ints:
@@ -82,7 +82,7 @@ class TableBuilder:
         self._memory = Memory(shown)
         self._clients: dict[str, int] = {}
         self._sessions: dict[tuple[int, str], int] = {}
-        self._numbers = {name: array("q") for name in ("at", "end", *COLUMNS[1:6], "block_size")}
+        self._numbers = {name: array("q") for name in ("at", "end", *COUNTS)}
         self._counts, self._blocks = array("q"), array("q")
         self.left_out = 0
 
@@ -93,8 +93,9 @@ class TableBuilder:
         session = -1
         if row.session:
             session = self._sessions.setdefault((client, row.session), len(self._sessions))
-        values = (row.at_ns, -1 if row.end_ns is None else row.end_ns - row.at_ns, client)
-        values += (row.input_tokens, row.output_tokens, row.max_tokens, session, row.block_size)
+        took_ns = -1 if row.end_ns is None else row.end_ns - row.at_ns
+        lengths = (row.input_tokens, row.output_tokens, row.max_tokens)
+        values = (row.at_ns, took_ns, client, *lengths, session, row.block_size)
         for column, value in zip(self._numbers.values(), values, strict=True):
             column.append(value)
         self._counts.append(len(row.blocks))
@@ -126,7 +127,7 @@ class TableBuilder:
 
 def _seconds(at_ns: Ints) -> Floats:
     """From the earliest on."""
-    since = (at_ns - at_ns.min()) / 1e9
+    since: Floats = (at_ns - at_ns.min()) / 1e9
     return np.round(since, 6) if at_ns.min() > SINCE_1970_NS else since
 
 
