@@ -134,4 +134,4 @@ def test_wrong_parameters_are_named(kind, params, said):
 
 
 def test_every_kind_of_even_gaps_is_tried_here():
-    assert {*KINDS} - {"gamma", "trace", "azure"} == {*PARAMS}
+    assert {*KINDS} - {"gamma", "trace", "azure", "replay"} == {*PARAMS}
