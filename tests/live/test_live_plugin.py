@@ -107,6 +107,12 @@ def test_what_the_schedulers_do_not_account_for_is_refused(changed, local, flag)
         check_server(server_args(**changed), build_local(local, {}))
 
 
+def test_ranks_that_measure_their_own_steps_would_not_decide_alike():
+    check_server(server_args(), build_local("dlpm-hold", {}), measures=True)
+    with pytest.raises(UsageError, match=r"--tp-size 2: each rank measures .* dlpm-hold"):
+        check_server(server_args(tp_size=2), build_local("dlpm-hold", {}), measures=True)
+
+
 def test_a_function_of_sglang_that_changed_is_refused():
     with pytest.raises(UsageError, match="takes self, key, default, not self, value"):
         release.check_target("collections.Counter.setdefault", ("value",))

@@ -16,6 +16,7 @@ from fairbench.schedulers.batch_cost import (
     RECENT,
     BatchCost,
     OutputLengths,
+    StepUnits,
     step_units,
 )
 from fairbench.schedulers.load_cap import CAP_UNITS, LoadCap, load_cap
@@ -91,9 +92,13 @@ class TestExpectedOutputs:
         assert len(lengths._of_client) == MAX_CLIENTS
 
 
+def units(request_tokens) -> StepUnits:
+    return StepUnits(1_000, request_tokens, 1e-6)
+
+
 def test_a_cap_by_hand():
     """Costs are 100 + 128 / 2 + 36 = 200 each until b has finished, whose outputs are short."""
-    cap = LoadCap(450, request_tokens=36)
+    cap = LoadCap(450, units(36))
     first, second, third, short = (request(n, c) for n, c in enumerate("aabb"))
     for one in (first, second):
         assert cap.has_room(one)
@@ -126,7 +131,7 @@ events = st.lists(
 @given(events=events, most=st.integers(1, 3000))
 def test_a_cap_is_exceeded_by_one_alone_only_and_comes_back_to_nothing(events, most):
     """Against a cost that is computed anew each time from what was true at each admission."""
-    cap, lengths, running = LoadCap(most, request_tokens=17), OutputLengths(), {}
+    cap, lengths, running = LoadCap(most, units(17)), OutputLengths(), {}
     for number, (kind, which, tokens) in enumerate(events):
         if kind == "e":
             one = request(number, "abc"[which % 3], tokens)
@@ -162,3 +167,19 @@ def test_settings():
 
     with pytest.raises(UsageError, match="load_cap = 'auto': nobody knows"):
         load_cap("auto", Nothing())
+
+
+def test_a_real_server_has_to_learn_what_steps_take():
+    """Two requests of 100 + 64 tokens; from then on they cost 36 more each, and 400 is the most."""
+    auto, given = LoadCap("auto"), LoadCap(400)
+    for cap in (auto, given):
+        cap.learn(None)
+        cap.enter(request(0))
+        cap.enter(request(1))
+        assert cap.tokens == 328
+    assert auto.has_room(request(2, tokens=10**6))
+    assert not given.has_room(request(2))
+    for cap in (auto, given):
+        cap.learn(StepUnits(80, 36, 1e-6))
+        assert cap.tokens == cap.most_tokens == 400
+        assert not cap.has_room(request(2, tokens=1))

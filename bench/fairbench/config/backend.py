@@ -147,7 +147,7 @@ class VLLM(RealServers):
     api: Api = "completions"
     schedule_policy: Literal["fcfs"] | None = None
     disobeyed: ClassVar[frozenset[str]] = (
-        frozenset(param_names(MACHINE[ENGINE])) - VLLM_FLAGS.keys()
+        frozenset(param_names(MACHINE[ENGINE])) - VLLM_FLAGS.keys() - {"load_cap"}
     )
 
     @field_validator("api")

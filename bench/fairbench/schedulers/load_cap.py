@@ -11,7 +11,7 @@ from math import inf
 
 from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
-from fairbench.schedulers.batch_cost import BatchCost, step_units
+from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, StepUnits, step_units
 
 AUTO = "auto"
 NONE = "none"
@@ -23,15 +23,33 @@ class LoadCap:
 
     ``most_tokens`` is never exceeded, but by a single request that is alone. The engine tells what
     it admits (``enter``), takes memory back from (``leave``) and has done (``finish``).
+
+    ``setting`` is ``auto``, ``none`` or tokens. Before ``learn`` has told it what steps take,
+    ``auto`` is no cap, and requests cost their context alone.
     """
 
-    def __init__(self, most_tokens: float, request_tokens: float = 0.0) -> None:
-        self.most_tokens = most_tokens
-        self._request_tokens = request_tokens
+    def __init__(self, setting: str | float | None, units: StepUnits | None = None) -> None:
+        self._is_auto = setting == AUTO
+        unlimited = self._is_auto or setting is None or setting == NONE
+        self.most_tokens = inf if unlimited else float(setting or 0)
+        self._request_tokens = 0.0
+        self.learn(units)
         self._running = BatchCost()
         self.enter = self._running.enter
         self.leave = self._running.leave
         self.finish = self._running.finish
+
+    def learn(self, units: StepUnits | None) -> None:
+        """What steps take now: a real server's costs are fitted while it serves."""
+        if units is None:
+            return
+        self._request_tokens = units.request_tokens
+        if self._is_auto:
+            self.most_tokens = CAP_UNITS * units.unit_tokens
+
+    def forget(self) -> None:
+        """An idle engine begins afresh: what was learned of outputs is forgotten."""
+        self._running.lengths = OutputLengths()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -50,14 +68,10 @@ class LoadCap:
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """The cap that ``setting`` asks for: ``auto`` by the engine's costs, tokens, or none.
-
-    Raises UsageError where the costs say nothing.
-    """
+    """The cap of an engine with these costs. Raises UsageError where they say nothing."""
     if setting is None or setting == NONE:
-        return LoadCap(inf)
+        return LoadCap(NONE)
     units = step_units(costs)
     if units is None:
         raise UsageError(f"load_cap = {setting!r}: nobody knows what a decode step takes here")
-    most = CAP_UNITS * units.unit_tokens if setting == AUTO else float(setting)
-    return LoadCap(most, units.request_tokens)
+    return LoadCap(setting, units)

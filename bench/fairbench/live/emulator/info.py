@@ -8,7 +8,7 @@ from typing import Any
 import fairbench
 from fairbench.live.emulator.kv_blocks import BLOCK_TOKENS
 from fairbench.live.emulator.worker import EmulatedWorker
-from fairbench.schedulers.params import as_settings
+from fairbench.live.plugins.config import plugin_params
 
 
 def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
@@ -47,9 +47,10 @@ def _report(emulator: EmulatedWorker) -> dict[str, Any]:
     engine, local = emulator.engine, emulator.config.local
     scheduler: Any = emulator.worker.scheduler
     engine.catch_up()
+    cap = emulator.worker.limits.load_cap
     return {
         "local": local,
-        "params": as_settings(local, scheduler.params),
+        "params": plugin_params(local, scheduler.params, cap),
         "weights": dict(emulator.config.weights),
         "counters": {
             "finished": engine.finished,

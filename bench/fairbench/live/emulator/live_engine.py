@@ -123,6 +123,7 @@ class LiveEngine:
             return False
         self.cache.clear()
         self.worker.scheduler = self._new_scheduler()
+        self.worker.cap.forget()
         return True
 
     def catch_up(self) -> None:

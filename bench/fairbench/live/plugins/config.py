@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.errors import UsageError
+from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.load_cap import NONE, LoadCap
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import build_local, local_class
 from fairbench.schedulers.setup import checked_weights
@@ -17,11 +19,14 @@ LOCAL = "FAIRBENCH_LOCAL"
 SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 
+LOAD_CAP = "engine.load_cap"  # the one setting of engines that a plugin obeys
+
 
 @dataclass(frozen=True)
 class PluginConfig:
     """A local scheduler and all its parameters, defaults included, as ``NAME.PARAM``.
 
+    Among them is ``LOAD_CAP`` if there is one, which no server has of its own.
     ``weights`` are what clients are entitled to, 1 where there is none.
     """
 
@@ -33,6 +38,15 @@ class PluginConfig:
         """A fresh scheduler."""
         return build_local(self.local, self.params)
 
+    @property
+    def has_cap(self) -> bool:
+        """Whether there is a cap on what runs, for which steps have to be measured."""
+        return LOAD_CAP in self.params
+
+    def load_cap(self) -> LoadCap:
+        """A fresh cap on what runs."""
+        return LoadCap(self.params.get(LOAD_CAP))
+
 
 def plugin_config(
     local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
@@ -41,8 +55,15 @@ def plugin_config(
 
     Raises UsageError for an unknown scheduler, an unknown parameter or a value not allowed.
     """
-    params: Any = make_params(local, local_class(local).Params, settings)
-    return PluginConfig(local, as_settings(local, params), checked_weights(weights or {}))
+    params = make_params(local, local_class(local).Params, settings)
+    cap = make_params("engine", EngineParams, settings).load_cap
+    return PluginConfig(local, plugin_params(local, params, cap), checked_weights(weights or {}))
+
+
+def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
+    """What a server tells of a scheduler with these ``Params``: all of them, and its cap."""
+    told = as_settings(local, params)
+    return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
 
 def plugin_environment(
@@ -60,7 +81,7 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
     local = environment[LOCAL]
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     for name in settings:
-        if not name.startswith(f"{local}."):
+        if not name.startswith(f"{local}.") and name != LOAD_CAP:
             raise UsageError(f"{SETTINGS}: {name!r} is not of {local}, which {LOCAL} names")
     return plugin_config(local, settings, _read(environment, WEIGHTS, '{"CLIENT": WEIGHT}'))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.errors import RunFailed
-from fairbench.live.plugins.config import plugin_config
+from fairbench.live.plugins.config import LOAD_CAP, plugin_config
 from fairbench.live.processes.http import get_json
 
 
@@ -58,8 +58,9 @@ def require_active(
     for report in reports:
         if report.local != local:
             raise RunFailed(f"the server runs {report.local}, not {local}")
-        for name, value in wanted.params.items():
-            if (found := report.params.get(name)) != value:
+        for name in {**wanted.params, LOAD_CAP: None}:
+            found, value = report.params.get(name), wanted.params.get(name)
+            if found != value:
                 raise RunFailed(f"the server runs {local} with {name}={found}, not {value}")
         if report.weights != wanted.weights:
             raise RunFailed(f"the server has weights {report.weights}, not {wanted.weights}")

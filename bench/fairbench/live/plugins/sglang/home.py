@@ -19,6 +19,7 @@ from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.live_batch import LiveBatch
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.live.step_times import Decode, Prompt, StepTimes
+from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
@@ -66,7 +67,9 @@ class Home:
         self._tracked: dict[Req, Tracked] = {}
         self.batch = LiveBatch(self._tracked)
         self.view = LiveView(sort, match, self.batch)
-        self.costs = FittedCosts() if self.scheduler.wants_costs else None
+        self.cap = config.load_cap()
+        wanted = self.scheduler.wants_costs or config.has_cap
+        self.costs = FittedCosts() if wanted else None
         self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
         self._times = None
         if self.costs is not None and self.scheduler.times_steps:
@@ -111,6 +114,7 @@ class Home:
         request = self._tracked[req].request
         if retracted:
             self.ledger.count("retractions", request.client)
+            self.cap.leave(request)
             self.scheduler.on_retract(request, self.view, now_s)
         else:
             self.ledger.count("arrivals", request.client)
@@ -124,6 +128,7 @@ class Home:
         if tracked.request in self.view:
             self.view.leave(tracked.request)
         self.ledger.count("finished", tracked.request.client)
+        self.cap.finish(tracked.request, tracked.produced)
         self.scheduler.on_finish(tracked.request)
 
     def sweep(self, waiting: list[Req]) -> None:
@@ -145,6 +150,7 @@ class Home:
 
     def _candidates(self, now_s: float) -> Iterator[Req]:
         """What the scheduler names, as SGLang's own loop, which does the driving, asks for it."""
+        self.cap.learn(step_units(self.costs))
         selection = self._selection = self.scheduler.select(self.view, now_s)
         try:
             self._candidate = self._request_of(next(selection, None))
@@ -163,9 +169,11 @@ class Home:
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
         """The next request to try: nothing is preempted here (see ``limits``)."""
-        while isinstance(candidate, Preempt):
+        while candidate is not None:
+            if not isinstance(candidate, Preempt) and self.cap.has_room(candidate):
+                return candidate
             candidate = resume(self._selection, False)
-        return candidate
+        return None
 
     def tries_another(self) -> bool:
         """There was no room for the candidate. Whether the scheduler names another."""
@@ -181,6 +189,7 @@ class Home:
         self.ledger.count("admissions", request.client)
         what = "recomputed_tokens" if recompute else "extend_tokens"
         self.ledger.count(what, request.client, extend_tokens)
+        self.cap.enter(request)
         self.scheduler.on_admitted(request, extend_tokens, recompute)
 
     # Steps.

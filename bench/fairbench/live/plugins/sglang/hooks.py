@@ -76,7 +76,8 @@ class Hooks:
     def start(self, original: Original, scheduler: Any, server_args: Any, *args: Any) -> None:
         """Around ``__init__``. Raises UsageError if this server is not one for us."""
         require_applied(self.by_target())
-        check_server(server_args, self.home.scheduler)
+        measures = self.home.costs is not None
+        check_server(server_args, self.home.scheduler, measures=measures)
         original(scheduler, server_args, *args)
         self._vocab_size = getattr(getattr(scheduler, "model_config", None), "vocab_size", None)
         context = scheduler.metrics_reporter.metrics_collector_context

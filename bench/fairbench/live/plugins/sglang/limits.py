@@ -21,8 +21,11 @@ OFF = {
 RANKED = {"dp_size": 1, "enable_dp_attention": False}
 
 
-def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
-    """Raise UsageError if this server is started with something unsupported."""
+def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
+    """Raise UsageError if this server is started with something unsupported.
+
+    ``measures``: what is admitted depends on how long its steps take.
+    """
     for name, off in OFF.items():
         value = getattr(server_args, name)
         if value and value != off:
@@ -44,3 +47,8 @@ def check_server(server_args: Any, scheduler: LocalScheduler) -> None:
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if refuses and server_args.tp_size > 1:
         raise UsageError(f"--tp-size {server_args.tp_size}: {scheduler.name} works with 1 only")
+    if measures and server_args.tp_size > 1:
+        raise UsageError(
+            f"--tp-size {server_args.tp_size}: each rank measures its own steps, which "
+            f"{scheduler.name} or the load cap goes by, and all must decide alike"
+        )

@@ -17,6 +17,7 @@ from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
 from fairbench.live.step_times import Decode, Prompt, StepTimes
+from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
@@ -39,7 +40,9 @@ class Home:
             lambda request: self._ours[request].prompt,
             cache_aware=self.scheduler.cache_aware,
         )
-        self.costs = FittedCosts() if self.scheduler.wants_costs else None
+        self.cap = config.load_cap()
+        wanted = self.scheduler.wants_costs or config.has_cap
+        self.costs = FittedCosts() if wanted else None
         self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
         self._times = None
         if self.costs is not None and self.scheduler.times_steps:
@@ -83,6 +86,7 @@ class Home:
         """A running request has lost its memory and waits again."""
         tracked = self._tracked[theirs.request_id]
         self.ledger.count("retractions", tracked.request.client)
+        self.cap.leave(tracked.request)
         tracked.prompt = segments_of(theirs.all_token_ids)
         self.scheduler.on_retract(tracked.request, self.view, now_s)
         self.view.enter_first(tracked.request)
@@ -133,6 +137,7 @@ class Home:
         if (tracked := self._tracked.pop(theirs.request_id, None)) is not None:
             del self._ours[tracked.request]
             self.ledger.count("finished", tracked.request.client)
+            self.cap.finish(tracked.request, tracked.produced)
             self.scheduler.on_finish(tracked.request)
 
     @property
@@ -165,13 +170,17 @@ class Home:
         if self._selection is None:
             if not len(self.view):
                 return None
+            self.cap.learn(step_units(self.costs))
             self._selection = self.scheduler.select(self.view, self.now_s)
             found = next(self._selection, None)
         else:
             found = resume(self._selection, True)
-        while isinstance(found, Preempt):  # that is vLLM's own affair, see ``limits``
+        while found is not None:
+            # To preempt is vLLM's own affair, see ``limits``.
+            if not isinstance(found, Preempt) and self.cap.has_room(found):
+                return self._ours[found]
             found = resume(self._selection, False)
-        return None if found is None else self._ours[found]
+        return None
 
     def pop(self) -> Theirs:
         """vLLM takes the head out of the queue: to run it, or to put it back after the pass."""
@@ -199,6 +208,7 @@ class Home:
         self.ledger.count("admissions", request.client)
         what = "recomputed_tokens" if recompute else "extend_tokens"
         self.ledger.count(what, request.client, extend)
+        self.cap.enter(request)
         self.scheduler.on_admitted(request, extend, recompute)
 
     def end_pass(self) -> None:

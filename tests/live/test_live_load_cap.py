@@ -1,0 +1,150 @@
+"""The load cap inside real servers: both homes, their settings, and what they prove."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fairbench.config.resolve import resolve
+from fairbench.core import Request
+from fairbench.errors import RunFailed, UsageError
+from fairbench.live.plugins.config import LOAD_CAP, config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.report import PluginReport, require_active
+from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.live_view import ArmedQueue
+from fairbench.live.plugins.vllm.home import Home as VLLMHome
+
+CAP = {LOAD_CAP: 400}  # two of 100 + 128 / 2 tokens
+
+
+class Req:
+    """Of SGLang's request what the home reads."""
+
+    def __init__(self, produced=0):
+        self.routing_key = "a"
+        self.origin_input_ids = list(range(100))
+        self.output_ids = [1] * produced
+        self.sampling_params = SimpleNamespace(max_new_tokens=500)
+
+
+def sglang_pass(home: Home, waiting: list[Req]) -> list[Req]:
+    """What SGLang admits that has room for all: it walks over its queue."""
+    queue = ArmedQueue(waiting)
+    home.arm(queue, 0.0)
+    admitted = []
+    for req in queue:
+        home.admitted(req, 100)
+        admitted.append(req)
+    for req in admitted:
+        waiting.remove(req)
+    return admitted
+
+
+def test_sglang_is_offered_no_more_than_fits_under_the_cap():
+    home = Home(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
+    waiting = [Req() for _ in range(6)]
+    for req in waiting:
+        assert home.accepts(req, 0.0)
+        home.queued(req, retracted=False, now_s=0.0)
+    first, second = sglang_pass(home, waiting)
+    assert sglang_pass(home, waiting) == []
+    home.queued(first, retracted=True, now_s=0.0)
+    waiting.append(first)
+    assert len(sglang_pass(home, waiting)) == 1
+    second.output_ids = [1] * 10
+    second.finished = lambda: True
+    home.produced([second])  # 10 are expected from now on: 105 each beside the 164 that runs
+    assert len(sglang_pass(home, waiting)) == 2
+    assert home.cap.tokens == 164 + 2 * 105
+
+
+class Theirs:
+    """Of vLLM's request what the home reads."""
+
+    def __init__(self, number):
+        self.request_id = f"r{number}"
+        self.prompt_token_ids = list(range(100))
+        self.all_token_ids = self.prompt_token_ids
+        self.session_id, self.max_tokens, self.priority = "a", 500, 0
+        self.num_tokens, self.num_computed_tokens, self.num_output_tokens = 100, 0, 0
+        self.status = SimpleNamespace(name="WAITING")
+
+
+def vllm_pass(home: VLLMHome) -> list[Theirs]:
+    """What vLLM admits that has room for all: it peeks at the head of its queue, then pops it."""
+    admitted = []
+    while (theirs := home.head()) is not None:
+        home.pop()
+        theirs.status = SimpleNamespace(name="RUNNING")
+        admitted.append(theirs)
+    home.end_pass()
+    return admitted
+
+
+def test_vllm_sees_an_empty_queue_when_the_cap_is_reached():
+    home = VLLMHome(plugin_config("fcfs", CAP), Ledger(), SimpleNamespace(running=[]))
+    for number in range(6):
+        home.arrived(Theirs(number), 0.0)
+    first, second = vllm_pass(home)
+    assert vllm_pass(home) == []
+    home.preempted(first, 0.0)
+    assert vllm_pass(home) == [first]
+    second.num_output_tokens = 10
+    home.produced(second)
+    home.gone(second)
+    assert len(vllm_pass(home)) == 2
+    assert home.cap.tokens == 164 + 2 * 105
+
+
+def test_auto_waits_until_the_servers_own_steps_are_known():
+    home = Home(plugin_config("fcfs", {LOAD_CAP: "auto"}), Ledger(), lambda _: [], lambda req: 0)
+    assert home.costs is not None
+    for requests in range(1, 40):  # 100 us, 1 us a request and 1 us a token: a unit is 100 tokens
+        context = requests * (50 + requests % 7)
+        home.costs.observe_decode(requests, context, (100 + requests + context) * 1e-6)
+    waiting = [Req() for _ in range(9)]
+    for req in waiting:
+        assert home.accepts(req, 0.0)
+        home.queued(req, retracted=False, now_s=0.0)
+    assert len(sglang_pass(home, waiting)) == 3  # of 165 tokens each, at most 500
+    assert home.cap.most_tokens == pytest.approx(500, rel=0.01)
+
+
+def test_without_a_cap_nothing_is_measured_for_it():
+    assert Home(plugin_config("fcfs", {}), Ledger(), lambda _: [], lambda req: 0).costs is None
+    assert LOAD_CAP not in plugin_config("fcfs", {LOAD_CAP: "none"}).params
+
+
+def test_it_travels_with_the_settings_and_is_proved():
+    config = plugin_config("dlpm", CAP)
+    assert config_from(plugin_environment("dlpm", CAP)) == config
+    told = PluginReport(**Hooks(config, "0.5.23").report())
+    require_active([told], local="dlpm", settings=CAP)
+    with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap=400, not None"):
+        require_active([told], local="dlpm", settings={})
+    with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap=400, not auto"):
+        require_active([told], local="dlpm", settings={LOAD_CAP: "auto"})
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm", "emulator"])
+def test_every_backend_with_our_schedulers_obeys_it(kind):
+    spec = resolve(
+        {"backend": kind, "model": "m"} if kind != "emulator" else {"backend": kind}, CAP
+    )
+    assert spec.settings[LOAD_CAP] == 400
+
+
+def test_a_server_that_is_as_it_is_does_not():
+    with pytest.raises(UsageError, match=r"engine.load_cap = 400: backend endpoint"):
+        resolve({"backend": {"kind": "endpoint", "base_url": "http://x"}, "model": "m"}, CAP)
+
+
+def test_the_engine_forgets_what_it_learned_when_it_begins_afresh():
+    cap = plugin_config("fcfs", CAP).load_cap()
+    one = Request(0, "a", 0, 0, (), 100, 5)
+    cap.enter(one)
+    cap.finish(one, 10)
+    cap.forget()
+    cap.enter(one)
+    assert cap.tokens == 164
