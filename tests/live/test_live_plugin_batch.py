@@ -29,7 +29,7 @@ def test_a_scheduler_sees_what_runs_beside_its_queue():
         token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: 100),
         tree_cache=SimpleNamespace(evictable_size=lambda: 23),
     )
-    home.batch.look(memory, [mine, unknown, other])
+    home.batch.look(SimpleNamespace(reqs=[mine, unknown, other]), memory)
     running = home.view.running
     assert (len(running), running.free_tokens) == (2, 123)
     assert [(one.request.client, one.held_tokens, one.reserved_tokens) for one in running] == [

@@ -112,6 +112,19 @@ def run_behind(blockers, url, bursts, least_output=0):
     return asyncio.run(run())
 
 
+def run_once_under_way(url, first, then):
+    """Send some requests, and others as soon as all of those produce; wait until all is done."""
+
+    async def run():
+        async with _session() as session:
+            ahead = [asyncio.create_task(_send(session, url, sent)) for sent in first]
+            for sent, task in zip(first, ahead, strict=True):
+                await _output(sent, 1, task)
+            await asyncio.gather(*ahead, *(_send(session, url, sent) for sent in then))
+
+    asyncio.run(run())
+
+
 def _session():
     timeout, connector = aiohttp.ClientTimeout(ANSWERED_S), aiohttp.TCPConnector(limit=0)
     return aiohttp.ClientSession(timeout=timeout, connector=connector)

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from sglang_cpu_client import burst, run_bursts
+from sglang_cpu_client import burst, run_bursts, run_once_under_way
 from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live.plugins.config import plugin_environment
@@ -58,6 +58,34 @@ def test_every_token_is_booked_once(overlap, tmp_path):
         assert f'fairbench_client_output_tokens_total{{client="{client}"}} {output}.0' in metrics
         assert f'fairbench_client_balance{{client="{client}"}} {extend + 2 * output}.0' in metrics
     assert not flushed.clients, "a flushed server starts the next run afresh"
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
+def test_edf_takes_the_memory_of_who_can_wait_and_everything_is_booked_once(overlap, tmp_path):
+    """Two of 100 + 450 fill a pool of 1,200, in which an urgent one of 300 + 300 has no room."""
+    flags = ("--max-total-tokens=1200", *(() if overlap else ("--disable-overlap-schedule",)))
+    settings = {"edf.rescue_s": 1e5, "edf.aging_s": 1e6}  # however slow the machine is
+    patient = burst("patient;due=,5000000,", 2, prefix=20, suffix=80, output=450)
+    urgent = burst("urgent;due=2000000,3000000,", 1, prefix=20, suffix=280, output=300)
+    environment = plugin_environment("edf", settings)
+    with sglang_server(tmp_path, *flags, environment=environment) as server:
+        run_once_under_way(server.url, patient, urgent)
+        (report,) = fetch_report(server.url)
+    (rescued,) = urgent
+    lost = [one.meta["num_retractions"] for one in patient]
+    assert rescued.meta["num_retractions"] == 0
+    assert sum(lost) > 0
+    assert rescued.finish_s < max(one.finish_s for one in patient)
+    counters = report.counters
+    assert counters["retractions"] == sum(lost)
+    assert counters["admissions"] == counters["arrivals"] + counters["retractions"]
+    assert counters["finished"] == counters["arrivals"] == 3
+    assert counters["recomputed_tokens"] > 0
+    for client, requests in (("patient", patient), ("urgent", urgent)):
+        booked = report.clients[client]
+        assert booked["output_tokens"] == sum(one.output for one in requests)
+        assert booked["extend_tokens"] == sum(one.extend for one in requests)
+    assert [one.meta["completion_tokens"] for one in (*patient, *urgent)] == [450, 450, 300]
 
 
 def test_a_refused_request_gets_429(tmp_path):

@@ -244,7 +244,9 @@ def _apply(hooks):
     for target, hook in hooks.by_target().items():
         path, name = target.rsplit(".", 1)
         owner = resolve_name(path)
-        stack.enter_context(mock.patch.object(owner, name, _around(hook)(getattr(owner, name))))
+        around = _around(hook)(getattr(owner, name))
+        made = staticmethod(around) if isinstance(vars(owner)[name], staticmethod) else around
+        stack.enter_context(mock.patch.object(owner, name, made))
     return stack
 
 

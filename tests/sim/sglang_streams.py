@@ -1,7 +1,7 @@
 """Random request streams, and what SGLang's own scheduler and our engine make of them."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -11,10 +11,14 @@ from sim_helpers import Home
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.timing import Frontend
+from fairbench.live.due_tag import tagged
+from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
+from fairbench.targets import Due
 
 STEP_PS = PS_PER_S // 1000  # every iteration takes this long, so that time counts iterations
+STEP_S = STEP_PS / PS_PER_S
 SPACE = 1 << 20  # token ids a segment key
 
 
@@ -27,6 +31,15 @@ class Arrival:
     output: int
     max_new: int
     client: str = "x"
+    first_ms: int | None = None  # what is left until its first token is due
+    end_ms: int | None = None  # and its last
+
+    @property
+    def due(self):
+        """By when, on a clock on which an iteration takes a millisecond."""
+        at_s = self.step * STEP_S
+        left = (None if ms is None else at_s + ms / 1000 for ms in (self.first_ms, self.end_ms))
+        return Due(*left, None)
 
 
 @dataclass
@@ -134,12 +147,15 @@ def ask_sglang(policy, stream, hooks=None):
             number, arrival = waiting.pop(0)
             output = tokens.of((Segment(f"out-{number}", arrival.output),))
             prompt = tokens.of(arrival.prompt)
-            engine.submit(number, prompt, output, arrival.max_new, arrival.client)
+            client = tagged(arrival.client, arrival.due, arrival.step * STEP_S)
+            engine.submit(number, prompt, output, arrival.max_new, client)
 
+    now = SimpleNamespace(monotonic=lambda: clock * STEP_S)
     try:
         while True:
-            submit_until(clock)
-            iteration = engine.iterate()
+            with mock.patch.object(plugin, "time", now):
+                submit_until(clock)
+                iteration = engine.iterate()
             if iteration is not None:
                 done[clock] = iteration
                 clock += 1
@@ -191,9 +207,14 @@ def retelling(base):
 
 def ask_ours(name, settings, stream):
     """What our engine does, by iteration. Decode steps after the first of a run are implied."""
+    cls = local_class(name)
+    return ask_ours_under(cls, make_params(name, cls.Params, settings), stream)
+
+
+def ask_ours_under(cls, params, stream):
+    """The same under a scheduler of this class."""
     done, tokens, profile = {}, Tokens(), StepProfile()
-    cls = retelling(local_class(name))
-    scheduler = cls(make_params(name, cls.Params, settings))
+    scheduler = retelling(cls)(params)
     home = Home(
         scheduler,
         pool=stream.pool,
@@ -219,13 +240,19 @@ def ask_ours(name, settings, stream):
     for number, arrival in enumerate(stream.arrivals):
         tokens.of((Segment(f"out-{number}", arrival.output),))  # same ids as in ask_sglang
         tokens.of(arrival.prompt)
-        home.send(
+        sent = home.send(
             arrival.prompt,
             arrival.output,
             max_new=arrival.max_new,
             client=arrival.client,
             at_ps=arrival.step * STEP_PS,
             on_done=finished,
+        )
+        sent.request = replace(
+            sent.request,
+            arrival_s=arrival.step * STEP_S,
+            first_token_by_s=arrival.due.first_token_s,
+            deadline_s=arrival.due.end_s,
         )
     with mock.patch.object(fairbench.sim.engine.waiting, "TOUCH_COUNT", stream.limit):
         home.run()

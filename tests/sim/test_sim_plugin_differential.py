@@ -3,14 +3,20 @@
 The same object, the same random streams: both have to do the same in every iteration.
 """
 
+import random
 from collections import Counter
+from zlib import crc32
 
 import pytest
 from sglang_seam import VERSION, why_absent
-from sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
+from sglang_streams import ask_ours, ask_ours_under, ask_sglang, assert_alike, random_stream
 
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.schedulers.base import Preempt
+from fairbench.schedulers.local.edf import EDF
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.setup import Setup
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,3 +56,98 @@ def test_a_scheduler_admits_alike_in_both_homes(case):
         seen["recomputed"] += hooks.home.ledger.total("recomputed_tokens")
     assert min(seen["retracted"], seen["recomputed"]) > 0
     assert seen["passes"] > 500
+
+
+class Displacing(FCFS):
+    """For who does not fit it takes the memory of some that run, by no reason, if that would do.
+
+    Everyone loses it three times at most. ``said`` is what it was told, and whether it was true.
+    """
+
+    preempts = orders_retraction = True
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.lost, self.said = Counter(), []
+
+    def select(self, view, now_s):
+        for request in view.queue_order():
+            if (yield request):
+                continue
+            running = [one.request for one in view.running]
+            gone = {one for one in running if self.lost[one] < 3 and toss(one, request, len(view))}
+            told = view.running.would_fit(request, gone)
+            if not told or not gone:
+                return
+            for one in running:
+                if one in gone:
+                    assert (yield Preempt(one))
+                    self.lost[one] += 1
+            found = yield request
+            self.said.append((told, found, len(gone)))
+            if not found:
+                return
+
+    def retraction_order(self, running, now_s):
+        requests = [one.request for one in running]
+        return sorted(requests, key=lambda one: crc32(b"%d" % one.request_id))
+
+
+def toss(one, request, waiting):
+    return crc32(b"%d %d %d" % (one.request_id, request.request_id, waiting)) % 3 == 0
+
+
+def hooked(scheduler):
+    """Hooks around a scheduler that no registry has and that knows no costs."""
+    hooks = Hooks(plugin_config("fcfs", {}), VERSION)
+    hooks.home.scheduler = scheduler
+    scheduler.prepare(Setup())
+    return hooks
+
+
+def test_what_is_preempted_and_retracted_is_alike_in_both_homes():
+    """Also what becomes free by it: ``would_fit`` is asked in both, and always true in SGLang."""
+    seen = Counter()
+    for seed in range(60):
+        stream = random_stream(seed)
+        hooks = hooked(Displacing(FCFS.Params()))
+        theirs = ask_sglang("fcfs", stream, hooks)
+        assert_alike(theirs, ask_ours_under(Displacing, FCFS.Params(), stream), stream)
+        assert hooks.home.idle
+        assert sum(len(one.finished) for one in theirs.values()) == len(stream.arrivals)
+        said = hooks.home.scheduler.said
+        assert all(found for _, found, _ in said)
+        seen["preempted"] += sum(number for *_, number in said)
+        seen["at once"] += sum(number > 1 for *_, number in said)
+        seen["retracted"] += sum(len(one.retracted) for one in theirs.values())
+        seen["recomputed"] += hooks.home.ledger.total("recomputed_tokens")
+    assert min(seen["preempted"], seen["at once"]) > 30
+    assert seen["retracted"] > seen["preempted"]
+    assert seen["recomputed"] > 0
+
+
+def with_deadlines(seed):
+    """The stream, a third of whose requests are urgent and the others patient, or with no wish."""
+    stream, draw = random_stream(seed), random.Random(f"due {seed}")
+    for arrival in stream.arrivals:
+        if (kind := draw.choice(["first", "end", "none"])) == "first":
+            arrival.first_ms = draw.choice([5, 30, 100])
+        elif kind == "end":
+            arrival.end_ms = draw.choice([100, 1000, 5000])
+    return stream
+
+
+@pytest.mark.parametrize("progress", [0, 16])
+def test_edf_preempts_alike_in_both_homes(progress):
+    seen, params = Counter(), EDF.Params(progress=progress)
+    for seed in range(60):
+        stream = with_deadlines(seed)
+        hooks = hooked(EDF(params))
+        theirs = ask_sglang("fcfs", stream, hooks)
+        assert_alike(theirs, ask_ours_under(EDF, params, stream), stream)
+        assert hooks.home.idle
+        assert sum(len(one.finished) for one in theirs.values()) == len(stream.arrivals)
+        for done in theirs.values():
+            seen["lost while others came"] += bool(done.retracted and done.prefills)
+        seen["recomputed"] += hooks.home.ledger.total("recomputed_tokens")
+    assert min(seen.values()) > 20

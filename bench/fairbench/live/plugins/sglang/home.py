@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from itertools import count
 
 from fairbench.core import Request
+from fairbench.errors import RunFailed
 from fairbench.live.due_tag import untagged
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
@@ -18,6 +20,7 @@ from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.live_batch import LiveBatch
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
+from fairbench.live.plugins.sglang.preemption import Preemption
 from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume
@@ -48,6 +51,14 @@ class Tracked:
     admitted: bool = False  # so the next admission is a second one
 
 
+class Next(Enum):
+    """What a scheduler wants once there was no room for its candidate."""
+
+    AGAIN = "the same: it has preempted something"
+    ANOTHER = "another"
+    NOBODY = "no more of this pass"
+
+
 class Home:
     """Calls of the hooks come in here, those of the scheduler go out.
 
@@ -60,12 +71,14 @@ class Home:
         ledger: Ledger,
         sort: Callable[[bool], list[Req]],
         match: Callable[[Req], int],
+        preemption: Preemption | None = None,
     ) -> None:
         self.config = config
         self.scheduler = config.build()
         self.ledger = ledger
+        self._preemption = preemption or Preemption()
         self._tracked: dict[Req, Tracked] = {}
-        self.batch = LiveBatch(self._tracked)
+        self.batch = LiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch)
         self.cap = config.load_cap()
         wanted = self.scheduler.wants_costs or config.has_cap
@@ -114,7 +127,8 @@ class Home:
         request = self._tracked[req].request
         if retracted:
             self.ledger.count("retractions", request.client)
-            self.cap.leave(request)
+            if req not in self._preemption.taken:
+                self.cap.leave(request)
             self.scheduler.on_retract(request, self.view, now_s)
         else:
             self.ledger.count("arrivals", request.client)
@@ -168,17 +182,52 @@ class Home:
         self._candidate = self._request_of(resume(self._selection, admitted))
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
-        """The next request to try: nothing is preempted here (see ``limits``)."""
+        """The next request to try, once what the scheduler preempts before it is."""
         while candidate is not None:
-            if not isinstance(candidate, Preempt) and self.cap.has_room(candidate):
+            if isinstance(candidate, Preempt):
+                answer = self._preempt(candidate)
+            elif self.cap.has_room(candidate):
                 return candidate
-            candidate = resume(self._selection, False)
+            else:
+                answer = False
+            candidate = resume(self._selection, answer)
         return None
 
-    def tries_another(self) -> bool:
-        """There was no room for the candidate. Whether the scheduler names another."""
+    def _preempt(self, wish: Preempt) -> bool:
+        """Take its memory, if it runs: SGLang has no copies, so only for being recomputed."""
+        if wish.swap or not self.scheduler.preempts:
+            return False
+        reqs = (req for req, tracked in self._tracked.items() if tracked.request is wish.request)
+        done = any(self._preemption.take(req) for req in reqs)
+        if done:
+            self.cap.leave(wish.request)
+        return done
+
+    def _would_fit(self, request: Request, without: list[Req]) -> bool:
+        return self._preemption.would_fit(self.view.req_of(request), without)
+
+    def no_room(self, req: Req) -> Next:
+        """There was no room for the candidate: what the scheduler wants now."""
         self._resume(admitted=False)
-        return self._candidate is not None
+        if self._candidate is None:
+            return Next.NOBODY
+        if self.view.req_of(self._candidate) is not req:
+            return Next.ANOTHER
+        self._answer = False
+        return Next.AGAIN
+
+    def retraction_order(self, reqs: list[Req], now_s: float) -> list[Req] | None:
+        """Memory is out: who of the batch goes first; None where SGLang's own order holds."""
+        if not self.scheduler.orders_retraction:
+            return None
+        wanted = self.scheduler.retraction_order(self.batch, now_s)
+        known = {self._tracked[req].request: req for req in reqs if req in self._tracked}
+        if len(wanted) != len(known) or set(wanted) != set(known):
+            raise RunFailed(
+                f"{self.scheduler.name}: its retraction order must have every running request once"
+            )
+        unknown = [req for req in reqs if req not in self._tracked]
+        return [*(known[request] for request in wanted), *unknown]
 
     def admitted(self, req: Req, extend_tokens: int) -> None:
         """SGLang took the candidate in; its uncached tokens will all be computed, if in chunks."""

@@ -13,10 +13,11 @@ from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.prometheus import Exporter
-from fairbench.live.plugins.sglang.home import Home, context_of
+from fairbench.live.plugins.sglang.home import Home, Next, context_of
 from fairbench.live.plugins.sglang.limits import check_server
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
 from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
+from fairbench.live.plugins.sglang.preemption import Preemption
 from fairbench.live.plugins.sglang.release import require_applied
 
 Original = Callable[..., Any]
@@ -28,10 +29,19 @@ BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
 
 class Hook(NamedTuple):
-    """Goes around a function whose parameters have to begin with these (beside ``self``)."""
+    """Goes around a function whose parameters have to begin with these.
+
+    Beside ``self``, unless it is ``static``.
+    """
 
     method: Callable[..., Any]
     parameters: tuple[str, ...] = ()
+    static: bool = False
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """With what all its parameters begin."""
+        return self.parameters if self.static else ("self", *self.parameters)
 
 
 class Hooks:
@@ -44,13 +54,15 @@ class Hooks:
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
         self._passed_over = False  # in this pass a request did not fit, and others were tried
+        self._no_slot: Req | None = None  # the request that is passed over for want of a slot
+        self.preemption = Preemption()
         self.order = MatchOrder(config.build().cache_aware)
         self._settle()
 
     def _settle(self) -> None:
         """A fresh scheduler in an empty home."""
         ledger = Ledger(self._exporter.count if self._exporter else None)
-        self.home = Home(self._config, ledger, self.order.sort, self.order.match)
+        self.home = Home(self._config, ledger, self.order.sort, self.order.match, self.preemption)
 
     def by_target(self) -> dict[str, Hook]:
         """Every hook, by the function that it goes around."""
@@ -66,9 +78,14 @@ class Hooks:
                 self.order.active_policy, ("waiting_queue",)
             ),
             f"{POLICY}.calc_priority": Hook(self.prioritize, ("waiting_queue",)),
+            f"{ADDER}.__init__": Hook(self.preemption.adds),
             f"{ADDER}.add_one_req": Hook(self.add, ("req",)),
+            f"{ADDER}.preempt_to_schedule": Hook(self.make_way, ("req",)),
             f"{SCHEDULER}.process_batch_result": Hook(self.results, ("batch",)),
             f"{BATCH}.retract_decode": Hook(self.retract),
+            f"{BATCH}._get_decode_retraction_order": Hook(
+                self.order_retraction, ("reqs",), static=True
+            ),
             f"{SCHEDULER}.flush_cache": Hook(self.flush),
             f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
         }
@@ -89,6 +106,8 @@ class Hooks:
 
     def refuse(self, original: Original, scheduler: Any, req: Req) -> bool:
         """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept."""
+        if req in self.preemption.taken:
+            return False  # SGLang would abort it, were the queue at its limit
         if original(scheduler, req):
             return True
         if self.home.accepts(req, time.monotonic()):
@@ -120,10 +139,17 @@ class Hooks:
         self.home.sweep(scheduler.waiting_queue)
         queue = scheduler.waiting_queue = ArmedQueue(scheduler.waiting_queue)
         self._passed_over = False
-        self.home.batch.look(scheduler, named.get("running_batch", scheduler.running_batch).reqs)
+        self.preemption.began(scheduler)
+        if self.home.scheduler.preempts:
+            # A pass is made even when the batch is full, and asks ``preempt_to_schedule`` then.
+            scheduler.enable_priority_preemption = True
+        self.home.batch.look(named.get("running_batch", scheduler.running_batch), scheduler)
         new_batch, running_batch = original(scheduler, *args, **named)
         if scheduler.waiting_queue is queue:  # nothing was admitted
             scheduler.waiting_queue = queue[:]
+        for req in self.preemption.taken:  # (0.5.17 would lose them where nothing was admitted)
+            scheduler._add_request_to_queue(req, is_retracted=True)
+        self.preemption.began(scheduler)
         if self._passed_over and (new_batch is not None or not running_batch.is_empty()):
             running_batch.batch_is_full = True
         return new_batch, running_batch
@@ -140,15 +166,41 @@ class Hooks:
 
         After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
         another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
+        If it has preempted something for the very same request, that is matched and tried again.
         """
+        if req is self._no_slot:
+            self._no_slot = None
+            return type(adder.budget_state()).CONTINUE
         before = len(adder.can_run_list)
-        result = original(adder, req, *args, **named)
-        if len(adder.can_run_list) > before:
-            self.home.admitted(req, len(req.full_untruncated_fill_ids) - prefix_len(req))
-        elif result is type(result).NO_TOKEN and self.home.tries_another():
-            self._passed_over = True
-            return type(result).CONTINUE
-        return result
+        while True:
+            result = original(adder, req, *args, **named)
+            if len(adder.can_run_list) > before:
+                self.home.admitted(req, len(req.full_untruncated_fill_ids) - prefix_len(req))
+                return result
+            if result is not type(result).NO_TOKEN:
+                return result
+            wanted = self.home.no_room(req)
+            if wanted is Next.ANOTHER:
+                self._passed_over = True
+                return type(result).CONTINUE
+            if wanted is Next.NOBODY:
+                return result
+            req.init_next_round_input(adder.tree_cache)
+
+    def make_way(self, original: Original, adder: Any, req: Req, *args: Any) -> bool:
+        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to go on.
+
+        SGLang would preempt by priority. Here the scheduler says who goes, or names another
+        request, and then nothing can be tried with this one.
+        """
+        taken = len(self.preemption.taken)
+        while (wanted := self.home.no_room(req)) is Next.AGAIN:
+            if len(self.preemption.taken) > taken:
+                return True
+        if wanted is Next.NOBODY:
+            return False
+        self._no_slot = req
+        return True
 
     # Requests run and end.
 
@@ -179,10 +231,19 @@ class Hooks:
 
     def retract(self, original: Original, batch: Any, *args: Any) -> Any:
         """Around ``retract_decode``: what it has to abort is never heard of again."""
+        self.home.batch.look(batch)
         result = original(batch, *args)
         for req in result[2]:
             self.home.gone(req)
         return result
+
+    def order_retraction(self, original: Original, reqs: list[Req], *args: Any) -> list[int]:
+        """Around ``_get_decode_retraction_order``: the last of the list loses its memory first."""
+        order = self.home.retraction_order(reqs, time.monotonic())
+        if order is None:
+            return list(original(reqs, *args))
+        at = {req: index for index, req in enumerate(reqs)}
+        return [at[req] for req in reversed(order)]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Around ``flush_cache``, which needs an idle server: the next run starts afresh."""

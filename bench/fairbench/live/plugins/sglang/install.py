@@ -20,7 +20,7 @@ def install(config: PluginConfig) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for target, hook in hooks.by_target().items():
-        check_target(target, hook.parameters)
+        check_target(target, hook.expected)
         HookRegistry.register(target, partial(_count, hooks, target, hook.method), HookType.AROUND)
 
 

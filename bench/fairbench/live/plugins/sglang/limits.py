@@ -39,13 +39,9 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
                 f"{flag} {value} is refused with FAIRBENCH_LOCAL: each rank has a queue of its "
                 "own, so credits and deficits would be a rank's; start more servers"
             )
-    wanted = scheduler.preempts or scheduler.orders_retraction
-    if wanted and not scheduler.preemption_optional:
-        what = "preempts" if scheduler.preempts else "orders retractions"
-        raise UsageError(f"{scheduler.name} {what}, which SGLang's own scheduler keeps to itself")
     # Each rank has a clock of its own, and all must decide alike.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
-    if refuses and server_args.tp_size > 1:
+    if (refuses or scheduler.preempts) and server_args.tp_size > 1:
         raise UsageError(f"--tp-size {server_args.tp_size}: {scheduler.name} works with 1 only")
     if measures and server_args.tp_size > 1:
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairbench.core import Request
@@ -15,16 +15,26 @@ CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a 
 
 
 class LiveBatch:
-    """A RunningView of the batch that ``look`` was last given, of requests that are ``tracked``."""
+    """A RunningView of the batch that ``look`` was last given, of requests that are ``tracked``.
 
-    def __init__(self, tracked: Mapping[Any, Tracked]) -> None:
+    ``would_fit(request, reqs)`` is that of the view, of SGLang's own requests.
+    """
+
+    def __init__(
+        self, tracked: Mapping[Any, Tracked], would_fit: Callable[[Request, list[Any]], bool]
+    ) -> None:
         self._tracked = tracked
-        self._reqs: list[Any] = []
+        self._would_fit = would_fit
+        self._batch: Any = None
         self._scheduler: Any = None
 
-    def look(self, scheduler: Any, reqs: list[Any]) -> None:
-        """An admission pass of this SGLang scheduler begins, while ``reqs`` run."""
-        self._scheduler, self._reqs = scheduler, reqs
+    def look(self, batch: Any, scheduler: Any = None) -> None:
+        """This batch runs from now on, in this SGLang scheduler (or the one of before)."""
+        self._batch, self._scheduler = batch, scheduler or self._scheduler
+
+    @property
+    def _reqs(self) -> list[Any]:
+        return [] if self._batch is None else list(self._batch.reqs)
 
     @property
     def free_tokens(self) -> int:
@@ -48,4 +58,5 @@ class LiveBatch:
         return client_load(self, client)
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        return False
+        gone = [r for r in self._reqs if r in self._tracked and self._tracked[r].request in without]
+        return self._would_fit(request, gone)

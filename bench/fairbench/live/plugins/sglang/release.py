@@ -25,14 +25,13 @@ def check_version() -> str:
     return found
 
 
-def check_target(target: str, parameters: tuple[str, ...]) -> None:
+def check_target(target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless SGLang has this method and its parameters begin with those."""
     try:
         function = pkgutil.resolve_name(target)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"SGLang has no {target}: {error}") from None
     found = tuple(inspect.signature(function).parameters)
-    expected = ("self", *parameters)
     if found[: len(expected)] != expected:
         raise UsageError(f"SGLang's {target} takes {', '.join(found)}, not {', '.join(expected)}")
 

@@ -74,6 +74,11 @@ class Retraction:
         self._cap.leave(sequence.request)
         sequence.retract(self._clock.now_ps)
 
+    def preempt(self, sequence: Sequence) -> None:
+        """``take_back`` in a pass: as in SGLang, those that stay get memory for 20 steps each."""
+        self.take_back(sequence)
+        self._cache.evict(RETRACT_DECODE_STEPS * len(self._batch) - self._cache.free)
+
     def wait_again(self, sequence: Sequence) -> None:
         """What was taken back enters the queue again, at its tail."""
         now_s = self._clock.now_ps / PS_PER_S

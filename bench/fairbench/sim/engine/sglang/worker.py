@@ -305,7 +305,7 @@ class Worker(EngineLoop[KVNode]):
             return False
         self._end_stretch()
         attempt.give_back(self._kept(sequence))
-        self._retraction.take_back(sequence)
+        self._retraction.preempt(sequence)
         if wish.swap:
             self.host.store(sequence, held)
         self._preempted.append(sequence)

@@ -1,0 +1,105 @@
+"""Preemption inside SGLang: its own functions take memory back from what runs.
+
+SGLang does the same for its ``--enable-priority-scheduling`` (``PrefillAdder.preempt_to_schedule``,
+0.5.17 and 0.5.23): a request gives its place in the pass's budget back, is released and leaves the
+batch, keeps its outputs, and is queued again when the pass is over. Who goes is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fairbench.live.plugins.sglang.live_batch import CLIP_MAX_NEW_TOKENS
+from fairbench.live.plugins.sglang.live_view import Req
+from fairbench.live.plugins.sglang.match_order import prefix_len
+
+
+class Preemption:
+    """What the passes of one SGLang scheduler take back. ``began`` comes before each of them."""
+
+    def __init__(self) -> None:
+        self.taken: list[Req] = []  # by the pass under way
+        self._adder: Any = None
+        self._server_args: Any = None
+
+    def began(self, scheduler: Any) -> None:
+        """A pass begins, for which SGLang has yet to make its adder."""
+        self.taken, self._adder = [], None
+        self._server_args = getattr(scheduler, "server_args", None)
+
+    def adds(self, original: Callable[..., Any], adder: Any, *args: Any, **named: Any) -> None:
+        """Around the constructor of PrefillAdder, which has the pass's budget."""
+        original(adder, *args, **named)
+        self._adder = adder
+
+    def take(self, req: Req) -> bool:
+        """Release a running request. False if it does not run, or nothing is admitted now."""
+        adder = self._adder
+        batch = None if adder is None else adder.running_batch
+        if batch is None or req not in batch.reqs or req.finished():
+            return False
+        index = batch.reqs.index(req)
+        self._give_back(adder, adder._get_running_request_total_token_offset(req))
+        others = len(batch.reqs) - 1
+        if hasattr(adder, "memory_budget"):
+            batch.release_req(index, others)
+        else:  # 0.5.17
+            batch.release_req(index, others, self._server_args)
+        batch.filter_batch(keep_indices=[i for i in range(others + 1) if i != index])
+        batch.batch_is_full = False
+        self.taken.append(req)
+        return True
+
+    @staticmethod
+    def _give_back(adder: Any, tokens: float) -> None:
+        """Nothing is kept free any more for outputs of a request that ran."""
+        if hasattr(adder, "memory_budget"):
+            adder.memory_budget.total_offset -= tokens
+        else:  # 0.5.17
+            adder.rem_total_token_offset -= tokens
+
+    def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
+        """SGLang's own test for room (``add_one_req``), as if those running ones were released.
+
+        What only they keep from eviction is seen by unlocking their prefixes for the moment.
+        """
+        adder, gone = self._adder, list(without)
+        if adder is None:
+            return False
+        req.init_next_round_input(adder.tree_cache, cow_mamba=False)
+        to_go = max(req.sampling_params.max_new_tokens - len(req.output_ids), 0)
+        need = len(req.full_untruncated_fill_ids) - prefix_len(req)
+        need += min(to_go, CLIP_MAX_NEW_TOKENS)
+        need += getattr(adder, "per_req_token_overhead", adder.page_size)
+        freed = sum(self._freed(adder, one) for one in gone)
+        with adder._lock_node(req.last_node):
+            for one in gone:
+                _unlock(adder.tree_cache, one)
+            room: float = adder.rem_total_tokens + freed
+            for one in gone:
+                _lock(adder.tree_cache, one)
+        return need < room
+
+    @staticmethod
+    def _freed(adder: Any, req: Req) -> float:
+        """What a running request holds beside its prefix, and what is kept for its outputs."""
+        # 0.5.17 has the length of the prefix in the request itself.
+        protected = getattr(req.kv, "cache_protected_len", None)
+        protected = req.cache_protected_len if protected is None else protected
+        own: float = adder.ceil_paged_tokens(req.kv.kv_allocated_len) - protected
+        return own + float(adder._get_running_request_total_token_offset(req))
+
+
+def _unlock(tree_cache: Any, req: Req) -> None:
+    if hasattr(req, "lock"):
+        tree_cache.unlock(req.lock)
+    else:  # 0.5.17
+        tree_cache.dec_lock_ref(req.last_node)
+
+
+def _lock(tree_cache: Any, req: Req) -> None:
+    if hasattr(req, "lock"):
+        req.lock = req.lock and tree_cache.lock(req.last_node)
+    else:  # 0.5.17
+        tree_cache.inc_lock_ref(req.last_node)
