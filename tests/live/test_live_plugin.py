@@ -115,10 +115,10 @@ def test_ranks_that_measure_their_own_steps_would_not_decide_alike():
 
 def test_a_function_of_sglang_that_changed_is_refused():
     with pytest.raises(UsageError, match="takes self, key, default, not self, value"):
-        release.check_target("collections.Counter.setdefault", ("value",))
+        release.check_target("collections.Counter.setdefault", ("self", "value"))
     with pytest.raises(UsageError, match=r"SGLang has no collections\.Counter\.gone"):
         release.check_target("collections.Counter.gone", ())
-    release.check_target("collections.Counter.setdefault", ("key",))
+    release.check_target("collections.Counter.setdefault", ("self", "key"))
 
 
 def test_a_hook_that_sglang_did_not_apply_is_noticed():

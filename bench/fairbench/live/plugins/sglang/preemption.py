@@ -79,7 +79,7 @@ class Preemption:
             room: float = adder.rem_total_tokens + freed
             for one in gone:
                 _lock(adder.tree_cache, one)
-        return need < room
+        return bool(need < room)
 
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
