@@ -79,7 +79,7 @@ def test_edf_takes_the_memory_of_who_can_wait_and_everything_is_booked_once(over
     counters = report.counters
     assert counters["retractions"] == sum(lost)
     assert counters["admissions"] == counters["arrivals"] + counters["retractions"]
-    assert counters["finished"] == counters["arrivals"] == 3
+    assert counters["finished"] == counters["arrivals"]
     assert counters["recomputed_tokens"] > 0
     for client, requests in (("patient", patient), ("urgent", urgent)):
         booked = report.clients[client]

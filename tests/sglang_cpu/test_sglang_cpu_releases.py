@@ -7,7 +7,7 @@ import pytest
 from sglang_cpu_server import PYTHON, why_absent
 
 from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.hooks import ADDER, BATCH, Hooks
 from fairbench.live.plugins.sglang.release import SUPPORTED
 
 pytestmark = [
@@ -16,6 +16,15 @@ pytestmark = [
 ]
 
 HOOKS = Hooks(plugin_config("fcfs", {}), "any").by_target()
+CALLED = {  # by ``Preemption``, beside hooks
+    f"{ADDER}._get_running_request_total_token_offset": ("self", "req"),
+    f"{ADDER}._lock_node": ("self", "last_node"),
+    f"{ADDER}.budget_state": ("self",),
+    f"{ADDER}.ceil_paged_tokens": ("self", "tokens"),
+    f"{ADDER}.rem_total_tokens": ("self",),
+    f"{BATCH}.filter_batch": ("self",),
+    f"{BATCH}.release_req": ("self", "idx", "remaing_req_count"),
+}
 
 
 def source_root(release):
@@ -41,9 +50,9 @@ def parameters(root, target):
 
 
 @pytest.mark.parametrize("release", SUPPORTED)
-@pytest.mark.parametrize("target", HOOKS)
-def test_a_hook_fits(release, target):
+@pytest.mark.parametrize("target", [*HOOKS, *CALLED])
+def test_a_hook_or_what_it_calls_fits(release, target):
     if (root := source_root(release)) is None:
         pytest.skip(f"the environment of {PYTHON} lacks SGLang {release}: install.sh puts it there")
-    expected = HOOKS[target].expected
+    expected = HOOKS[target].expected if target in HOOKS else CALLED[target]
     assert parameters(root, target)[: len(expected)] == expected
