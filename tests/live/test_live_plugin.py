@@ -86,7 +86,7 @@ def server_args(**changed):
 def test_a_plain_server_is_fine_and_ranks_are_if_all_decide_alike():
     check_server(server_args(), build_local("rpm", {}))
     check_server(server_args(tp_size=2), build_local("dlpm", {}))
-    check_server(server_args(tp_size=2), build_local("edf", {"edf.preempt": "no"}))
+    check_server(server_args(), build_local("edf", {}))
 
 
 @pytest.mark.parametrize(
