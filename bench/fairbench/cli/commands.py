@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Entry] = {
         "serve:serve",
         "Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.",
     ),
+    "trace": Entry("trace:trace", "Inspect recorded traffic, or write a part of it."),
     "check": Entry("check:check", "Compare runs with a baseline; exit 1 if one got worse."),
     "score": Entry(
         "score:score", "Compute every fairness metric from anyone's records of requests."

@@ -8,7 +8,7 @@ from typing import Any
 from fairbench.errors import UsageError
 from fairbench.workloads.trace_workload import SCENARIO, trace_workload
 from fairbench.workloads.traces.columns import given_columns
-from fairbench.workloads.traces.read import TraceParams
+from fairbench.workloads.traces.read import TraceParams, joined_columns
 
 # What a trace says itself.
 SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
@@ -36,7 +36,7 @@ def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         file=str(given["trace"]),
         format=given.get("trace_format", "auto"),
         time_scale=given.get("time_scale", 1.0),
-        columns=",".join(f"{field}={name}" for field, name in columns.items()),
+        columns=joined_columns(columns),
         clients=given.get("clients", 0),
         spread=given.get("trace_spread", False),
         line=given.get("trace_line", 0),

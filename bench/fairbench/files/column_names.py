@@ -38,6 +38,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "ttft": ("ttft", "timetofirsttoken", "firsttokenlatency"),
     "hash_ids": ("hashids", "blocks", "blockids", "blockhashes"),
     "block_size": ("blocksize", "blocktokens"),
+    "text": ("prompt", "messages", "prompttext", "inputtext"),
 }
 _SUFFIX = re.compile(r"[\s_(\[.-]+(ns|us|ms|s|sec|seconds)[\s)\]]*$", re.IGNORECASE)
 _UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "seconds": "s"}

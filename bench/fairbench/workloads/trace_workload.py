@@ -38,7 +38,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
     params = replace(params, format=read.format, sha256=read.sha256)
     duration_s = floor(trace.span_s / params.time_scale) + 1.0
     return WorkloadSpec(
-        name=_name(params),
+        name=_name(params, synthetic=bool(synthetic_parts(params, drawn=trace.drawn))),
         description="a recorded trace",
         program=KIND,
         latency="program" if trace.pauses else "ttft",
@@ -67,7 +67,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
     if read.trace.left_out:
         said.append(f"{read.trace.left_out:,} failed requests left out")
     facts = {"trace": printable(", ".join(said))}
-    if synthetic := _synthetic(params, drawn=read.trace.drawn):
+    if synthetic := synthetic_parts(params, drawn=read.trace.drawn):
         facts[SYNTHETIC] = "; ".join(synthetic)
     return facts
 
@@ -104,8 +104,8 @@ def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _synthetic(params: TraceParams, *, drawn: bool) -> list[str]:
-    """What of the traffic nobody recorded."""
+def synthetic_parts(params: TraceParams, *, drawn: bool) -> list[str]:
+    """What of the traffic nobody recorded; ``drawn`` if its times are only known by windows."""
     found = []
     if params.clients:
         found.append(f"the {params.clients} clients are made up, by Zipf's law")
@@ -116,9 +116,9 @@ def _synthetic(params: TraceParams, *, drawn: bool) -> list[str]:
     return found
 
 
-def _name(params: TraceParams) -> str:
+def _name(params: TraceParams, *, synthetic: bool) -> str:
     stem = Path(params.file).name.removesuffix(".gz").rpartition(".")[0] or "file"
-    ending = f"-{SYNTHETIC}" if params.clients else ""
+    ending = f"-{SYNTHETIC}" if synthetic else ""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", stem)
     return f"trace-{plain}"[: MAX_NAME - len(ending)] + ending
 

@@ -14,9 +14,20 @@ from fairbench.files.json_text import INTEGERS, Place
 from fairbench.files.times import nanoseconds, unit_of
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.rows import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT, Row
+from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of, text_of, tokens_of
 
 NEEDED = ("time", "input_tokens", "output_tokens")
-FIELDS = (*NEEDED, "client", "max_tokens", "session", "end", "latency", "hash_ids", "block_size")
+FIELDS = (
+    *NEEDED,
+    "client",
+    "max_tokens",
+    "session",
+    "end",
+    "latency",
+    "hash_ids",
+    "block_size",
+    "text",
+)
 
 
 class Columns:
@@ -45,12 +56,18 @@ class Columns:
         """Raises DataError naming the field."""
         columns = self._columns(record, where)
         cells = {field: _cell(record, column.name) for field, column in columns.items()}
-        read = _tokens(cells["input_tokens"], columns["input_tokens"], where, MAX_INPUT)
+        text = _text(cells.get("text"), where)
+        read = tokens_of(text) if text and "input_tokens" not in cells else 0
+        if not read:
+            read = _tokens(cells["input_tokens"], columns["input_tokens"], where, MAX_INPUT)
         written = _tokens(cells["output_tokens"], columns["output_tokens"], where, MAX_OUTPUT)
         if not read or not written:
             return None
         at_ns = self._time(cells["time"], columns["time"], where)
         most, blocks = _given(cells.get("max_tokens")), _blocks(cells.get("hash_ids"), where)
+        size = self._size(cells.get("block_size"), where) if blocks else 0
+        if text and not blocks:
+            blocks, size = blocks_of(text), BLOCK_TOKENS
         return Row(
             at_ns,
             client_name(cells.get("client"), where),
@@ -60,7 +77,7 @@ class Columns:
             _name(cells.get("session"), "session", where),
             self._end(cells, columns, at_ns, where),
             blocks,
-            self._size(cells.get("block_size"), where) if blocks else 0,
+            size,
         )
 
     def _columns(self, record: Record, where: str) -> dict[str, Column]:
@@ -77,7 +94,7 @@ class Columns:
 
     def _check(self, columns: Mapping[str, Column], record: Record, where: str) -> None:
         for field in NEEDED:
-            if field not in columns:
+            if field not in columns and not (field == "input_tokens" and "text" in columns):
                 raise _no_column(field, record, where)
         for field, column in self._names.items():
             if field in NEEDED and _cell(record, column.name) is None:
@@ -203,6 +220,16 @@ def _name(value: Any, field: str, where: str) -> str:
     if text is None or len(text) > MAX_NAME:
         raise DataError(f"{where}: {field} = {shortened(repr(value))}: must be a text or a number")
     return text
+
+
+def _text(value: Any, where: str) -> str:
+    """The text of a prompt, "" for none."""
+    value = _given(value)
+    if value is None:
+        return ""
+    if not isinstance(value, str | list):
+        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a text or messages")
+    return text_of(value)
 
 
 def _blocks(value: Any, where: str) -> list[int]:

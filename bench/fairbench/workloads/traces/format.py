@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.rows import Row
+from fairbench.workloads.traces.trace import Trace
 
 Record = Mapping[str, Any]
 
@@ -27,16 +28,31 @@ class PlacedRow(NamedTuple):
     row: Row | None
 
 
-class Format(Protocol):
+class Known(Protocol):
     """One way to write a trace: JSON objects, or rows of CSV as objects of texts.
 
-    ``fits``: whether a file that begins with this object is in it. ``rows`` raises DataError naming
-    place and field; rows need not be in order of time.
+    ``fits``: whether a file that begins with this object is in it.
     """
 
     @property
     def name(self) -> str: ...
 
     def fits(self, first: Record) -> bool: ...
+
+
+@runtime_checkable
+class Measured(Known, Protocol):
+    """A format that tells of rates and lengths, from which requests are drawn."""
+
+    def trace(self, records: Iterator[Place], asked: Asked) -> Trace:
+        """Raises DataError naming place and field."""
+        ...
+
+
+class Format(Known, Protocol):
+    """A format that has every request. ``rows`` raises DataError naming place and field.
+
+    They need not be in order of time.
+    """
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import digest
-from fairbench.workloads.traces.format import Asked
+from fairbench.workloads.traces.format import Asked, Measured
 from fairbench.workloads.traces.formats import AUTO, format_of
 from fairbench.workloads.traces.recorded import RecordedTrace
 from fairbench.workloads.traces.source import find, records_of
@@ -93,8 +94,14 @@ def _read(
     first = next(records)
     chosen = format_of(format_name, first.value, first.where)
     asked = Asked(columns_of(columns), line)
+    everything = chain([first], records)
+    if isinstance(chosen, Measured):
+        if clients or spread:
+            field = "clients" if clients else "spread"
+            raise UsageError(f"{field}: a trace in the format {chosen.name} says that itself")
+        return ReadTrace(chosen.trace(everything, asked), chosen.name, digest(path, f"{path}"))
     builder = TableBuilder(f"{path}")
-    for _, row in chosen.rows(chain([first], records), asked):
+    for _, row in chosen.rows(everything, asked):
         if row is None:
             builder.left_out += 1
         else:
@@ -105,6 +112,14 @@ def _read(
     if clients:
         table = assigned(table, clients)
     return ReadTrace(RecordedTrace(table), chosen.name, digest(path, f"{path}"))
+
+
+def joined_columns(names: Mapping[str, str]) -> str:
+    """As ``columns`` of the parameters. Raises UsageError for a name with a comma."""
+    for field, name in names.items():
+        if "," in name:
+            raise UsageError(f"--map {field}={name}: a column with a comma in its name")
+    return ",".join(f"{field}={name}" for field, name in names.items())
 
 
 def columns_of(text: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class RecordedTrace:
         )
         self.pauses = bool((np.diff(self._first) > 1).any())
 
-    def table(self, seed: int = 0) -> Table:
+    def table(self, seed: int = 0, until_s: float = inf) -> Table:
         return self._table
 
     def count(self, client: int, until_s: float) -> float:

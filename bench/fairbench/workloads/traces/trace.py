@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple, Protocol
 
 from fairbench.workloads.programs.replay import Recorded
@@ -49,6 +50,6 @@ class Trace(Protocol):
         """How many programs a client begins before that time; of drawn ones, about."""
         ...
 
-    def table(self, seed: int) -> Table:
-        """All its requests; those that are drawn are drawn by this seed."""
+    def table(self, seed: int, until_s: float = inf) -> Table:
+        """Its requests, those before a time at least; what is drawn is drawn by this seed."""
         ...

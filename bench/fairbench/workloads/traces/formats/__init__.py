@@ -6,22 +6,26 @@ The first that fits is what ``auto`` chooses: those that know more of a file com
 from __future__ import annotations
 
 from fairbench.errors import DataError, unknown_name
-from fairbench.workloads.traces.format import Format, Record
+from fairbench.workloads.traces.format import Format, Measured, Record
 from fairbench.workloads.traces.formats.agent import AGENT
 from fairbench.workloads.traces.formats.arena import ARENA
 from fairbench.workloads.traces.formats.azure import AZURE
 from fairbench.workloads.traces.formats.burstgpt import BURSTGPT
 from fairbench.workloads.traces.formats.mooncake import MOONCAKE
 from fairbench.workloads.traces.formats.plain import CSV, JSON_LINES
+from fairbench.workloads.traces.formats.servegen import SERVEGEN
 from fairbench.workloads.traces.formats.vtc import VTC
 
 AUTO = "auto"
 
-_ALL: tuple[Format, ...] = (AGENT, MOONCAKE, AZURE, BURSTGPT, ARENA, VTC, CSV, JSON_LINES)
-FORMATS: dict[str, Format] = {one.name: one for one in _ALL}
+_ALL: tuple[Format | Measured, ...] = (
+    *(AGENT, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC),
+    *(CSV, JSON_LINES),  # which fit anything
+)
+FORMATS: dict[str, Format | Measured] = {one.name: one for one in _ALL}
 
 
-def format_of(name: str, first: Record, where: str) -> Format:
+def format_of(name: str, first: Record, where: str) -> Format | Measured:
     """The format called ``name``, or the first that fits.
 
     Raises UsageError for an unknown name, DataError for a file that is not in that format.

@@ -1,0 +1,186 @@
+"""``fairbench trace``: what is in a recorded trace, and parts of it without names."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from secrets import token_bytes
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from fairbench.cli.flags import split_commas
+from fairbench.cli.output import look, print_json
+from fairbench.errors import UsageError
+from fairbench.files.secret import read_key
+from fairbench.report.table import printed
+from fairbench.report.trace_table import inspected
+from fairbench.workloads.trace_workload import synthetic_parts
+from fairbench.workloads.traces.change import anonymized, cut, scaled
+from fairbench.workloads.traces.columns import FIELDS, parse_names
+from fairbench.workloads.traces.facts import facts_of_table
+from fairbench.workloads.traces.formats import AUTO, FORMATS
+from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns, read_trace
+from fairbench.workloads.traces.table import Table
+from fairbench.workloads.traces.trace import Trace
+from fairbench.workloads.traces.write import write_trace
+
+trace = typer.Typer(
+    help="Inspect recorded traffic, or write a part of it.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="As of `run --trace`.")]
+Output = Annotated[
+    Path,
+    Option("--output-file", "-o", metavar="FILE.jsonl", help="Written in the schema of our own."),
+]
+FormatOption = Annotated[
+    str,
+    Option("--trace-format", metavar="|".join((AUTO, *FORMATS)), help="The first that fits."),
+]
+Map = Annotated[
+    list[str] | None,
+    Option(
+        "--map",
+        metavar="FIELD=COLUMN",
+        help=f"A column without a common name; may be repeated. Fields: {', '.join(FIELDS)}.",
+    ),
+]
+From = Annotated[
+    str | None, Option(metavar="COLUMN", help="The column that says whose a request is.")
+]
+Line = Annotated[int, Option(min=0, help="Which run of a file with one run a line.")]
+Seed = Annotated[int, Option(help="Seed of what a format leaves to be drawn.")]
+
+
+@trace.command()
+def inspect(
+    file: File,
+    trace_format: FormatOption = AUTO,
+    names: Map = None,
+    clients_from: From = None,
+    trace_line: Line = 0,
+    end: Annotated[
+        float | None, Option("--to", min=0.0, help="Only so many seconds of it.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
+    ] = False,
+) -> None:
+    """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
+    params = _params(file, trace_format, names, clients_from, trace_line)
+    read = read_trace(params)
+    facts: dict[str, Any] = {
+        "file": file,
+        "format": read.format,
+        "sha256": read.sha256,
+        "synthetic": "; ".join(synthetic_parts(params, drawn=read.trace.drawn)),
+        **facts_of_table(_until(read.trace, seed, end)),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    colour, width = look()
+    typer.echo(printed(inspected(facts), colour=colour, width=width), nl=False)
+
+
+@trace.command("cut")
+def cut_trace(
+    file: File,
+    output: Output,
+    start: Annotated[float, Option("--from", min=0.0, help="Seconds from the first request.")] = 0,
+    end: Annotated[
+        float | None, Option("--to", min=0.0, help="Seconds from the first request.")
+    ] = None,
+    head: Annotated[int | None, Option(min=1, help="The first so many requests.")] = None,
+    clients: Annotated[
+        str | None, Option(metavar="A,B", help="Only the requests of these clients.")
+    ] = None,
+    largest: Annotated[
+        int | None, Option(min=1, help="Only the clients with the most requests, so many.")
+    ] = None,
+    trace_format: FormatOption = AUTO,
+    names: Map = None,
+    clients_from: From = None,
+    trace_line: Line = 0,
+    seed: Seed = 0,
+) -> None:
+    """Write a part of a trace: of a time, of some clients, the first requests."""
+    read = read_trace(_params(file, trace_format, names, clients_from, trace_line))
+    table = _until(read.trace, seed, end)
+    chosen = split_commas("--clients", clients) if clients else []
+    part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
+    _write(part, output)
+
+
+@trace.command()
+def scale(
+    file: File,
+    output: Output,
+    rate: Annotated[float, Option(help="So many times as many requests a second.")],
+    trace_format: FormatOption = AUTO,
+    names: Map = None,
+    clients_from: From = None,
+    trace_line: Line = 0,
+    seed: Seed = 0,
+) -> None:
+    """Write a trace at another rate: all its times are divided."""
+    params = _params(file, trace_format, names, clients_from, trace_line)
+    _write(scaled(_table(params, seed), rate), output)
+
+
+@trace.command()
+def anonymize(
+    file: File,
+    output: Output,
+    key_file: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="A secret, a line: the same one gives the same labels for other files too. "
+            "[default: a new one, which is forgotten]",
+        ),
+    ] = None,
+    trace_format: FormatOption = AUTO,
+    names: Map = None,
+    clients_from: From = None,
+    trace_line: Line = 0,
+    seed: Seed = 0,
+) -> None:
+    """Write a trace without names and texts: what was shared still is."""
+    key = token_bytes(32) if key_file is None else read_key(key_file, f"{key_file}").encode()
+    params = _params(file, trace_format, names, clients_from, trace_line)
+    _write(anonymized(_table(params, seed), key), output)
+
+
+def _params(
+    file: str, trace_format: str, names: list[str] | None, clients_from: str | None, line: int
+) -> TraceParams:
+    columns = parse_names(names)
+    if clients_from is not None:
+        columns["client"] = clients_from
+    params = TraceParams(file, trace_format, columns=joined_columns(columns), line=line)
+    check_params(params)
+    return params
+
+
+def _table(params: TraceParams, seed: int) -> Table:
+    return read_trace(params).trace.table(seed)
+
+
+def _until(trace: Trace, seed: int, end: float | None) -> Table:
+    """Its requests, before the end if there is one."""
+    table = trace.table(seed, inf if end is None else end)
+    return table if end is None else cut(table, end_s=end)
+
+
+def _write(table: Table, output: Path) -> None:
+    if output.suffix != ".jsonl":
+        raise UsageError(f"--output-file {output}: must end in .jsonl")
+    write_trace(table, output)
+    typer.echo(f"trace  {output}: {len(table):,} requests of {len(table.clients):,} clients")

@@ -1,0 +1,78 @@
+"""What is in a trace, for people: at most 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.errors.printable import printable
+
+BATCHED = 0.05  # of the requests: above this it is no chance
+SHOWN = 20  # clients: those with the most requests
+
+
+def inspected(facts: Mapping[str, Any]) -> RenderableType:
+    """The facts of a trace, as ``facts_of_table`` has them, with its ``file`` and ``format``."""
+    title = f"{printable(facts['file'])}: {facts['format']}, sha256 {facts['sha256'][:12]}"
+    blocks: list[RenderableType] = [Text(title, style="bold")]
+    if facts["synthetic"]:
+        blocks.append(Text(f"SYNTHETIC: {facts['synthetic']}"))
+    pairs = Table.grid(padding=(0, 2, 0, 0))
+    for label, text in _pairs(facts):
+        pairs.add_row(label, text)
+    return Group(*blocks, Text(), pairs, Text(), _clients(facts))
+
+
+def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    failed = f", and {facts['left_out']:,} that failed, left out" if facts["left_out"] else ""
+    yield "requests", f"{facts['requests']:,} in {facts['programs']:,} programs{failed}"
+    yield "time", f"{_time(facts['span_s'])} from the first to the last"
+    mean, cv = _number(facts["per_s"]), _number(facts["cv"])
+    yield "rate", f"{mean}/s on average, {_number(facts['peak_per_s'])}/s in the busiest minute"
+    yield "burstiness", f"{cv} (coefficient of variation of the gaps; Poisson is 1)"
+    if facts["batched_ratio"] > BATCHED:
+        batched = f"{facts['batched_ratio']:.1%} come at the time of another one"
+        yield "batches", f"{batched}: --trace-spread"
+    for name in ("input", "output"):
+        ranks = ", ".join(f"P{p} {facts[f'{name}_p{p}']:,}" for p in (50, 90, 99))
+        mean, most = f"mean {facts[f'{name}_mean']:,.0f}", f"max {facts[f'{name}_max']:,}"
+        yield name, f"{facts[f'{name}_tokens']:,} tokens: {mean}, {ranks}, {most}"
+    several = f"{facts['shared_ratio']:.1%} of input is in blocks of several requests"
+    hits = f"a cache that never forgets hits {facts['infinite_hit_rate']:.1%}"
+    yield "prefixes", f"{several}; {hits}" if facts["shared_ratio"] else "nothing is shared"
+    yield "clients", f"{len(facts['clients']):,}"
+
+
+def _clients(facts: Mapping[str, Any]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("client", max_width=24, no_wrap=True)
+    for name in ("requests", "share", "/s", "burst", "in P50", "P99", "out P50", "P99"):
+        table.add_column(name, justify="right")
+    largest = sorted(facts["clients"], key=lambda row: -row["requests"])
+    for row in largest[:SHOWN]:
+        table.add_row(
+            printable(row["client"]),
+            f"{row['requests']:,}",
+            f"{row['share']:.1%}",
+            *(_number(row["per_s"]), _number(row["cv"])),
+            *(f"{row[key]:,}" for key in ("input_p50", "input_p99", "output_p50", "output_p99")),
+        )
+    if len(largest) <= SHOWN:
+        return table
+    rest = sum(row["share"] for row in largest[SHOWN:])
+    return Group(table, Text(f"and {len(largest) - SHOWN:,} more with {rest:.1%} of the requests"))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,82 @@
+"""Parts of traces, and traces at another rate or without names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from hashlib import blake2b
+
+import numpy as np
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.workloads.traces.table import Table
+
+LABEL_BYTES = 5
+ID_BYTES = 8
+
+
+def cut(
+    table: Table,
+    *,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+    head: int | None = None,
+    clients: Collection[str] = (),
+    largest: int | None = None,
+) -> Table:
+    """The requests from ``start_s`` on and before ``end_s``, of some clients, the first ``head``.
+
+    ``largest``: those of so many clients with the most requests in that time. A session is cut
+    where the time is. Raises UsageError for an unknown client, or if nothing is left.
+    """
+    kept = table.arrival_s >= start_s
+    if end_s is not None:
+        kept &= table.arrival_s < end_s
+    for name in clients:
+        if name not in table.clients:
+            raise unknown_name("client in the trace", name, table.clients)
+    if clients:
+        codes = [code for code, name in enumerate(table.clients) if name in clients]
+        kept &= np.isin(table.client, codes)
+    if largest is not None:
+        counts = np.bincount(table.client[kept], minlength=len(table.clients))
+        kept &= np.isin(table.client, np.argsort(-counts, kind="stable")[:largest])
+    rows = np.flatnonzero(kept)[:head]
+    if not len(rows):
+        raise UsageError("nothing of the trace is left")
+    part = table.taken(rows)
+    first_s = part.arrival_s[0]
+    return replace(
+        part,
+        arrival_s=np.round(part.arrival_s - first_s, 9),
+        end_s=np.round(part.end_s - first_s, 9),
+        left_out=0,
+    )
+
+
+def scaled(table: Table, rate: float) -> Table:
+    """``rate`` times as many requests a second: all times are divided by it."""
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"--rate {rate}: must be above 0")
+    return replace(table, arrival_s=table.arrival_s / rate, end_s=table.end_s / rate)
+
+
+def anonymized(table: Table, key: bytes) -> Table:
+    """The table with labels for clients and other identities for blocks, by a keyed hash.
+
+    The same key gives the same of the same, in other files too, and nobody without it can tell
+    whether a name is in there. Sessions are numbers already.
+    """
+    labels = tuple(
+        f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
+        for name in table.clients
+    )
+    if len(set(labels)) < len(labels):
+        raise UsageError("two clients have the same label: choose another key")
+    known, code = np.unique(table.blocks, return_inverse=True)
+    ids = [int.from_bytes(_hash(b"block", str(one).encode(), key)) >> 1 for one in known.tolist()]
+    return replace(table, clients=labels, blocks=np.array(ids, np.int64)[code])
+
+
+def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
+    return blake2b(text, digest_size=ID_BYTES, key=blake2b(key).digest(), person=purpose).digest()

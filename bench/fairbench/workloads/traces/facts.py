@@ -1,0 +1,115 @@
+"""What is in a trace: who sends how much, how bursty, how long, and how much prompts share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fairbench.workloads.traces.table import Floats, Ints, Table
+
+PERCENTILES = (50, 90, 99)
+PEAK_S = 60.0
+
+
+def facts_of_table(table: Table) -> dict[str, Any]:
+    """The numbers of all requests, and under ``clients`` of each client, by JSON types.
+
+    Rates are per second, ``cv`` is the coefficient of variation of the gaps between requests (1 is
+    Poisson; null for fewer than three), lengths are in tokens.
+    """
+    sessions = table.session[table.session >= 0]
+    alone = len(table) - len(sessions)
+    return {
+        **_numbers(table),
+        "left_out": table.left_out,
+        "programs": alone + len(np.unique(sessions)),
+        "span_s": table.span_s,
+        "peak_per_s": _peak(table.arrival_s),
+        "batched_ratio": 1 - len(np.unique(table.arrival_s)) / len(table),
+        **shared(table),
+        "clients": [
+            {
+                "client": name,
+                "share": len(rows) / len(table),
+                **_numbers(table.taken(rows), table.span_s),
+            }
+            for code, name in enumerate(table.clients)
+            if len(rows := np.flatnonzero(table.client == code))
+        ],
+    }
+
+
+def _numbers(table: Table, span_s: float | None = None) -> dict[str, Any]:
+    span_s = span_s or table.span_s
+    return {
+        "requests": len(table),
+        "per_s": len(table) / span_s if span_s else None,
+        "cv": burstiness(table.arrival_s),
+        **_lengths("input", table.input_tokens),
+        **_lengths("output", table.output_tokens),
+    }
+
+
+def burstiness(arrival_s: Floats) -> float | None:
+    """The coefficient of variation of the gaps between arrivals, None where it is undefined."""
+    gaps = np.diff(arrival_s)
+    if len(gaps) < 2 or not gaps.any():
+        return None
+    return float(gaps.std() / gaps.mean())
+
+
+def _lengths(name: str, tokens: Ints) -> dict[str, Any]:
+    ranks = np.percentile(tokens, PERCENTILES, method="inverted_cdf")
+    return {
+        f"{name}_tokens": int(tokens.sum()),
+        f"{name}_mean": float(tokens.mean()),
+        **{f"{name}_p{p}": int(one) for p, one in zip(PERCENTILES, ranks, strict=True)},
+        f"{name}_max": int(tokens.max()),
+    }
+
+
+def _peak(arrival_s: Floats) -> float:
+    """The most requests a second of any whole minute."""
+    return float(np.bincount((arrival_s // PEAK_S).astype(np.int64)).max() / PEAK_S)
+
+
+def shared(table: Table) -> dict[str, float]:
+    """How much prompts share, of all input tokens; both are 0 where a trace has no blocks.
+
+    ``shared_ratio``: in blocks that several requests have. ``infinite_hit_rate``: in what a cache
+    that never forgets has seen as the beginning of an earlier prompt.
+    """
+    total = int(table.input_tokens.sum())
+    counts = np.diff(table.first_block)
+    row = np.repeat(np.arange(len(table)), counts)
+    place = np.arange(len(table.blocks)) - np.repeat(table.first_block[:-1], counts)
+    left = table.input_tokens[row] - place * table.block_size[row]
+    tokens = np.clip(left, 0, table.block_size[row])
+    _, code = np.unique(table.blocks, return_inverse=True)
+    pairs = np.unique(np.stack([code, row]), axis=1)[0] if len(code) else code
+    several = np.bincount(pairs, minlength=1)[code] > 1 if len(code) else np.zeros(0, bool)
+    return {
+        "shared_ratio": float(tokens[several].sum() / total),
+        "infinite_hit_rate": _hits(table, code, tokens) / total,
+    }
+
+
+def _hits(table: Table, code: Ints, tokens: Ints) -> int:
+    """Tokens of prompts' beginnings that an earlier prompt began with too."""
+    seen: dict[tuple[int, int], int] = {}  # (node, block) -> node, the root being 0
+    hits = 0
+    codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()
+    for begin, end in pairwise(first):
+        node, known = 0, True
+        for at in range(begin, end):
+            key = (node, codes[at])
+            below = seen.get(key)
+            if below is None:
+                known, below = False, len(seen) + 1
+                seen[key] = below
+            elif known:
+                hits += lengths[at]
+            node = below
+    return hits

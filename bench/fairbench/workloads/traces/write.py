@@ -1,0 +1,79 @@
+"""Traces written: the one schema of our own, a JSON line a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairbench.errors import UsageError
+from fairbench.workloads.traces.rows import MAX_INPUT, MAX_NAME, MAX_OUTPUT
+from fairbench.workloads.traces.table import Table
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class TraceLine(BaseModel):
+    """One request. Times are in seconds by any clock, lengths in tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    time: Annotated[float, Field(description="When it came.")]
+    client: Annotated[str, Field(max_length=MAX_NAME, description="Whose it is.")] = "all"
+    input_tokens: Annotated[int, Gt(0), Le(MAX_INPUT), Field(description="Length of its prompt.")]
+    output_tokens: Annotated[int, Gt(0), Le(MAX_OUTPUT), Field(description="Of its answer.")]
+    max_tokens: Annotated[
+        int, Ge(0), Le(MAX_OUTPUT), Field(description="What was allowed of it; 0 if not known.")
+    ] = 0
+    session: Annotated[
+        str, Field(max_length=MAX_NAME, description="The program that it is a step of.")
+    ] = ""
+    end: Annotated[float | None, Field(description="When its answer was complete.")] = None
+    hash_ids: Annotated[
+        list[int], Field(description="Identities of the blocks that its prompt begins with.")
+    ] = []
+    block_size: Annotated[int, Ge(0), Field(description="Tokens of such a block.")] = 0
+
+
+def trace_schema() -> str:
+    """The JSON Schema of a line, as it is published."""
+    schema = TraceLine.model_json_schema()
+    return json.dumps({"$schema": DIALECT} | schema | {"title": "fairbench trace"}, indent=2) + "\n"
+
+
+def lines_of(table: Table) -> Iterator[dict[str, Any]]:
+    """The requests of a table; what is not known of one is not there."""
+    for row in range(len(table)):
+        line: dict[str, Any] = {
+            "time": float(table.arrival_s[row]),
+            "client": table.clients[table.client[row]],
+            "input_tokens": int(table.input_tokens[row]),
+            "output_tokens": int(table.output_tokens[row]),
+        }
+        if most := int(table.max_tokens[row]):
+            line["max_tokens"] = most
+        if table.session[row] >= 0:
+            line["session"] = f"s{table.session[row]}"
+        if not np.isnan(table.end_s[row]):
+            line["end"] = float(table.end_s[row])
+        blocks = table.blocks[table.first_block[row] : table.first_block[row + 1]]
+        if len(blocks):
+            line |= {"hash_ids": blocks.tolist(), "block_size": int(table.block_size[row])}
+        yield line
+
+
+def write_trace(table: Table, path: Path) -> None:
+    """Write a trace; a file of that name is refused. Raises UsageError if it cannot be written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            for line in lines_of(table):
+                file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
+    except FileExistsError:
+        raise UsageError(f"--output-file {path}: is there already") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--output-file {path}: cannot be written: {error}") from None

@@ -1,0 +1,174 @@
+"""``trace cut``, ``scale`` and ``anonymize``: what they write is a trace again."""
+
+import json
+from importlib.resources import files
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.errors import UsageError
+from fairbench.workloads.traces.change import anonymized, cut, scaled
+from fairbench.workloads.traces.facts import shared
+from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench.workloads.traces.rows import Row
+from fairbench.workloads.traces.table import COUNTS, TableBuilder
+from fairbench.workloads.traces.write import TraceLine, lines_of, trace_schema, write_trace
+
+ROWS = [
+    Row(10**9, "alice", 100, 10, max_tokens=50, blocks=(1, 2), block_size=16),
+    Row(2 * 10**9, "bob", 200, 20, session="chat", end_ns=3 * 10**9),
+    Row(4 * 10**9, "bob", 300, 30, session="chat"),
+    Row(5 * 10**9, "alice", 60, 6, blocks=(1, 7, 2), block_size=16),
+    Row(5 * 10**9, "carol", 9, 1),
+]
+
+
+def table_of(rows):
+    builder = TableBuilder("x")
+    for row in rows:
+        builder.add(row)
+    return builder.table()
+
+
+@pytest.fixture
+def table():
+    return table_of(ROWS)
+
+
+def read_again(table, tmp_path):
+    write_trace(table, tmp_path / "written.jsonl")
+    return read_trace(TraceParams(str(tmp_path / "written.jsonl"))).trace.table(0)
+
+
+def columns_of(table):
+    names = [*COUNTS, "arrival_s", "end_s", "first_block", "blocks"]
+    return {name: repr(getattr(table, name).tolist()) for name in names} | {"c": table.clients}
+
+
+def test_what_is_written_is_read_as_the_same(table, tmp_path):
+    assert columns_of(read_again(table, tmp_path)) == columns_of(table)
+    with pytest.raises(UsageError, match="is there already"):
+        write_trace(table, tmp_path / "written.jsonl")
+
+
+def test_every_line_is_as_the_published_schema_says(table, tmp_path):
+    lines = list(lines_of(table))
+    for line in lines:
+        assert set(line) <= set(TraceLine.model_fields)
+        TraceLine.model_validate(line, strict=True)
+    assert lines[1] == {
+        **{"time": 1.0, "client": "bob", "input_tokens": 200, "output_tokens": 20},
+        **{"session": "s0", "end": 2.0},
+    }
+    published = files("fairbench.workloads") / "specs" / "trace.schema.json"
+    assert published.read_text(encoding="utf-8") == trace_schema()
+    assert json.loads(trace_schema())["required"] == ["time", "input_tokens", "output_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "rows"),
+    [
+        ({"start_s": 1.0}, [1, 2, 3, 4]),
+        ({"start_s": 1.0, "end_s": 4.0}, [1, 2]),
+        ({"head": 2}, [0, 1]),
+        ({"clients": ["alice", "carol"]}, [0, 3, 4]),
+        ({"clients": ["alice", "carol"], "head": 1}, [0]),
+        ({"largest": 1}, [0, 3]),
+        ({"largest": 1, "start_s": 1.0}, [1, 2]),
+        ({}, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_part_has_just_those_requests(table, flags, rows):
+    part = cut(table, **flags)
+    assert columns_of(part) == columns_of(table_of([ROWS[row] for row in rows]))
+
+
+def test_what_cannot_be_cut_is_said(table):
+    with pytest.raises(UsageError, match="Did you mean 'alice'"):
+        cut(table, clients=["alise"])
+    with pytest.raises(UsageError, match="nothing of the trace is left"):
+        cut(table, start_s=99.0)
+    for rate in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match=r"--rate .*: must be above 0"):
+            scaled(table, rate)
+
+
+def test_twice_the_rate_is_half_the_times(table):
+    twice = scaled(table, 2.0)
+    assert twice.arrival_s.tolist() == [0, 0.5, 1.5, 2, 2]
+    assert twice.end_s.tolist()[1] == 1.0
+
+
+blocks = st.lists(st.integers(0, 5), max_size=5, unique=True)
+
+
+@given(st.lists(st.tuples(blocks, st.integers(1, 80)), min_size=1, max_size=6))
+def test_without_names_just_as_much_is_shared(found):
+    table = table_of(
+        Row(at, f"client {at % 2}", tokens, 1, blocks=ids, block_size=16)
+        for at, (ids, tokens) in enumerate(found)
+    )
+    hidden = anonymized(table, b"key")
+    assert shared(hidden) == shared(table)
+    ids = dict(zip(table.blocks.tolist(), hidden.blocks.tolist(), strict=True))
+    assert len(set(ids.values())) == len(ids)
+
+
+def test_one_key_gives_one_label_and_another_key_another(table):
+    one, again, other = (anonymized(table, key) for key in (b"a", b"a", b"b"))
+    assert one.clients == again.clients
+    assert one.blocks.tolist() == again.blocks.tolist()
+    assert not set(one.clients) & set(other.clients)
+    assert not set(one.blocks.tolist()) & set(other.blocks.tolist())
+
+
+def test_texts_go_and_what_they_share_stays(tmp_path):
+    system = "You are a helpful assistant of Example Corp. " * 20
+    log = [
+        {"time": 0, "user": "jane@x.org", "messages": [chat("system", system), chat("user", "hi")]},
+        {"time": 1, "user": "joe@x.org", "messages": [chat("system", system), chat("user", "yo")]},
+        {"time": 2, "user": "jane@x.org", "prompt": "something else entirely"},
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps(one | {"completion_tokens": 5}) for one in log))
+    done = [
+        CliRunner().invoke(app, ["trace", "anonymize", str(path), "-o", f"{tmp_path}/{name}.jsonl"])
+        for name in ("one", "two")
+    ]
+    assert [one.exit_code for one in done] == [0, 0], done[0].output
+    text = (tmp_path / "one.jsonl").read_text(encoding="utf-8")
+    assert text != (tmp_path / "two.jsonl").read_text(encoding="utf-8")  # a key each
+    assert not [word for word in ("Example", "jane", "joe", "hi") if word in text]
+    first, second, third = map(json.loads, text.splitlines())
+    assert first["client"] == third["client"] != second["client"]
+    whole = len("system\n" + system) // 92
+    assert first["hash_ids"][:whole] == second["hash_ids"][:whole]
+    assert first["hash_ids"][-1] != second["hash_ids"][-1]
+    assert not set(third["hash_ids"]) & set(first["hash_ids"])
+    assert first["input_tokens"] == -(-10 * (len(system) + len("system\n\nuser\nhi\n")) // 46)
+
+
+def chat(role, content):
+    return {"role": role, "content": content}
+
+
+def test_the_commands_write_what_run_plays(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("t,user,isl,osl\n0,a,5,1\n1,b,6,1\n3,a,7,1\n", encoding="utf-8")
+    (tmp_path / "key").write_text("secret\n", encoding="utf-8")
+    commands = [
+        ["cut", str(path), "--to", "2"],
+        ["scale", f"{tmp_path}/0.jsonl", "--rate", "4"],
+        ["anonymize", f"{tmp_path}/1.jsonl", "--key-file", f"{tmp_path}/key"],
+    ]
+    for number, command in enumerate(commands):
+        arguments = ["trace", *command, "-o", f"{tmp_path}/{number}.jsonl"]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        assert done.stdout == f"trace  {tmp_path}/{number}.jsonl: 2 requests of 2 clients\n"
+    (_, second) = map(json.loads, (tmp_path / "2.jsonl").read_text().splitlines())
+    assert (second["time"], second["input_tokens"]) == (0.25, 6)
+    assert second["client"].startswith("c-")

@@ -1,0 +1,118 @@
+"""What ``trace inspect`` says, by hand and by brute force."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.workloads.traces.facts import facts_of_table, shared
+from fairbench.workloads.traces.rows import Row
+from fairbench.workloads.traces.table import TableBuilder
+
+SIZE = 4
+
+
+def table_of(rows):
+    builder = TableBuilder("x")
+    for row in rows:
+        builder.add(row)
+    return builder.table()
+
+
+def row(at_s, client, read, written, **more):
+    return Row(round(at_s * 1e9), client, read, written, **more)
+
+
+def test_the_numbers_of_five_requests():
+    facts = facts_of_table(
+        table_of(
+            [
+                row(0, "a", 10, 1, session="s", blocks=(1, 2), block_size=4),
+                row(1, "b", 20, 2),
+                row(2, "a", 30, 3, session="s", blocks=(1, 3), block_size=4),
+                row(2, "a", 40, 4),
+                row(122, "a", 50, 5),
+            ]
+        )
+    )
+    a, b = facts.pop("clients")
+    assert facts == {
+        "requests": 5,
+        "per_s": 5 / 122,
+        # Gaps 1, 1, 0, 120: mean 30.5, variance (2 x 29.5^2 + 30.5^2 + 89.5^2) / 4.
+        "cv": pytest.approx(((2 * 29.5**2 + 30.5**2 + 89.5**2) / 4) ** 0.5 / 30.5),
+        "input_tokens": 150,
+        "input_mean": 30.0,
+        "input_p50": 30,
+        "input_p90": 50,
+        "input_p99": 50,
+        "input_max": 50,
+        "output_tokens": 15,
+        "output_mean": 3.0,
+        "output_p50": 3,
+        "output_p90": 5,
+        "output_p99": 5,
+        "output_max": 5,
+        "left_out": 0,
+        "programs": 4,
+        "span_s": 122.0,
+        "peak_per_s": 4 / 60,
+        "batched_ratio": pytest.approx(1 / 5),
+        "shared_ratio": 8 / 150,
+        "infinite_hit_rate": 4 / 150,
+    }
+    assert (a["client"], a["requests"], a["share"], a["input_p50"]) == ("a", 4, 0.8, 30)
+    assert (b["client"], b["requests"], b["cv"], b["per_s"]) == ("b", 1, None, 1 / 122)
+
+
+prompts = st.tuples(st.lists(st.integers(0, 4), max_size=5, unique=True), st.integers(1, 25))
+
+
+@given(st.lists(prompts, min_size=1, max_size=8))
+def test_sharing_by_brute_force(found):
+    rows = [
+        Row(number, "a", tokens, 1, blocks=blocks, block_size=SIZE)
+        for number, (blocks, tokens) in enumerate(found)
+    ]
+    lengths = [
+        [max(0, min(SIZE, tokens - SIZE * place)) for place in range(len(blocks))]
+        for blocks, tokens in found
+    ]
+    several = hits = 0
+    for number, (blocks, _) in enumerate(found):
+        for place, block in enumerate(blocks):
+            others = [one for at, (one, _) in enumerate(found) if at != number]
+            several += lengths[number][place] * any(block in one for one in others)
+            begins = blocks[: place + 1]
+            earlier = [one for one, _ in found[:number]]
+            hits += lengths[number][place] * any(one[: place + 1] == begins for one in earlier)
+    total = sum(tokens for _, tokens in found)
+    assert shared(table_of(rows)) == {
+        "shared_ratio": several / total,
+        "infinite_hit_rate": hits / total,
+    }
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "log.csv"
+    text = "time,user,prompt_tokens,completion_tokens\n"
+    text += "".join(f"{n * 0.5},u{n % 25}\x1b[1m,{n + 1},{n % 9 + 1}\n" for n in range(200))
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_table_fits_and_the_json_has_all(trace):
+    shown = CliRunner().invoke(app, ["trace", "inspect", str(trace)])
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+    assert "\x1b" not in shown.stdout
+    assert "and 5 more with 20.0% of the requests" in shown.stdout
+    assert "200 in 200 programs" in shown.stdout
+    facts = json.loads(CliRunner().invoke(app, ["trace", "inspect", str(trace), "--json"]).stdout)
+    assert (facts["requests"], len(facts["clients"]), facts["format"]) == (200, 25, "csv")
+    part = CliRunner().invoke(app, ["trace", "inspect", str(trace), "--to", "50", "--json"])
+    assert json.loads(part.stdout)["requests"] == 100

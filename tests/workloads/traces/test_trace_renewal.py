@@ -1,0 +1,108 @@
+"""ServeGen's windows: as many requests as were measured, as bursty, at their lengths."""
+
+import json
+import random
+from collections import Counter
+from math import gamma, sqrt
+
+import numpy as np
+import pytest
+
+import fairbench
+from fairbench.errors import DataError, UsageError
+from fairbench.execute.requests import experiment
+from fairbench.workloads.traces.facts import burstiness
+from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench.workloads.traces.renewal import Window, times_in, weibull_shape
+
+LENS = {"input_tokens": [[100, 200], [0.25, 0.75]], "output_tokens": [[7], [1.0]]}
+LATER = {"input_tokens": [[50], [1]], "output_tokens": [[8], [1]]}
+LINES = [
+    {
+        "client": 3,
+        "windows": [[1200, 0.1, 1.0, "Gamma", 1, 1], [1800, 0.2, 2.0, "Weibull", 1, 1]],
+        "lens": {"1800": LATER, "0": LENS},
+    },
+    {"client": 5, "windows": [[2400, 0.005, 0.0, "Gamma", 1, 1]], "lens": {"0": LENS}},
+    {"client": 9, "windows": [[0, 1.0, 1.0, "Gamma", 1, 1]], "lens": {}},
+]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "gen.jsonl"
+    path.write_text("\n".join(map(json.dumps, LINES)), encoding="utf-8")
+    return str(path)
+
+
+def test_windows_have_just_their_requests_at_their_lengths(path):
+    read = read_trace(TraceParams(path))
+    trace = read.trace
+    assert (read.format, trace.clients, trace.left_out) == ("servegen", ("3", "5"), 600)
+    assert (trace.span_s, trace.drawn) == (1800.0, True)
+    found = list(trace.programs(0, random.Random(1), 1.0))
+    assert [trace.count(0, at) for at in (0, 600, 900, 1e9)] == [0, 60, 120, 180]
+    assert Counter(at_s < 600 for at_s, _ in found) == {True: 60, False: 120}
+    assert [at_s for at_s, _ in found] == sorted(at_s for at_s, _ in found)
+    lengths = Counter((item.calls[0].prompt[0].length, at_s < 600) for at_s, item in found)
+    assert set(lengths) == {(100, True), (200, True), (50, False)}
+    assert {item.calls[0].output_tokens for _, item in found} == {7, 8}
+
+
+def test_a_run_draws_by_its_seed_and_says_so(path):
+    flags = {"trace": path, "scheduler": "fcfs", "duration": 900.0}
+    one, again, other = (fairbench.run(**flags, seed=seed) for seed in (0, 0, 1))
+    assert repr(one.requests.to_pylist()) == repr(again.requests.to_pylist())
+    assert one.requests["arrival_s"] != other.requests["arrival_s"]
+    assert one.summary["workload"] == "trace-gen-synthetic"
+    assert one.summary["synthetic"] == "times and lengths are drawn from measured windows"
+    table = read_trace(TraceParams(path)).trace.table(0, until_s=900.0)
+    arrivals = sorted(one.programs["arrival_s"].to_pylist())
+    assert [at_s - arrivals[0] for at_s in arrivals] == pytest.approx(table.arrival_s.tolist())
+
+
+def test_equal_gaps_where_nothing_varies(path):
+    found = list(read_trace(TraceParams(path)).trace.programs(1, random.Random(0), 2.0))
+    assert [at_s * 2 for at_s, _ in found] == [1200 + 150 * n for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("law", ["Gamma", "Weibull"])
+@pytest.mark.parametrize("cv", [0.3, 1.0, 2.5])
+def test_gaps_vary_as_much_as_they_are_to(law, cv):
+    window = Window(0.0, 1.0, 40_000, cv, law)
+    times = times_in(window, random.Random(7))
+    assert len(times) == 40_000
+    assert 0 <= times[0] <= times[-1] <= 1
+    assert burstiness(np.array(times)) == pytest.approx(cv, rel=0.06)
+
+
+def test_the_shape_of_weibulls_law():
+    assert weibull_shape(1.0) == pytest.approx(1.0)
+    for shape in (0.25, 0.5, 2.0):
+        cv = sqrt(gamma(1 + 2 / shape) / gamma(1 + 1 / shape) ** 2 - 1)
+        assert weibull_shape(cv) == pytest.approx(shape)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"windows": [[0, -1, 1, "Gamma"]]}, r"line 1: windows: \[0, -1, 1, 'Gamma'\]: must be"),
+        ({"windows": [[0, 1, 1, "Gauss"]]}, "line 1: windows: .*'Gamma' or 'Weibull'"),
+        ({"windows": 3}, "line 1: windows = 3: wrong type"),
+        ({"windows": [[0, 1, 1, "Gamma"], [0, 1, 1, "Gamma"]]}, "must be in order of time"),
+        ({"lens": {"x": LENS}}, "line 1: lens: 'x': must be a time"),
+        ({"lens": {"0": {"input_tokens": [[1], [0]]}}}, "must be .*lengths.*parts"),
+        ({"client": None}, "line 1: client = None: must be a number or a text"),
+        ({"windows": []}, "no client with windows and lengths"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, change, complaint):
+    path = tmp_path / "gen.jsonl"
+    path.write_text(json.dumps(LINES[0] | change), encoding="utf-8")
+    with pytest.raises(DataError, match=complaint):
+        read_trace(TraceParams(str(path)))
+
+
+def test_clients_of_its_own_are_kept(path):
+    with pytest.raises(UsageError, match="clients: a trace in the format servegen says that"):
+        experiment({"trace": path, "clients": 3}, {})
