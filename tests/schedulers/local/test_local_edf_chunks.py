@@ -1,11 +1,20 @@
 """Chunks sized by the pace that running requests were promised."""
 
 import pytest
-from test_local_edf_rescue import edf, home_with, request
+from test_local_edf_rescue import Costs, edf, home_with, request
 
-from fairbench.schedulers.local.edf import LEAST_TOKENS, MOST_TOKENS
+from fairbench.schedulers.local.chunks import LEAST_TOKENS, MOST_TOKENS
+from fairbench.schedulers.local.niyama import Niyama
+from fairbench.schedulers.setup import Setup
 
 
+def niyama(chunks):
+    scheduler = Niyama(Niyama.Params(chunks=chunks))
+    scheduler.prepare(Setup(costs=Costs()))
+    return scheduler
+
+
+@pytest.mark.parametrize("scheduler_of", [edf, niyama])
 @pytest.mark.parametrize(
     ("ends", "prompt_tokens"),
     [
@@ -18,9 +27,9 @@ from fairbench.schedulers.local.edf import LEAST_TOKENS, MOST_TOKENS
         ((10.0, 31.0), 100),
     ],
 )
-def test_a_step_is_as_long_as_the_tightest_pace_allows(ends, prompt_tokens):
+def test_a_step_is_as_long_as_the_tightest_pace_allows(ends, prompt_tokens, scheduler_of):
     running = [request(i, new=11, end=end) for i, end in enumerate(ends)]
-    home = home_with(running, edf(chunks=True), tokens=1000)
+    home = home_with(running, scheduler_of(chunks=True), tokens=1000)
     assert home.scheduler.sizes_steps
     home.step()
     assert home.scheduler.step_tokens(home, home.now_s) == len(ends) + prompt_tokens
@@ -28,3 +37,4 @@ def test_a_step_is_as_long_as_the_tightest_pace_allows(ends, prompt_tokens):
 
 def test_without_the_option_the_engine_decides():
     assert not edf().sizes_steps
+    assert not niyama(chunks=False).sizes_steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -20,11 +19,11 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
+from fairbench.schedulers.local.chunks import step_tokens
 from fairbench.schedulers.local.least_first import least_first
 from fairbench.schedulers.local.slack import Slack
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that it sizes
 
 
 class EDF(LocalScheduler):
@@ -89,9 +88,7 @@ class EDF(LocalScheduler):
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self._admitted.add(request)
-        state = self._slack.states[request]
-        if state.first_s is None:
-            state.first_s = self._now_s + self._slack.prefill_s(extend_tokens)
+        self._slack.admit(request, extend_tokens, self._now_s)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         self._slack.states[request].produced += tokens
@@ -207,23 +204,7 @@ class EDF(LocalScheduler):
         return (yield Preempt(one.request))
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        """As many as take no longer than the tightest pace of those that can keep theirs.
-
-        As [Sarathi] sizes chunks by the time between tokens that was promised, but by what is left
-        of it now. Prompt and outputs are counted as if computed one after the other.
-        """
-        costs = self.setup.costs
-        if costs is None:
-            return MOST_TOKENS
-        self._slack.look(running, costs)
-        step_s, states = self._slack.step_s, self._slack.states
-        decoding = [one.request for one in running if states[one.request].produced]
-        paces = [self._slack.pace_s(request, now_s) for request in decoding]
-        left_s = min((pace for pace in paces if pace >= step_s), default=inf) - step_s
-        fitting = bisect_right(
-            range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
-        )
-        return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
+        return step_tokens(self._slack, self.setup, running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Most time to spare first, as for a rescue; who has just come back or has aged, last."""

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
-from fairbench.schedulers.local.slack import MAX_CLIENTS
+from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
+from fairbench.schedulers.local.chunks import step_tokens
+from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
 
 
 class Niyama(LocalScheduler):
@@ -33,9 +34,11 @@ class Niyama(LocalScheduler):
     last tier. Prefill takes what the timing profile says, and ``1 / prefill_tok_s`` a token where
     nobody knows; the code takes a moving average of its own steps, which here have gaps.
 
-    Not here: chunks of the size that the slack of running requests allows (the engine's chunks
-    hold), and hints who is to be relegated first, of which the code has none either. Stops at the
-    first that does not fit. A retracted request keeps its place.
+    ``chunks`` are its dynamic chunks, in engines whose steps mix prompts and outputs: a step takes
+    as much of prompts as the slack of the running requests allows, sized as ``edf`` does (by what
+    is left of the time until each of them is due, over its tokens to come). Not here: hints who is
+    to be relegated first, of which the code has none either. Stops at the first that does not fit.
+    A retracted request keeps its place.
     """
 
     name = "niyama"
@@ -53,24 +56,39 @@ class Niyama(LocalScheduler):
         default_s: Annotated[float, Gt(0)] = 1800.0
         prefill_tok_s: Annotated[float, Gt(0)] = 8500.0
         relegate: bool = True
+        chunks: bool = False
 
     def __init__(self, params: Params) -> None:
         self.params = params
+        self.sizes_steps = params.chunks
+        self._slack = Slack(params.default_s)  # of those that run, for the chunks
+        self._now_s = 0.0
         self._made: dict[Request, int] = {}  # outputs of those that have run
         self._past: dict[str, tuple[int, float, float]] = {}  # of outputs: number, sum, squares
         self._due_s: dict[Request, float] = {}  # when first tokens are
         self._relegated: set[Request] = set()
 
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self._slack.prepare(setup)
+
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._due_s[request] = self._first_token_due_s(request)
+        self._slack.arrive(request)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self._made.setdefault(request, 0)
+        self._slack.admit(request, extend_tokens, self._now_s)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         self._made[request] += tokens
+        self._slack.states[request].produced += tokens
+
+    def step_tokens(self, running: RunningView, now_s: float) -> int:
+        return step_tokens(self._slack, self.setup, running, now_s)
 
     def on_finish(self, request: Request) -> None:
+        self._slack.leave(request)
         self._due_s.pop(request, None)
         self._relegated.discard(request)
         if (made := self._made.pop(request, 0)) > 0:
@@ -80,6 +98,7 @@ class Niyama(LocalScheduler):
                 del self._past[next(iter(self._past))]
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._now_s = now_s
         waiting = [
             (request in self._relegated, self._rank(request), at, request)
             for at, request in enumerate(view.queue_order())

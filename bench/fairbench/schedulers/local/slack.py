@@ -78,6 +78,12 @@ class Slack:
         """It is there from now on."""
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
+    def admit(self, request: Request, extend_tokens: int, now_s: float) -> None:
+        """It runs, from about now on, which says when its first token comes."""
+        state = self.states[request]
+        if state.first_s is None:
+            state.first_s = now_s + self.prefill_s(extend_tokens)
+
     def leave(self, request: Request) -> None:
         """It is over, which says how long such outputs are."""
         state = self.states.pop(request, None)

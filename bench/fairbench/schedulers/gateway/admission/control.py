@@ -11,6 +11,7 @@ from annotated_types import Gt
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.admission.estimate import Ahead, Estimator
+from fairbench.schedulers.gateway.admission.lot import NOBODY, Lot
 from fairbench.schedulers.gateway.queue import HoldsRequests, Send
 
 ADMISSION = "admission"  # the part whose parameters these are
@@ -56,7 +57,7 @@ class AdmissionControl:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        self._held: dict[Request, None] = {}  # what the queue has and has not sent
+        self._held = Lot()  # what the queue has and has not sent
         self._demoted: dict[Request, float] = {}  # until when each is held here at most
         self._late_s: float | None = None
 
@@ -73,7 +74,7 @@ class AdmissionControl:
         """Where a request goes that was routed to ``worker``: see ``reroute``."""
         if request.next_deadline_s is None:
             return worker
-        late = self._late_at(request, now_s, ())
+        late = self._late_at(request, now_s, NOBODY)
         best = min(late, key=lambda one: (late[one], one), default=worker)
         return best if late.get(worker, 0.0) > 0 >= late.get(best, 1.0) else worker
 
@@ -96,12 +97,12 @@ class AdmissionControl:
     def shed(self, now_s: float) -> Collection[Request]:
         gone = self.queue.shed(now_s)
         for request in gone:
-            del self._held[request]
+            self._held.remove(request)
         return gone
 
     def release(self, now_s: float, send: Send) -> None:
         def sent(request: Request, worker: int) -> None:
-            del self._held[request]
+            self._held.remove(request)
             self._estimator.sent(request, worker)
             send(request, worker)
 
@@ -137,22 +138,20 @@ class AdmissionControl:
         if request in self._demoted:
             del self._demoted[request]
         else:
-            del self._held[request]
+            self._held.remove(request)
             self.queue.withdraw(request)
 
     def _pass_on(self, request: Request, now_s: float) -> bool:
         entered = self.queue.enter(request, now_s)
         if entered:
-            self._held[request] = None
+            self._held.add(request)
         return entered
 
     def _is_idle(self) -> bool:
         """Whether nothing else is held, and some worker has nothing that waits."""
         return not self._held and self._estimator.any_free()
 
-    def _late_at(
-        self, request: Request, now_s: float, held: Collection[Request]
-    ) -> dict[int, float]:
+    def _late_at(self, request: Request, now_s: float, held: Lot) -> dict[int, float]:
         found = self._estimator.of(request, held)
         margin = self.params.margin
         return {

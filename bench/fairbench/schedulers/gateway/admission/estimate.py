@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
-from math import inf
 from typing import Literal, NamedTuple, TypeAlias
 
 from fairbench.core import CostModel, Request
+from fairbench.schedulers.gateway.admission.lot import NOBODY, Lot
 from fairbench.schedulers.gateway.ordering.order import Matched
 from fairbench.schedulers.routing.forgotten import MAX_CLIENTS
 from fairbench.schedulers.views import FleetView, WorkerLoad
@@ -32,15 +30,6 @@ class Estimate(NamedTuple):
             if due_s is not None
         ]
         return max(late, default=0.0)
-
-
-class _Held(NamedTuple):
-    """Of the requests held before the workers: how many there are, and how they stand to one."""
-
-    requests: int
-    own: int  # of the same client
-    clients: frozenset[str]
-    earlier: int  # that are due before it
 
 
 class Estimator:
@@ -69,21 +58,14 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        self._sent: dict[int, dict[Request, float]] = {}  # by worker: seconds of prefill
-        self._clients: dict[int, Counter[str]] = {}  # the same, requests by client
+        self._sent: dict[int, Lot] = {}  # by worker
         self._at: dict[Request, int | None] = {}
         self._outputs: dict[str, tuple[int, int]] = {}  # of each client: requests, tokens
         self._all = (0, 0)
 
-    def of(self, request: Request, held: Collection[Request] = ()) -> dict[int, Estimate]:
+    def of(self, request: Request, held: Lot = NOBODY) -> dict[int, Estimate]:
         """At every worker that is up, if ``held`` are held before them."""
-        found = _Held(
-            len(held),
-            sum(one.client == request.client for one in held),
-            frozenset(one.client for one in held),
-            _due_before(request, held) if self._ahead == "edf" else 0,
-        )
-        return {worker: self._one(request, worker, found) for worker in self._fleet.workers()}
+        return {worker: self._one(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
         """Tokens that it is taken to make."""
@@ -107,8 +89,7 @@ class Estimator:
         self._at[request] = worker
         if worker is None:
             return
-        self._sent.setdefault(worker, {})[request] = self._prefill_s(request)
-        self._clients.setdefault(worker, Counter())[request.client] += 1
+        self._sent.setdefault(worker, Lot()).add(request, self._prefill_s(request))
 
     def over(self, request: Request, output_tokens: int) -> None:
         """A request that was sent is over; one without output was not served."""
@@ -122,38 +103,31 @@ class Estimator:
 
     def _leave(self, request: Request) -> None:
         worker = self._at.pop(request, None)
-        if worker is None:
-            return
-        del self._sent[worker][request]
-        clients = self._clients[worker]
-        clients[request.client] -= 1
-        if not clients[request.client]:
-            del clients[request.client]
+        if worker is not None:
+            self._sent[worker].remove(request)
 
-    def _one(self, request: Request, worker: int, held: _Held) -> Estimate:
+    def _one(self, request: Request, worker: int, held: Lot) -> Estimate:
         load = self._fleet.load(worker)
         step_s = self._costs.decode_step_s(_running(load) + 1, load.tokens + request.input_tokens)
         ahead = self._before(request, worker, load, held)
-        prefills = self._sent.get(worker, {}).values()
-        first_s = self._prefill_s(request) + ahead * sum(prefills) / max(1, len(prefills))
-        if load.saturated or held.requests:
+        here = self._sent.get(worker, NOBODY)
+        first_s = self._prefill_s(request) + ahead * here.prefill_s / max(1, len(here))
+        if load.saturated or len(held):
             first_s += (ahead + 1) * _mean(self._all) * step_s / max(1, _running(load))
         outputs = self.expected_output(request)
         return Estimate(first_s, first_s + max(0.0, outputs - 1) * step_s)
 
-    def _before(self, request: Request, worker: int, load: WorkerLoad, held: _Held) -> float:
+    def _before(self, request: Request, worker: int, load: WorkerLoad, held: Lot) -> float:
         """How many requests go before it."""
         part = 1 / max(1, len(self._fleet.workers()))
-        waiting = _waiting(load) + part * held.requests
+        here, waiting = self._sent.get(worker, NOBODY), _waiting(load) + part * len(held)
         if self._ahead == "all" or not waiting:
             return waiting
         if self._ahead == "edf":
-            here = self._sent.get(worker, ())
-            earlier = _due_before(request, here) + part * held.earlier
+            earlier = here.due_before(request) + part * held.due_before(request)
             return min(waiting, max(0.0, earlier - _running(load)))
-        at_worker = self._clients.get(worker, Counter())
-        own = at_worker[request.client] + part * held.own
-        clients = len({request.client, *at_worker} | held.clients)
+        own = here.clients[request.client] + part * held.clients[request.client]
+        clients = len({request.client} | here.clients.keys() | held.clients.keys())
         return min(waiting, clients * max(0.0, own - _running(load) / clients))
 
     def _prefill_s(self, request: Request) -> float:
@@ -175,11 +149,3 @@ def _mean(known: tuple[int, int]) -> float:
     """Tokens a request, of so many requests and tokens; 1 before the first."""
     requests, tokens = known
     return tokens / requests if requests else 1.0
-
-
-def _due_before(request: Request, others: Iterable[Request]) -> int:
-    """How many of the others are due before it, or with it."""
-    due_s = request.next_deadline_s
-    mine_s = inf if due_s is None else due_s
-    theirs = (one.next_deadline_s for one in others)
-    return sum(their_s is not None and their_s <= mine_s for their_s in theirs)

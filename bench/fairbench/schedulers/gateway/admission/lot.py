@@ -1,0 +1,54 @@
+"""Requests in one place, counted as they come and go, so that nobody has to walk over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+
+from sortedcontainers import SortedList
+
+from fairbench.core import Request
+
+
+class Lot:
+    """Requests, how many each client has, when they are due, and the sum of their prefills."""
+
+    def __init__(self) -> None:
+        self.clients: Counter[str] = Counter()  # requests of each that has one
+        self.prefill_s = 0.0
+        self._prefills_s: dict[Request, float] = {}
+        self._dues_s = SortedList()
+
+    def __len__(self) -> int:
+        return len(self._prefills_s)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._prefills_s
+
+    def add(self, request: Request, prefill_s: float = 0.0) -> None:
+        """It is here from now on. It must not be here yet."""
+        self._prefills_s[request] = prefill_s
+        self.prefill_s += prefill_s
+        self.clients[request.client] += 1
+        if request.next_deadline_s is not None:
+            self._dues_s.add(request.next_deadline_s)
+
+    def remove(self, request: Request) -> None:
+        """It has gone. Raises KeyError if it was not here."""
+        prefill_s = self._prefills_s.pop(request)
+        # What rounding leaves of a sum goes with the last one.
+        self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
+        self.clients[request.client] -= 1
+        if not self.clients[request.client]:
+            del self.clients[request.client]
+        if request.next_deadline_s is not None:
+            self._dues_s.remove(request.next_deadline_s)
+
+    def due_before(self, request: Request) -> int:
+        """How many of these are due before that one, or with it; all that are, if it is never."""
+        due_s = request.next_deadline_s
+        return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
+
+
+NOBODY = Lot()
+"""Where nothing is held. Not to be added to."""

@@ -1,0 +1,31 @@
+"""Chunks: how much of prompts a step may have, so that running requests keep their pace."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from math import inf
+
+from fairbench.schedulers.base import RunningView, Setup
+from fairbench.schedulers.local.slack import Slack
+
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
+
+
+def step_tokens(slack: Slack, setup: Setup, running: RunningView, now_s: float) -> int:
+    """As many as take no longer than the tightest pace of those that can keep theirs.
+
+    As [Sarathi] sizes chunks by the time between tokens that was promised, but by what is left of
+    it now. Prompt and outputs are counted as if computed one after the other.
+    """
+    costs = setup.costs
+    if costs is None:
+        return MOST_TOKENS
+    slack.look(running, costs)
+    step_s, states = slack.step_s, slack.states
+    decoding = [one.request for one in running if states[one.request].produced]
+    paces = [slack.pace_s(request, now_s) for request in decoding]
+    left_s = min((pace for pace in paces if pace >= step_s), default=inf) - step_s
+    fitting = bisect_right(
+        range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
+    )
+    return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
