@@ -14,6 +14,7 @@ from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
+from fairbench.cli.reproduce_textbook import TEXTBOOK, reproduce_textbook
 from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
 from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.context import run_context
@@ -32,7 +33,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="Such as fig7, claims (the table of them), all, or vtc or preble (their papers).",
+            help="Such as fig7, claims (the table of them), all, or vtc, preble, textbook (theirs).",
         ),
     ],
     quick: Annotated[
@@ -56,7 +57,7 @@ def reproduce(
     Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
     again, also after a crash or Ctrl-C.
     """
-    known = (*FIGURES, ALL, CLAIMS, VTC, PREBLE)
+    known = (*FIGURES, ALL, CLAIMS, VTC, PREBLE, TEXTBOOK)
     if figure not in known:
         raise unknown_name("figure", figure, known)
     suffixes = read_formats(formats)
@@ -69,6 +70,9 @@ def reproduce(
             quick=quick,
             show=not disable_tqdm,
         )
+        return
+    if figure == TEXTBOOK:
+        reproduce_textbook(claims_dir)
         return
     if figure == VTC:
         check_drawable()

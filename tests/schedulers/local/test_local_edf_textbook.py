@@ -1,118 +1,15 @@
 """The textbook's scheduler in the textbook's replica gives the numbers that it prints."""
 
-import random
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.base import Preempt, Running
-from fairbench.schedulers.local.edf_textbook import BLOCK_TOKENS, TextbookEDF, blocks, victims
-
-BUDGET, BATCH = 120, 24
-
-
-class InOrder:
-    """The listing's FCFS: in order of arrival, passing over who does not fit."""
-
-    def select(self, view, now_s):
-        for request in sorted(view.queue_order(), key=lambda request: request.arrival_s):
-            if not (yield request):
-                continue
-
-
-def printed_load(seed=7, count=80, horizon=200):
-    """Its requests: seven in ten short and urgent, the others long with much slack."""
-    rng, made = random.Random(seed), []
-    for number in range(count):
-        arrival = rng.randint(0, horizon)
-        short = rng.random() < 0.7
-        ranges = [(8, 40), (8, 32), (30, 60)] if short else [(64, 200), (160, 320), (220, 360)]
-        prompt, answer, slack = (rng.randint(*one) for one in ranges)
-        made.append(
-            Request(number, "short" if short else "long", number, 0, (Segment("p", prompt),),
-                    prompt, answer, float(arrival), float(arrival + slack))
-        )  # fmt: skip
-    return sorted(made, key=lambda request: request.arrival_s)
-
-
-@dataclass
-class Outcome:
-    """What the listing prints, and what it does not look at."""
-
-    finished: int
-    on_time: int
-    short_on_time: float
-    steps: int
-    peak_blocks: int
-    steps_over_budget: int
-    preempted: int
-    tokens_lost: int
-
-
-class Replica:
-    """The printed loop: admission against the blocks of prompts, then a token for everyone.
-
-    It is its own waiting view and running view.
-    """
-
-    def __init__(self, scheduler, requests):
-        self.scheduler, self.step = scheduler, 0
-        self.waiting = list(requests)
-        self.produced = {}
-
-    def __iter__(self):
-        for request, made in self.produced.items():
-            yield Running(request, made, request.input_tokens + made, 0)
-
-    @property
-    def running(self):
-        return self
-
-    @property
-    def free_tokens(self):
-        return (BUDGET - self.used()) * BLOCK_TOKENS
-
-    def used(self):
-        return sum(blocks(one.held_tokens) for one in self)
-
-    def queue_order(self):
-        return [request for request in self.waiting if request.arrival_s <= self.step]
-
-    def admit(self, request):
-        fits = len(self.produced) < BATCH and self.used() + blocks(request.input_tokens) <= BUDGET
-        if fits:
-            self.waiting.remove(request)
-            self.produced[request] = 0
-        return fits
-
-    def run(self):
-        everyone, done, lost, peak, over = list(self.waiting), {}, [], 0, 0
-        while (self.waiting or self.produced) and self.step < 1400:
-            selection, answer = self.scheduler.select(self, float(self.step)), None
-            while True:
-                try:
-                    asked = selection.send(answer)
-                except StopIteration:
-                    break
-                if isinstance(asked, Preempt):
-                    lost.append(self.produced.pop(asked.request))
-                    self.waiting.append(asked.request)
-                    answer = True
-                else:
-                    answer = self.admit(asked)
-            for request in list(self.produced):
-                self.produced[request] += 1
-            for request, made in list(self.produced.items()):
-                if made >= request.max_new_tokens:
-                    done[request] = self.step
-                    del self.produced[request]
-            peak, over = max(peak, self.used()), over + (self.used() > BUDGET)
-            self.step += 1
-        on_time = [request for request, step in done.items() if step <= request.deadline_s]
-        short = [request for request in everyone if request.client == "short"]
-        part = sum(request.client == "short" for request in on_time) / len(short)
-        return Outcome(len(done), len(on_time), part, self.step, peak, over, len(lost), sum(lost))
+from fairbench.figures.claims.claim import Verdict
+from fairbench.figures.textbook.claims import judge_listing, judge_textbook, played
+from fairbench.figures.textbook.replica import InOrder, Replica, printed_load
+from fairbench.schedulers.base import Running
+from fairbench.schedulers.local.edf_textbook import TextbookEDF, victims
 
 
 def test_its_printed_numbers():
@@ -134,6 +31,17 @@ def test_it_breaks_its_own_budget_and_thrashes():
     assert (fcfs.peak_blocks, fcfs.steps_over_budget) == (162, 408)
     assert (edf.peak_blocks, edf.steps_over_budget) == (150, 80)
     assert (edf.preempted, edf.tokens_lost) == (768, 1011)
+
+
+def test_the_claim_is_judged_by_every_printed_digit():
+    (judged,) = judge_textbook()
+    assert (judged.claim.number, judged.finding.verdict) == (35, Verdict.REPRODUCED)
+    assert "65 of 80 on time, 100% of the short ones, 948 steps" in judged.finding.ours
+    outcomes = played()
+    one_step_off = outcomes | {"slo": replace(outcomes["slo"], steps=949)}
+    assert judge_listing(one_step_off).verdict is Verdict.DIRECTION_ONLY
+    swapped = {"fcfs": outcomes["slo"], "slo": outcomes["fcfs"]}
+    assert judge_listing(swapped).verdict is Verdict.CONTRADICTED
 
 
 def running(number, prompt, made, answer):
