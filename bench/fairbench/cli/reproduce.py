@@ -33,7 +33,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="Such as fig7, claims (the table of them), all, or vtc, preble, textbook (theirs).",
+            help="Such as fig7, claims (their table), all, or vtc, preble or textbook (theirs).",
         ),
     ],
     quick: Annotated[
