@@ -19,6 +19,9 @@ def test_units_by_hand():
     assert dlpm_unit(300, 1000, WEIGHTS) == 300 + 2 * 1000
     assert vtc_unit(300, 1000, WEIGHTS) == 2000
     assert vtc_unit(5000, 1000, WEIGHTS) == 5000
+    # 900 output tokens still to come and a prompt of 300 are 2,100, more than the pool's 2,000.
+    assert vtc_unit(300, 1000, WEIGHTS, 900) == 2100
+    assert vtc_unit(300, 1000, WEIGHTS, 800) == 2000
     assert dlpm_unit(300, 1000, ServiceWeights(3, 5)) == 3 * 300 + 5 * 1000
 
 
@@ -32,6 +35,8 @@ def test_dlpm_adds_the_quantum_and_workers_multiply():
     # 2 * (300 + 2000 + 500) = 5,600, on four workers 22,400
     assert theorem_bound(bound, 300, 1000) == 5_600
     assert theorem_bound(replace(bound, workers=4), 300, 1000) == 22_400
+    assert theorem_bound(bound, 300, 1000, remaining=900) == 5_600
+    assert theorem_bound(bound, 300, 1000, remaining=1200) == 2 * (300 + 2400 + 500)
     assert theorem_bound(ServiceBound("actual", 0, "", workers=4), 300, 1000) == 16_000
     heavy = replace(bound, weights=ServiceWeights(10, 2))
     assert theorem_bound(heavy, 300, 1000) == 2 * (10 * 300 + 2 * 1000 + 500)

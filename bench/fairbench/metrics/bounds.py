@@ -18,27 +18,40 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     return weights.extend * largest_input + weights.output * tokens
 
 
-def vtc_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """U_v = max(w_p * L_input, w_q * M), weighted tokens ([VTC] Lemma 4.3)."""
-    return max(weights.extend * largest_input, weights.output * tokens)
+def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
+    """U_v, weighted tokens: how far a client's counter gets beyond the least that waits.
+
+    max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs
+    in M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if
+    that is more (docs/theory.md).
+    """
+    weighted = weights.extend * largest_input
+    reserved = max(weighted, weights.output * pool)
+    return max(reserved, weighted + weights.output * remaining)
 
 
 def theorem_bound(
-    bound: ServiceBound, largest_input: int, tokens: int, client_weights: ArrayLike = (1.0, 1.0)
+    bound: ServiceBound,
+    largest_input: int,
+    pool: int,
+    client_weights: ArrayLike = (1.0, 1.0),
+    remaining: int = 0,
 ) -> float:
     """The most that service of two clients backlogged together may differ, in weighted tokens.
 
     2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
-    whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``tokens`` as in
-    ``dlpm_unit``.
+    whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``pool`` is M,
+    ``remaining`` the ``largest_remaining_output``. Proofs: docs/theory.md.
 
     With ``client_weights`` it is of service over weight, |W_f/w_f - W_g/w_g|, and for clients f, g
     it is |W| * (2 Q^u + U/w_f + U/w_g), here for the two lightest. The proofs hold line by line:
     DLPM refills both by w Q^u equally often while both wait, and each credit stays within
     (-U, w Q^u]; under VTC a client's counter is at most U_v/w above the least that waits.
     """
-    unit = dlpm_unit if bound.quantum_tokens else vtc_unit
-    overdraft = unit(largest_input, tokens, bound.weights)
+    if bound.quantum_tokens:
+        overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)
+    else:
+        overdraft = vtc_unit(largest_input, pool, bound.weights, remaining)
     lightest = np.sort(np.asarray(client_weights, dtype=np.float64))[:2]
     overdrafts = overdraft / lightest[0] + overdraft / lightest[-1]
     return float(bound.workers * (2 * bound.quantum_tokens + overdrafts))

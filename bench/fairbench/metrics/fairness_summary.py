@@ -118,9 +118,10 @@ def _bound(
         undefined, why = float("nan"), facts.bound_unavailable
         notes.value("service_gap_bound", undefined, why)
         return undefined, notes.value("service_gap_bound_s", undefined, why)
-    tokens = max(facts.pool_tokens, largest_remaining_output(requests, log, facts))
+    remaining = largest_remaining_output(requests, log, facts)
     longest = largest_input(requests)
-    bound = theorem_bound(facts.bound, longest, tokens, facts.client_weights)
+    weights = facts.client_weights
+    bound = theorem_bound(facts.bound, longest, facts.pool_tokens, weights, remaining)
     view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
     service = _service(view, log, facts, got.window)
     seconds = ratio(bound * got.window.length_s, float(service.sum()))
