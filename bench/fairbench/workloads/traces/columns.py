@@ -29,6 +29,9 @@ FIELDS = (
     "text",
 )
 
+OWN = "="
+"""Begins the names under which a format puts fields that it has found itself."""
+
 
 class Columns:
     """Reads records of one file. ``usual`` are the columns of its format, ``unit`` of its times."""
@@ -120,7 +123,7 @@ class Columns:
             end_ns += at_ns if field == "latency" else 0
             if end_ns < at_ns:
                 raise DataError(
-                    f"{where}: {column.name} = {shortened(repr(value))}: before its time"
+                    f"{where}: {_shown(column)} = {shortened(repr(value))}: before its time"
                 )
             return end_ns
         return None
@@ -172,6 +175,10 @@ def _no_column(field: str, record: Record, where: str) -> DataError:
     )
 
 
+def _shown(column: Column) -> str:
+    return column.name.removeprefix(OWN)
+
+
 def _cell(record: Record, name: str) -> Any:
     """What a record holds under a name, or with dots under names in each other."""
     if name in record or "." not in name:
@@ -191,7 +198,7 @@ def _nanoseconds(value: Any, unit: str, column: Column, where: str) -> int:
         return nanoseconds(value, unit)
     except (ValueError, OverflowError):
         raise DataError(
-            f"{where}: {column.name} = {shortened(repr(value))}: must be a number or an ISO 8601 "
+            f"{where}: {_shown(column)} = {shortened(repr(value))}: must be a number or an ISO 8601 "
             "time, such as 2024-05-01T12:00:00Z"
         ) from None
 
@@ -206,7 +213,7 @@ def _tokens(value: Any, column: Column, where: str, most: int) -> int:
     whole = isinstance(number, int | float) and not isinstance(number, bool)
     if not whole or not 0 <= number <= most or number % 1:
         raise DataError(
-            f"{where}: {column.name} = {shortened(repr(value))}: must be a whole number of tokens "
+            f"{where}: {_shown(column)} = {shortened(repr(value))}: must be a whole number of tokens "
             f"from 0 to {most:,}"
         )
     return int(number)

@@ -11,15 +11,20 @@ from fairbench.workloads.traces.formats.agent import AGENT
 from fairbench.workloads.traces.formats.arena import ARENA
 from fairbench.workloads.traces.formats.azure import AZURE
 from fairbench.workloads.traces.formats.burstgpt import BURSTGPT
+from fairbench.workloads.traces.formats.litellm import LITELLM
 from fairbench.workloads.traces.formats.mooncake import MOONCAKE
+from fairbench.workloads.traces.formats.otel import OTEL
 from fairbench.workloads.traces.formats.plain import CSV, JSON_LINES
 from fairbench.workloads.traces.formats.servegen import SERVEGEN
+from fairbench.workloads.traces.formats.sglang import SGLANG
+from fairbench.workloads.traces.formats.vllm import VLLM
 from fairbench.workloads.traces.formats.vtc import VTC
 
 AUTO = "auto"
 
 _ALL: tuple[Format | Measured, ...] = (
     *(AGENT, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC),
+    *(VLLM, SGLANG, OTEL, LITELLM),
     *(CSV, JSON_LINES),  # which fit anything
 )
 FORMATS: dict[str, Format | Measured] = {one.name: one for one in _ALL}

@@ -1,0 +1,79 @@
+"""OpenTelemetry's spans of calls to models, by its semantic conventions for generative AI.
+
+Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
+``prompt_tokens`` and ``completion_tokens``), as docs/gen-ai/gen-ai-spans.md of
+open-telemetry/semantic-conventions has them; the rest is no request. As OTLP's JSON, a batch a line
+or in a file (``resourceSpans``), or a span a line with its attributes as an object. The client is
+``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fairbench.workloads.traces.format import Record
+from fairbench.workloads.traces.formats.flattened import Flattened, first_given, inner
+
+
+def _recognise(first: Record) -> bool:
+    if "resourceSpans" in first:
+        return True
+    attributes = first.get("attributes")
+    found = attributes if isinstance(attributes, Mapping) else {}
+    return any(str(key).startswith("gen_ai.") for key in found)
+
+
+def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
+    for attributes, span in _spans(record):
+        read = _usage(attributes, "input", "prompt")
+        written = _usage(attributes, "output", "completion")
+        if read is None and written is None:
+            continue
+        yield {
+            **attributes,
+            "time": first_given(span.get("startTimeUnixNano"), span.get("start_time")),
+            "end": first_given(span.get("endTimeUnixNano"), span.get("end_time")),
+            "client": first_given(attributes.get("user.id"), attributes.get("enduser.id")),
+            "input_tokens": read or 0,
+            "output_tokens": written or 0,
+            "max_tokens": attributes.get("gen_ai.request.max_tokens"),
+            "session": attributes.get("gen_ai.conversation.id"),
+        }
+
+
+def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
+    """Tokens, by the first of the names that there is."""
+    return first_given(*(attributes.get(f"gen_ai.usage.{name}_tokens") for name in names))
+
+
+def _spans(record: Record) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    """Each span of a record, and its attributes with those of what it is of."""
+    if "resourceSpans" not in record:
+        attributes = record.get("attributes")
+        yield (dict(attributes) if isinstance(attributes, Mapping) else {}), record
+        return
+    for resource in _listed(record["resourceSpans"]):
+        shared = _attributes(inner(resource, "resource", "attributes"))
+        for scope in _listed(resource.get("scopeSpans")):
+            for span in _listed(scope.get("spans")):
+                yield shared | _attributes(span.get("attributes")), span
+
+
+def _listed(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects of a list; none where there is no list."""
+    found = value if isinstance(value, list) else []
+    yield from (one for one in found if isinstance(one, Mapping))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """OTLP's list of keys and typed values as an object."""
+    found = {}
+    for one in _listed(value):
+        typed = one.get("value")
+        if isinstance(typed, Mapping) and typed:
+            found[str(one.get("key"))] = next(iter(typed.values()))
+    return found
+
+
+OTEL = Flattened("otel", _recognise, _requests)

@@ -1,0 +1,46 @@
+"""Every public trace beside the checkout is read, and a cut of it runs."""
+
+import numpy as np
+import pytest
+
+import fairbench
+from fairbench.workloads.traces.read import TraceParams, read_trace
+from shared_data import SHARED, needs
+
+# File, format, requests, clients, seconds of it that are run (its busiest, from the beginning).
+TRACES = (
+    ("agent_sessions.jsonl.gz", "agent", 1262, 4, 120.0),
+    ("azure_llm_2023_code.csv.gz", "azure", 8819, 1, 60.0),
+    ("mooncake_synthetic_trace.jsonl.gz", "mooncake", 3993, 1, 30.0),
+    ("servegen_deepseek-r1.jsonl.gz", "servegen", 1_383_669, 73, 30.0),
+    ("servegen_m-small_day9.jsonl.gz", "servegen", 48_816_120, 26, 2.0),
+    ("vtc_arena_trace.jsonl.gz", "arena", 1500, 27, 60.0),
+    ("vtc_measured_runs.jsonl.gz", "vtc", 1799, 2, 30.0),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "form", "requests", "clients", "duration_s"),
+    [pytest.param(*one, marks=needs(SHARED / "data" / one[0]), id=one[0]) for one in TRACES],
+)
+def test_a_public_trace_runs(name, form, requests, clients, duration_s):
+    path = str(SHARED / "data" / name)
+    line = {"trace_line": 1} if form == "vtc" else {}
+    read = read_trace(TraceParams(path, line=line.get("trace_line", 0)))
+    counts = [read.trace.count(client, np.inf) for client in range(len(read.trace.clients))]
+    assert (read.format, len(counts)) == (form, clients)
+    if not read.trace.pauses:
+        assert sum(counts) == requests
+    summaries = {
+        scheduler: fairbench.run(
+            trace=path, scheduler=scheduler, dp=2, duration=duration_s, **line
+        ).summary
+        for scheduler in ("fcfs", "d2lpm")
+    }
+    for summary in summaries.values():
+        assert summary["completed"] > 0
+        assert summary["failed"] == 0
+        assert ("synthetic" in summary) is read.trace.drawn
+    one, other = summaries.values()
+    assert one["num_programs"] == other["num_programs"]
