@@ -7,7 +7,7 @@ import fairbench
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from shared_data import SHARED, needs
 
-# File, format, requests, clients, seconds of it that are run (its busiest, from the beginning).
+# File, format, requests, clients, seconds of it that are run, from the beginning.
 TRACES = (
     ("agent_sessions.jsonl.gz", "agent", 1262, 4, 120.0),
     ("azure_llm_2023_code.csv.gz", "azure", 8819, 1, 60.0),
@@ -15,7 +15,7 @@ TRACES = (
     ("servegen_deepseek-r1.jsonl.gz", "servegen", 1_383_669, 73, 30.0),
     ("servegen_m-small_day9.jsonl.gz", "servegen", 48_816_120, 26, 2.0),
     ("vtc_arena_trace.jsonl.gz", "arena", 1500, 27, 60.0),
-    ("vtc_measured_runs.jsonl.gz", "vtc", 1799, 2, 30.0),
+    ("vtc_measured_runs.jsonl.gz", "vtc", 1889, 2, 30.0),
 )
 
 

@@ -122,9 +122,7 @@ class Columns:
             end_ns = _nanoseconds(value, column.unit or usual, column, where)
             end_ns += at_ns if field == "latency" else 0
             if end_ns < at_ns:
-                raise DataError(
-                    f"{where}: {_shown(column)} = {shortened(repr(value))}: before its time"
-                )
+                raise DataError(f"{where}: {_shown(column, value)}: before its time")
             return end_ns
         return None
 
@@ -175,8 +173,8 @@ def _no_column(field: str, record: Record, where: str) -> DataError:
     )
 
 
-def _shown(column: Column) -> str:
-    return column.name.removeprefix(OWN)
+def _shown(column: Column, value: Any) -> str:
+    return f"{column.name.removeprefix(OWN)} = {shortened(repr(value))}"
 
 
 def _cell(record: Record, name: str) -> Any:
@@ -198,7 +196,7 @@ def _nanoseconds(value: Any, unit: str, column: Column, where: str) -> int:
         return nanoseconds(value, unit)
     except (ValueError, OverflowError):
         raise DataError(
-            f"{where}: {_shown(column)} = {shortened(repr(value))}: must be a number or an ISO 8601 "
+            f"{where}: {_shown(column, value)}: must be a number or an ISO 8601 "
             "time, such as 2024-05-01T12:00:00Z"
         ) from None
 
@@ -213,8 +211,7 @@ def _tokens(value: Any, column: Column, where: str, most: int) -> int:
     whole = isinstance(number, int | float) and not isinstance(number, bool)
     if not whole or not 0 <= number <= most or number % 1:
         raise DataError(
-            f"{where}: {_shown(column)} = {shortened(repr(value))}: must be a whole number of tokens "
-            f"from 0 to {most:,}"
+            f"{where}: {_shown(column, value)}: must be a whole number of tokens from 0 to {most:,}"
         )
     return int(number)
 
