@@ -1,7 +1,7 @@
 """OpenTelemetry's spans of calls to models, by its semantic conventions for generative AI.
 
 Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
-``prompt_tokens`` and ``completion_tokens``), as docs/gen-ai/gen-ai-spans.md of
+``prompt_tokens`` and ``completion_tokens``), as the page on spans of
 open-telemetry/semantic-conventions has them; the rest is no request. As OTLP's JSON, a batch a line
 or in a file (``resourceSpans``), or a span a line with its attributes as an object. The client is
 ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
