@@ -21,6 +21,7 @@ from live_null_server import CHAT, COMPLETIONS, Fault, null_server
 
 from fairbench.core import Segment
 from fairbench.errors import ProgramFailed, RunFailed, UsageError
+from fairbench.execute.requests import experiment
 from fairbench.live.driver.api import Answer
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.drive import drive
@@ -69,6 +70,26 @@ def test_programs_make_the_same_calls_as_in_the_simulator(workload, seed):
     assert [p[1] for p in live_programs] == pytest.approx(arrivals, abs=1e-9)
     assert {r.status for r in records.requests} == {"finished"}
     assert server.seen == sum(requests.values())
+
+
+def test_a_trace_makes_the_same_calls_as_in_the_simulator(tmp_path):
+    path = tmp_path / "log.jsonl"
+    lines = [
+        {"time": 0.0, "client": "a", "input_tokens": 30, "output_tokens": 3},
+        {"time": 0.5, "client": "b", "session": "s", "input_tokens": 20, "output_tokens": 2}
+        | {"hash_ids": [1], "block_size": 16},
+        {"time": 1.0, "client": "a", "input_tokens": 24, "output_tokens": 1}
+        | {"hash_ids": [1, 2], "block_size": 16},
+        {"time": 4.5, "client": "b", "session": "s", "input_tokens": 40, "output_tokens": 2}
+        | {"hash_ids": [1, 3], "block_size": 16},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    spec = experiment({"trace": str(path), "scheduler": "fcfs"}, {})
+    records, server, _ = driven(spec, target={"lengths": "header"}, faults=obey_the_header)
+    assert live_trace(records) == simulated_trace(spec)
+    assert server.seen == 4
+    steps = sorted((r for r in records.requests if r.client == "b"), key=lambda r: r.depth)
+    assert steps[1].arrival_s >= steps[0].arrival_s + 4.0  # never before it was recorded
 
 
 def obey_the_header(number, request):

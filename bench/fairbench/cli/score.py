@@ -45,7 +45,7 @@ UNITS_S = {Unit.S: 1.0, Unit.MS: 1e-3, Unit.US: 1e-6, Unit.NS: 1e-9}
 def score(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="JSON lines, JSON, parquet, or a run's directory."),
+        typer.Argument(metavar="FILE", help="JSON lines, JSON, CSV, parquet, or a run's folder."),
     ],
     layout: Annotated[
         str | None,

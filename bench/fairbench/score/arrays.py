@@ -9,6 +9,7 @@ import numpy as np
 
 from fairbench.errors import DataError, unknown_name
 from fairbench.errors.validation import shortened
+from fairbench.files.times import UNITS, nanoseconds, unit_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
 from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER, STATES
 from fairbench.score.layout import Columns
@@ -21,15 +22,71 @@ COUNTS = {
 }
 """Fields that are whole numbers, with the least and the most that each can be."""
 
+MOMENTS = ("start", "first_token", "end", "admitted")
+"""Fields that are times by a clock, not lengths of time."""
+
+
+class Times:
+    """Reads times of one file in seconds: numbers in a unit, or ISO 8601.
+
+    Moments since 1970 that are too large for seconds are in the unit in which they would be, unless
+    somebody says another unit than seconds.
+    """
+
+    def __init__(self, where: str, unit_s: float, units: Mapping[str, str]) -> None:
+        self._where, self._unit_s, self._units = where, unit_s, units
+
+    def of(self, field: str, values: Iterable[Any]) -> Floats:
+        """NaN where there is none. Raises DataError naming the request."""
+        known = list(values)
+        if field in MOMENTS and any(isinstance(value, str) for value in known):
+            return np.array([self._read(field, row, value) for row, value in enumerate(known)])
+        numbers = _numbers(known, field, self._where)
+        return numbers * self._scale(field, numbers)
+
+    def sums(self, field: str, gaps: Iterable[Any]) -> Floats:
+        """How long all gaps between tokens of each request are together."""
+        rows = list(gaps)
+        for row, values in enumerate(rows):
+            if not isinstance(values, list | None):
+                raise _problem(self._where, row, f"{field} must be a list of numbers")
+        found = np.array([_numbers(values or [], field, self._where).sum() for values in rows])
+        return found * self._scale(field, found)
+
+    def _scale(self, field: str, numbers: Floats) -> float:
+        """Seconds of a unit of the field."""
+        if field in self._units:
+            return UNITS[self._units[field]] / UNITS["s"]
+        known = numbers[np.isfinite(numbers)]
+        if self._unit_s == 1.0 and field in MOMENTS and len(known):
+            return UNITS[unit_of(float(known[0]))] / UNITS["s"]
+        return self._unit_s
+
+    def _read(self, field: str, row: int, value: Any) -> float:
+        if value is None:
+            return np.nan
+        try:
+            return nanoseconds(value, self._units.get(field, unit_of(value))) / UNITS["s"]
+        except (ValueError, OverflowError):
+            problem = f"{field} = {shortened(repr(value))}: must be a number, or an ISO 8601 time"
+            raise _problem(self._where, row, problem) from None
+
 
 def arrays_of(
-    columns: Columns, where: str, unit_s: float, *, client: str, part: int
+    columns: Columns,
+    where: str,
+    unit_s: float,
+    *,
+    client: str,
+    part: int,
+    units: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The columns of one file as arrays, times absolute and in seconds; NaN is never.
 
-    ``client`` is whose all are where none is named, ``part`` tells files' programs apart. Raises
-    DataError naming ``where``, the request and the field.
+    ``client`` is whose all are where none is named, ``part`` tells files' programs apart, ``units``
+    are those of single fields. Raises DataError naming ``where``, the request and the field.
     """
+    times = Times(where, unit_s, units or {})
     length = len(columns["input_tokens"])
     columns = {key: values for key, values in columns.items() if _any_known(values)} | {
         key: columns[key] for key in ("start", "input_tokens", "output_tokens")
@@ -40,8 +97,8 @@ def arrays_of(
             return np.full(length, np.nan)
         return _numbers(columns[field], field, where)
 
-    start = numbers("start") * unit_s
-    first, last = _ends(columns, start, where, unit_s)
+    start = times.of("start", columns["start"])
+    first, last = _ends(columns, start, times)
     failed = np.array([bool(error) for error in columns.get("error", [None] * length)])
     first, last = np.where(failed, np.nan, first), np.where(failed, np.nan, last)
     programs = columns.get("program", range(length))
@@ -51,7 +108,7 @@ def arrays_of(
         "start": start,
         "first": first,
         "last": last,
-        "admitted": numbers("admitted") * unit_s,
+        "admitted": times.of("admitted", columns.get("admitted", [None] * length)),
         "status": _states(columns, last, where),
         **{field: numbers(field) for field in COUNTS},
     }
@@ -63,25 +120,25 @@ def _any_known(values: Iterable[Any]) -> bool:
     return any(value is not None for value in values)
 
 
-def _ends(columns: Columns, start: Floats, where: str, unit_s: float) -> tuple[Floats, Floats]:
+def _ends(columns: Columns, start: Floats, times: Times) -> tuple[Floats, Floats]:
     """When first and last token came. A negative latency means never, as VTC-artifact has it."""
 
     def after(field: str) -> Floats:
-        seconds = _numbers(columns[field], field, where) * unit_s
+        seconds = times.of(field, columns[field])
         return start + np.where(seconds < 0, np.nan, seconds)
 
     never = np.full(len(start), np.nan)
     first, last = never, never
     if "first_token" in columns:
-        first = _numbers(columns["first_token"], "first_token", where) * unit_s
+        first = times.of("first_token", columns["first_token"])
     elif "ttft" in columns:
         first = after("ttft")
     if "end" in columns:
-        last = _numbers(columns["end"], "end", where) * unit_s
+        last = times.of("end", columns["end"])
     elif "latency" in columns:
         last = after("latency")
     elif "itls" in columns:
-        last = first + _sums(columns["itls"], where) * unit_s
+        last = first + times.sums("itls", columns["itls"])
     return first, last
 
 
@@ -90,15 +147,6 @@ def _names(values: Iterable[Any], where: str) -> Any:
     if None in names:
         raise _problem(where, names.index(None), "client is missing")
     return np.array([str(name) for name in names], object)
-
-
-def _sums(gaps: Iterable[Any], where: str) -> Floats:
-    """How long all gaps between tokens of each request are together."""
-    rows = list(gaps)
-    for row, values in enumerate(rows):
-        if not isinstance(values, list | None):
-            raise _problem(where, row, "itls must be a list of numbers")
-    return np.array([_numbers(values or [], "itls", where).sum() for values in rows])
 
 
 def _numbers(values: Iterable[Any], field: str, where: str) -> Floats:

@@ -1,15 +1,17 @@
-"""Files of other people's records: JSON lines, JSON, or parquet, ``.gz`` or not.
+"""Files of other people's records: JSON lines, JSON, CSV, or parquet, ``.gz`` or not.
 
 A file is read as a list of objects, whatever is in them; ``layout`` says what they mean.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
+from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_objects
 from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import Memory
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_WORDS = {"": None, "true": True, "false": False, "null": None, "none": None, "nan": None}
 OBJECT_BYTES, VALUE_BYTES = 200, 100  # of a row, at most
 
 
@@ -27,6 +31,8 @@ def read_objects(path: Path) -> list[tuple[str, Object]]:
 
     Raises DataError if the file cannot be read, or naming the line that is no JSON object.
     """
+    if path.name.removesuffix(".gz").endswith(".csv"):
+        return list(_csv_rows(path))
     if path.suffix == ".parquet":
         return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet_rows(path), start=1)]
     objects: list[tuple[str, Object]] = list(json_objects(path, f"{path}"))
@@ -42,6 +48,23 @@ def _parquet_rows(path: Path) -> list[Object]:
     Memory(f"{path}").take(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     columns = [_values(column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
+    """A row as an object; cells that are written as numbers are numbers, empty ones None."""
+    empty = True
+    for number, cells in csv_rows(path, f"{path}"):
+        empty = False
+        yield f"{path}, line {number}", {name: _cell(text) for name, text in cells.items()}
+    if empty:
+        raise DataError(f"{path}: no records")
+
+
+def _cell(text: str) -> Any:
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    return _WORDS.get(text.lower(), text)
 
 
 def _values(column: pa.ChunkedArray) -> Iterator[Any]:

@@ -8,6 +8,9 @@ first_token or ttft             when its first token came, or how long after the
 end or latency or itls          when its last came, how long after the start, or all gaps between
 input_tokens, output_tokens     how many
 program, worker, cached_tokens, admitted, status, error     optional
+
+In the plain layout they may have other names that are common (``files.column_names``), and a name
+that ends in a unit, such as ``ttft_ms``, says that of its times.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from math import inf
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.column_names import recognised, split_unit
 from fairbench.score.files import Object
 
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
+TIMES = ("start", *FIRST, *LAST, "admitted")
 OPTIONAL = ("program", "worker", "cached_tokens", "admitted", "status", "error")
 FIELDS = ("client", "start", *FIRST, *LAST, "input_tokens", "output_tokens", *OPTIONAL)
 
@@ -52,6 +57,14 @@ class Layout:
     uncached: bool = False
     keeps_clock: bool = False
 
+    @property
+    def units(self) -> dict[str, str]:
+        """The units of times by field, where the names of columns say them."""
+        found = {
+            field: split_unit(self.columns[field])[1] for field in TIMES if field in self.columns
+        }
+        return {field: unit for field, unit in found.items() if unit is not None}
+
     def fits(self, item: Object) -> bool:
         """Whether an object may be in this layout: it has every column that is not optional."""
         needed = {name for field, name in self.columns.items() if field not in OPTIONAL}
@@ -81,6 +94,11 @@ _AIPERF |= {"input_tokens": "input_sequence_length", "output_tokens": "output_se
 _AIPERF |= {"cached_tokens": "cached_tokens", "error": "error"}
 _SAME = ("client", "input_tokens", "output_tokens", "worker", "cached_tokens", "status", "error")
 _PLAIN = ("client", "start", "first_token", "end", "input_tokens", "output_tokens", *OPTIONAL)
+
+# Our fields that have names which are common, and what ``files.column_names`` calls them.
+ALIASES = {"start": "time", "program": "session"}
+_ALIKE = ("client", "input_tokens", "output_tokens", "first_token", "ttft", "end", "latency")
+ALIASES |= {field: field for field in _ALIKE}
 
 LAYOUTS = {
     layout.name: layout
@@ -117,17 +135,16 @@ def choose_layout(name: str | None, item: Object, where: str, names: Mapping[str
     Raises UsageError for an unknown name, DataError if none fits.
     """
     mapped = [layout.mapped(names) for layout in _known_by(item).values()]
+    common = _common(item).mapped(names)
     if name is not None:
         if name not in LAYOUTS:
             raise unknown_name("layout", name, LAYOUTS)
-        return next(layout for layout in mapped if layout.name == name)
-    for layout in mapped:
+        return next(layout for layout in (common, *mapped) if layout.name == name)
+    for layout in (*mapped, common):
         if layout.fits(item):
             return layout
     missing = [
-        name
-        for field, name in mapped[0].columns.items()
-        if field not in OPTIONAL and name not in item
+        name for field, name in common.columns.items() if field not in OPTIONAL and name not in item
     ]
     keys = ", ".join(list(item)[:12])
     raise DataError(
@@ -140,6 +157,18 @@ def _known_by(item: Object) -> Mapping[str, Layout]:
     """The layouts; the plain one with whichever way an object has of telling its times."""
     ways = [next((field for field in group if field in item), group[0]) for group in (FIRST, LAST)]
     return LAYOUTS | {"lines": LAYOUTS["lines"].mapped({way: way for way in ways})}
+
+
+def _common(item: Object) -> Layout:
+    """The plain layout, by the names that are common where an object lacks ours."""
+    common = recognised(item, ALIASES.values())
+    names = {field: common[alias].name for field, alias in ALIASES.items() if alias in common}
+    names |= {field: field for field in FIELDS if field in item}
+    for group in (FIRST, LAST):
+        ways = [field for field in group if field in names]
+        for other in ways[1:]:
+            del names[other]
+    return LAYOUTS["lines"].mapped(names)
 
 
 def columns_of(layout: Layout, objects: list[tuple[str, Object]], line: int | None) -> Columns:

@@ -77,7 +77,14 @@ def read_scored(
             objects = flattened(objects)
         chosen = choose_layout(layout, objects[0][1], objects[0][0], names or {})
         columns = columns_of(chosen, objects, line)
-        parts.append(arrays_of(columns, str(path), unit_s, client=stems[number], part=number))
+        parts.append(
+            arrays_of(
+                *(columns, str(path), unit_s),
+                client=stems[number],
+                part=number,
+                units=chosen.units,
+            )
+        )
         used.append(chosen)
     origin_s = 0.0
     if not all(one.keeps_clock for one in used):

@@ -1,0 +1,98 @@
+"""Records as strangers keep them: CSV, ISO 8601, units in names, and names that are common."""
+
+import json
+
+import pytest
+
+from fairbench.errors import DataError
+from fairbench.score.records import read_scored
+
+PLAIN = [
+    {"client": "a", "start": 0.0, "ttft": 0.5, "latency": 2.0, "input_tokens": 10}
+    | {"output_tokens": 3},
+    {"client": "b", "start": 1.5, "ttft": 0.25, "latency": 1.0, "input_tokens": 20}
+    | {"output_tokens": 4},
+]
+WRITTEN = {
+    "iso.csv": """Timestamp,Tenant,Prompt Tokens,completion_tokens,ttft_ms,latency_s
+2024-05-01T12:00:00Z,a,10,3,500,2
+2024-05-01T14:00:01.500+02:00,b,20,4,250,1.0
+""",
+    "epoch.csv": """created_at,user_id,input_length,output_length,ttft,duration_ms,error
+1714564800000,a,10,3,0.5,2000,
+1714564801500,b,20,4,0.25,1000,
+""",
+}
+
+
+def scored_of(tmp_path, name, text, **more):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read_scored([path], **more)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return scored_of(tmp_path, "plain.jsonl", "\n".join(map(json.dumps, PLAIN)))
+
+
+def facts(scored):
+    requests = scored.requests
+    columns = (requests.client, requests.input_tokens, requests.output_tokens)
+    times = (requests.arrival_s, requests.first_token_s, requests.finish_s)
+    rounded = [[round(value, 6) for value in column.tolist()] for column in times]
+    return scored.clients, [column.tolist() for column in columns], rounded
+
+
+@pytest.mark.parametrize("name", ["iso.csv", "epoch.csv"])
+def test_the_same_records_written_otherwise(plain, tmp_path, name):
+    assert facts(scored_of(tmp_path, name, WRITTEN[name])) == facts(plain)
+    assert facts(plain)[2] == [[0.0, 1.5], [0.5, 1.75], [2.0, 2.5]]
+
+
+def test_moments_of_the_calendar_in_json(plain, tmp_path):
+    lines = [
+        {"ts": f"2024-05-01 12:00:0{at}", "user": one["client"], "isl": one["input_tokens"]}
+        | {"osl": one["output_tokens"], "first_token": f"2024-05-01T12:00:0{first}Z"}
+        | {"finished_at": f"2024-05-01T12:00:0{end}+00:00"}
+        for one, at, first, end in zip(
+            PLAIN, ("0.0", "1.5"), ("0.5", "1.75"), ("2", "2.5"), strict=True
+        )
+    ]
+    text = "\n".join(map(json.dumps, lines))
+    assert facts(scored_of(tmp_path, "a.jsonl", text)) == facts(plain)
+
+
+def test_a_unit_in_a_name_is_stronger_than_the_flag(plain, tmp_path):
+    text = "time,user,isl,osl,ttft_ms,latency_s\n0,a,10,3,500,2\n1500,b,20,4,250,1\n"
+    assert facts(scored_of(tmp_path, "a.csv", text, unit_s=1e-3)) == facts(plain)
+
+
+def test_names_of_csv_stay_texts_and_empty_cells_are_nothing(tmp_path):
+    text = "start,client,input_tokens,output_tokens,ttft,latency,error\n"
+    text += "0,007,1,1,1,1,\n1,7,1,1,1,1,refused\n"
+    scored = scored_of(tmp_path, "a.csv", text)
+    assert scored.clients == ("007", "7")
+    assert scored.requests.finish_s.tolist()[0] == 1.0
+    assert scored.requests.finish_s.tolist()[1] != scored.requests.finish_s.tolist()[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("start,client,input_tokens,output_tokens,ttft,latency\n", "a.csv: no records"),
+        (
+            "start,client,input_tokens,output_tokens,ttft,latency\nnoon,x,1,1,1,1\n",
+            "request 1: start = 'noon': must be a number, or an ISO 8601 time",
+        ),
+        (
+            "start,client,input_tokens,output_tokens,ttft,latency\n1,x,one,1,1,1\n",
+            "request 1: input_tokens = 'one': must be a number",
+        ),
+        ("when,who\n1,x\n", "line 2: in no known layout; of the plain one it lacks client, start"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path, text, complaint):
+    with pytest.raises(DataError) as error:
+        scored_of(tmp_path, "a.csv", text)
+    assert complaint in str(error.value)
