@@ -4,6 +4,7 @@
 ended otherwise than in success or one line of complaint.
 """
 
+import gzip
 import json
 import os
 import random
@@ -128,6 +129,31 @@ INPUTS = {  # name of the file -> its valid content, and the command that reads 
         ["run", "--workload", "traced.toml"],
     ),
 }
+KEYS = b'"KEY-1" = "ann"\n"KEY-2" = "bob"\n[clients.ann]\nweight = 4\ntokens_per_min = 100\n'
+SWEEP = (
+    b'name = "mine"\n[base]\nworkload = "tot"\nnum_programs = 1\n[[grid]]\nscheduler = ["vtc"]\n'
+)
+TOKENIZER = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"},
+    "post_processor": None,
+    "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "unk_token": "[UNK]"},
+}
+SERVE = ["serve", "--worker-url", "http://127.0.0.1:9", "--dry-run"]
+TOKENS = ["run", *SHORT, "--workload", "tot", "--dataset-path", "words.jsonl", "--tokenizer"]
+INPUTS |= {
+    "lines.jsonl.gz": (gzip.compress(jsonl(REQUEST, REQUEST)), ["score", "lines.jsonl.gz"]),
+    "keys.toml": (KEYS, [*SERVE, "--keys", "keys.toml"]),
+    "workers.toml": (b'"*" = "KEY"\n', [*SERVE, "--worker-key-file", "workers.toml"]),
+    "admin.txt": (b"KEY\n", [*SERVE, "--admin-port", "0", "--admin-key-file", "admin.txt"]),
+    "sweep.toml": (SWEEP, ["sweep", "sweep.toml", "--dry-run"]),
+    "tokenizer.json": (json.dumps(TOKENIZER).encode(), [*TOKENS, "tokenizer.json"]),
+}
 RUN_COMMANDS = (
     ["show", "run"],
     ["show", "run", "--output-file", "out.jsonl", "--output-details"],
@@ -210,6 +236,7 @@ def prepared():
         with run_context() as context:
             run_and_save(resolve(flags), LiveOptions(), here / "runs", context)
         (here / "traced.toml").write_text(TRACED)
+        (here / "words.jsonl").write_bytes(INPUTS["tot.jsonl"][0])
         next((here / "runs").iterdir()).rename(here / "good")
         before = Path.cwd()
         os.chdir(here)

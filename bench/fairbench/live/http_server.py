@@ -52,7 +52,7 @@ async def listening(
     for signum in (signal.SIGINT, signal.SIGTERM):  # at once, since to start may take seconds
         loop.add_signal_handler(signum, stop.set)
     allow_many_connections()
-    logging.getLogger("aiohttp.server").addFilter(_is_our_fault)
+    logging.getLogger("aiohttp.server").addFilter(is_our_fault)
     runner = web.AppRunner(
         app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
     )
@@ -91,7 +91,7 @@ def check_address(host: str, port: int, shown: str | None = None) -> None:
         raise UsageError(f"{shown or f'--host {host} --port {port}'}: {reason}") from None
 
 
-def _is_our_fault(record: logging.LogRecord) -> bool:
+def is_our_fault(record: logging.LogRecord) -> bool:
     """False for clients that leave and for malformed HTTP or bodies, in which keys may be."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)

@@ -60,6 +60,9 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return error_answer(error.status, f"{_asked(request)}: there is nothing")
     except web.HTTPRequestEntityTooLarge as error:
         return error_answer(error.status, "the body is too long")
+    except web.RequestPayloadError:
+        said = "the body is not encoded as its headers say"
+        return error_answer(HTTPStatus.BAD_REQUEST, said)
 
 
 def _asked(request: web.Request) -> str:
