@@ -1,7 +1,7 @@
-"""Whom a server serves, while one client floods it: ``python shares.py URL [SECONDS]``.
+"""Whom a server serves, while one client floods it: ``python shares.py URL [SECONDS [SERVERS]]``.
 
-The flooder keeps 32 requests under way, the modest client 4, both more than a server of four slots
-runs at once. Prompts of 48 random tokens, answers of 16; tokens are counted as answers come.
+Of each server the flooder keeps 32 requests under way, the modest client 4, both more than a server
+of four slots runs at once. Prompts of 48 random tokens, answers of 16; tokens are counted as answers come.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def ask(session, url, client, model):
         return usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-async def main(url, seconds):
+async def main(url, seconds, servers):
     """Prints what each client got."""
     got, done, over = Counter(), Counter(), time.monotonic() + seconds
     counted_from = time.monotonic() + WARM_UP * seconds
@@ -48,7 +48,7 @@ async def main(url, seconds):
     async with ClientSession(timeout=ClientTimeout(total=None)) as session:
         async with session.get(f"{url}/v1/models") as answer:
             model = (await answer.json())["data"][0]["id"]
-        loops = [client(name) for name, count in UNDER_WAY.items() for _ in range(count)]
+        loops = [client(name) for name, count in UNDER_WAY.items() for _ in range(servers * count)]
         await asyncio.gather(*loops)
     for name in UNDER_WAY:
         share = got[name] / max(1, got.total())
@@ -57,4 +57,5 @@ async def main(url, seconds):
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1].rstrip("/"), float(sys.argv[2]) if len(sys.argv) > 2 else 60.0))
+    url, seconds, servers = [*sys.argv[1:], *("60", "1")[len(sys.argv) - 2 :]]
+    asyncio.run(main(url.rstrip("/"), float(seconds), int(servers)))
