@@ -1,7 +1,8 @@
 """Whom a server serves, while one client floods it: ``python shares.py URL [SECONDS [SERVERS]]``.
 
 Of each server the flooder keeps 32 requests under way, the modest client 4, both more than a server
-of four slots runs at once. Prompts of 48 random tokens, answers of 16; tokens are counted as answers come.
+of four slots runs at once. Prompts of 48 random tokens, answers of 16; tokens are counted as
+answers come.
 """
 
 import asyncio
