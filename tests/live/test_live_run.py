@@ -242,3 +242,17 @@ def test_an_endpoint_is_benchmarked_as_it_is(tmp_path):
     assert found["emulated"] is True
     assert found["min_entitlement_ratio"] is None
     assert found["notes"]["min_entitlement_ratio"] == NOT_CONTENDED
+
+
+@pytest.mark.slow
+def test_who_would_be_late_is_refused_before_emulated_workers(tmp_path):
+    flags = ["--num-programs", "3", "--request-rate", "2", "--max-running-requests", "2"]
+    flags += ["--goodput", "ttft:200ms", "--set", "admission.policy=refuse"]
+    flags += ["--set", "admission.ahead=all", "--json", "--result-dir", tmp_path]
+    with running(*EMULATED, *flags) as process:
+        stdout, _ = process.communicate()
+    assert process.returncode == 0
+    found = json.loads(stdout)
+    assert 0 < found["refused"] < found["num_requests"]
+    statuses = pq.read_table(only(tmp_path) / "requests.parquet")["status"].to_pylist()
+    assert statuses.count("refused") == found["refused"]

@@ -13,6 +13,7 @@ from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveOptions, vocabulary
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.sglang import PYTHON, sglang_python
+from fairbench.live.objectives import objectives
 from fairbench.live.processes.router import router_recipe
 
 EXTERNAL = ["--backend", "emulator", "--router-command"]
@@ -171,6 +172,44 @@ def test_the_command_lines_of_emulator_and_router_name_the_settings():
     router = router_recipe(spec, []).command([1])
     assert "d2lpm.worker_quantum=7000" in router
     assert "dlpm.quantum=5000" not in router
+
+
+def with_promises(backend, **settings):
+    promised = {"client-0.ttft": "500ms", "client-2.e2el": "4s", "client-2.tpot": "5x"}
+    flags = {"backend": backend, "workload": "chat", "goodput": promised, "model": "some/model"}
+    if backend["kind"] == "emulator":
+        del flags["model"]
+    return resolve(flags, {f"admission.{key}": value for key, value in settings.items()})
+
+
+def test_the_router_hears_what_clients_were_promised_in_its_own_seconds():
+    spec = with_promises({"kind": "emulator", "time_scale": 2.0})
+    router = router_recipe(spec, []).command([1])
+    told = [router[at + 1] for at, word in enumerate(router) if word == "--goodput"]
+    assert told == ["client-0.ttft:250ms", "client-2.e2el:2000ms"]  # of 5x nobody knows
+    assert objectives(spec) == {"client-0": "client-0", "client-2": "client-2"}
+    assert not any(word.startswith("admission.") for word in router)
+
+
+def test_the_router_refuses_by_the_profile_of_the_emulator():
+    spec = with_promises({"kind": "emulator"}, policy="refuse", margin=1.5)
+    router = router_recipe(spec, []).command([1])
+    assert 'admission.policy="refuse"' in router
+    assert "admission.margin=1.5" in router
+    assert f'admission.profile="{spec.gpu}"' in router
+
+
+@pytest.mark.parametrize(
+    ("backend", "profile", "why"),
+    [
+        ({"kind": "emulator", "time_scale": 2.0}, "", "no time_scale 2.0"),
+        ({"kind": "endpoint", "base_url": "http://a:1"}, "a100", "fairbench's own router"),
+        ({"kind": "sglang"}, "", "set admission.profile, too"),
+    ],
+)
+def test_admission_control_is_refused_where_it_could_not_estimate(backend, profile, why):
+    with pytest.raises(UsageError, match=why):
+        with_promises(backend, policy="refuse", profile=profile)
 
 
 def test_prompts_are_made_of_ordinary_tokens(tmp_path):

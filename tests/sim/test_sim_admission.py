@@ -105,8 +105,3 @@ def test_a_gateway_goes_on_holding_behind_it():
 def test_a_wrong_policy_is_one_line():
     with pytest.raises(UsageError, match="'drop': choose from off, refuse, demote"):
         busy("drop")
-
-
-def test_real_servers_have_none():
-    with pytest.raises(UsageError, match="only simulated runs and `serve` have it"):
-        busy("refuse", flags={"backend": {"kind": "emulator"}, "dp": 1})

@@ -87,12 +87,20 @@ def admission_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def check_gateway(
     gateway: Mapping[str, str], settings: Mapping[str, Any], backend: BackendConfig | None
 ) -> None:
-    """Raise UsageError for a gateway, or admission control, before real or emulated servers."""
+    """Raise UsageError for a gateway before real or emulated servers.
+
+    Also for admission control where no router of ours is, nobody says what workers take, or an
+    emulator's clock is not the router's.
+    """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
-        raise UsageError(
-            f"{ADMISSION}.policy = {policy!r}: only simulated runs and `serve` have it"
-        )
+        which = f"{ADMISSION}.policy = {policy!r}"
+        if not backend.is_managed or backend.external_router is not None:
+            raise UsageError(f"{which}: needs fairbench's own router before the servers")
+        if (scale := getattr(backend, "time_scale", 1.0)) != 1.0:
+            raise UsageError(f"{which}: estimates are of the router's clock: no time_scale {scale}")
+        if not backend.has_profile:
+            admission_profile(make_params(ADMISSION, AdmissionParams, settings))
     if gateway and backend is not None:
         raise UsageError(f"gateway = {gateway['gateway']!r}: only simulated runs have one")
 

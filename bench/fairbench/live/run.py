@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
@@ -15,6 +15,7 @@ from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.driver.drive import DriveProgress, drive
 from fairbench.live.driver.target import Target
+from fairbench.live.objectives import objectives
 from fairbench.live.outcome import outcome, write_served
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
@@ -140,8 +141,11 @@ def _serving(
             )
         )
         served = backend.served(workers.server_info())
+        target = backend.target(router.url, options)
+        if not target.foreign_router:
+            target = replace(target, objectives=objectives(spec))
         yield _Serving(
-            backend.target(router.url, options),
+            target,
             served,
             workers.servers,
             router,

@@ -14,7 +14,14 @@ from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Connection, Disconnected, Pool
 from fairbench.live.driver.stream import Stream
 from fairbench.live.driver.target import Target
-from fairbench.live.headers import CLIENT, DEPTH, OUTPUT_TOKENS, PROGRAM, ROUTING_KEY
+from fairbench.live.headers import (
+    CLIENT,
+    DEPTH,
+    OBJECTIVE_ALIASES,
+    OUTPUT_TOKENS,
+    PROGRAM,
+    ROUTING_KEY,
+)
 from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, RequestRecord
 from fairbench.live.request_tag import REQUEST_ID, tag
 
@@ -101,6 +108,8 @@ class Caller:
             DEPTH: str(call.depth),
             OUTPUT_TOKENS: str(call.true_tokens),
         }
+        if (objective := self._target.objectives.get(call.client)) is not None:
+            headers[OBJECTIVE_ALIASES[0]] = objective
         if self._target.foreign_router:
             headers[REQUEST_ID] = tag(attempt.request_id, headers)
         return headers

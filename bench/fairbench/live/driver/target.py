@@ -29,7 +29,8 @@ class Target:
     stream that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps
     the requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
     ``foreign_router`` facts of ours travel in the request id too, and only what an answer itself
-    says of its worker is known.
+    says of its worker is known. ``objectives``: what is named of each client's requests, by which
+    a router of ours knows what they were promised.
     Raises UsageError for a value that is impossible.
     """
 
@@ -43,6 +44,7 @@ class Target:
     idle_timeout_s: float = 120.0
     time_scale: float = 1.0
     foreign_router: bool = False
+    objectives: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.api not in get_args(Api):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.router_command import PORTS, filled
 from fairbench.config.toml import toml_value
 from fairbench.config.weights import weight_flags
+from fairbench.live.objectives import objective_flags
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
 from fairbench.live.processes.start import (
@@ -20,6 +22,9 @@ from fairbench.live.processes.start import (
     start_all,
     stop_all,
 )
+from fairbench.schedulers.gateway.admission.control import ADMISSION
+from fairbench.schedulers.gateway.build import admission_params
+from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
 READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not have all
@@ -44,9 +49,24 @@ def router_recipe(spec: ExperimentSpec, workers: Sequence[WorkerAddress]) -> Rec
         for key, value in spec.settings.items():
             if key.startswith(f"{spec.router}."):
                 arguments += ["--set", f"{key}={toml_value(value)}"]
+        arguments += [*_admission_flags(spec), *objective_flags(spec, _time_scale(spec))]
         return [*arguments, *weight_flags(spec.weights)]
 
     return Recipe("router", command)
+
+
+def _admission_flags(spec: ExperimentSpec) -> list[str]:
+    """Those of admission control, by the profile of the experiment if it names no other."""
+    params = admission_params(spec.settings)
+    if not params.is_on:
+        return []
+    settings = as_settings(ADMISSION, replace(params, profile=params.profile or spec.gpu))
+    assigned = (f"{key}={toml_value(value)}" for key, value in settings.items())
+    return [part for one in assigned for part in ("--set", one)]
+
+
+def _time_scale(spec: ExperimentSpec) -> float:
+    return float(getattr(spec.backend, "time_scale", 1.0))
 
 
 def external_recipe(words: Sequence[str], workers: Sequence[WorkerAddress], model: str) -> Recipe:

@@ -1,0 +1,35 @@
+"""Objectives: how the router of a run hears what each client was promised.
+
+The driver names one in a header (as llm-d has it), and the router has the targets of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fairbench.config import ExperimentSpec
+
+
+def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
+    """Client -> the name of its objective, of those that were promised times."""
+    return {client: name for client, name, _ in _named(spec)}
+
+
+def objective_flags(spec: ExperimentSpec, time_scale: float) -> list[str]:
+    """Flags of ``serve`` that say what they are, for workers ``time_scale`` times as fast.
+
+    A multiple of the latency alone is left out: nobody knows that there.
+    """
+    flags = []
+    for _, name, times_s in _named(spec):
+        for latency, time_s in times_s.items():
+            flags += ["--goodput", f"{name}.{latency}:{time_s / time_scale * 1000:.12g}ms"]
+    return flags
+
+
+def _named(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[str, float]]]:
+    for number, plan in enumerate(spec.client_plans()):
+        given = plan.targets.given()
+        times_s = {latency: one.amount for latency, one in given if not one.of_alone}
+        if times_s:
+            yield plan.client, f"client-{number}", times_s
