@@ -1,9 +1,10 @@
 """What deadlines cost the fair share, and the reverse: a table and a figure of one sweep.
 
     fairbench sweep results/tables/deadlines.toml
-    python plots/deadlines.py results/runs/deadlines
+    python plots/deadlines.py results/runs/deadlines [SWEEP.toml]
 
-Writes results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg, one panel a
+Of whichever schedulers the sweep has: another sweep of the same load may name any. Writes
+results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg, one panel a
 scheduler: attainment of the worst well-behaved client against that of the client that floods, along
 the load, the other schedulers in grey.
 """
@@ -32,7 +33,7 @@ TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
 CAPACITY = 0.37  # conversations/s of each interactive client that a replica completes under lpm
 KEPT = 0.9  # by the worst well-behaved client, of its requests: below that it has collapsed
-ORDER = (
+ORDER = (  # first these, then all others by name
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
@@ -43,6 +44,7 @@ SHOWN = {  # by key: what it is called, and how it is written
     "goodput_tok_s": ("goodput, tok/s", ",.0f"),
     "wasted": ("computed in vain", ".0%"),
 }
+COLUMNS = 5
 BLUE, GREY = "#0072b2", "0.8"  # of Okabe and Ito; every panel has one blue line with markers
 
 
@@ -69,10 +71,16 @@ Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
 """Means by scheduler and load, over the seeds that every scheduler has there."""
 
 
-def curves(store: Path) -> Curves:
+def ordered(names: set[str]) -> list[str]:
+    """How schedulers follow each other."""
+    return [*(name for name in ORDER if name in names), *sorted(names - set(ORDER))]
+
+
+def curves(store: Path, sweep: Path) -> Curves:
     """The runs of the sweep."""
-    specs = {identity(spec): spec for spec in points(read_sweep(str(SWEEP)))}
-    found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in ORDER}
+    specs = {identity(spec): spec for spec in points(read_sweep(str(sweep)))}
+    names = ordered({name_of(spec) for spec in specs.values()})
+    found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in names}
     for run in runs_in(store / "runs"):
         spec = specs.get(run.manifest["spec_identity"])
         if spec is None:
@@ -118,8 +126,12 @@ def write(found: Curves) -> None:
 
 def draw(found: Curves) -> None:
     """A panel for each scheduler."""
-    figure, grid = pyplot.subplots(2, 5, figsize=(11, 4.9), sharex=True, sharey=True)
-    for axes, (name, curve) in zip(grid.flat, found.items(), strict=True):
+    rows = -(-len(found) // COLUMNS)
+    size = (11, 2.45 * rows)
+    figure, grid = pyplot.subplots(rows, COLUMNS, figsize=size, sharex=True, sharey=True)
+    for axes in grid.flat[len(found) :]:
+        axes.remove()
+    for axes, (name, curve) in zip(grid.flat, found.items(), strict=False):
         for other in found.values():
             axes.plot(*_line(other), color=GREY, linewidth=0.8, zorder=1)
         axes.plot(*_line(curve), color=BLUE, marker="o", markersize=4, linewidth=1.6, zorder=2)
@@ -151,9 +163,9 @@ def _loads(axes: Axes, curve: Mapping[float, Mapping[str, float]]) -> None:
 
 def main() -> None:
     """Read the store, write the table, draw the figure."""
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
-    found = curves(Path(sys.argv[1]))
+    found = curves(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) == 3 else SWEEP)
     write(found)
     draw(found)
 
