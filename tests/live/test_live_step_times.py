@@ -1,5 +1,7 @@
 """What a step of a real server took is charged to whom it was for, and no second of it twice."""
 
+from types import SimpleNamespace
+
 from test_live_plugin_batch import FakeReq
 
 from fairbench.core import PS_PER_S, Request
@@ -8,6 +10,7 @@ from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.vllm.home import Home as VLLMHome
 from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.local.fcfs import FCFS
 
@@ -70,3 +73,39 @@ def test_inside_sglang_counters_are_the_time_of_its_steps():
     home.took(1.3, 1.4, decoding=[mine, other])
     assert sum(counters.values()) == 4 * PS_PER_S // 10
     assert counters["a"] > counters["b"]
+
+
+def theirs(name, client, prompt, outputs, computed):
+    """Of vLLM's request what its home reads."""
+    return SimpleNamespace(
+        request_id=name,
+        session_id=client,
+        prompt_token_ids=list(range(prompt)),
+        num_prompt_tokens=prompt,
+        max_tokens=50,
+        priority=0,
+        num_computed_tokens=computed,
+        num_output_tokens=outputs,
+        num_tokens=prompt + outputs,
+    )
+
+
+def test_inside_vllm_a_step_is_of_those_that_decode_and_of_chunks():
+    home = VLLMHome(plugin_config("vtc", {"vtc.charge": "gpu-time"}), Ledger(), SimpleNamespace())
+    decodes, chunk = theirs("0", "a", 100, 5, 105), theirs("1", "b", 400, 0, 256)
+    for one in (decodes, chunk):
+        home.arrived(one, 0.0)
+        home.scheduler.on_admitted(home._tracked[one.request_id].request, 1, recompute=False)
+    home.produced(decodes)
+    told = []
+    home.scheduler.on_prompt_time = lambda request, gpu_ps, complete: told.append(
+        (request.client, gpu_ps, complete)
+    )
+    home.scheduler.on_gpu_time = lambda client, gpu_ps: told.append((client, gpu_ps))
+    gone = theirs("2", "c", 9, 1, 9)
+    home.took(2.0, 2.2, [(decodes, 1), (chunk, 256), (gone, 1)])
+    assert told == [("b", PS_PER_S // 10, False), ("a", PS_PER_S // 10)]
+    told.clear()
+    chunk.num_computed_tokens = 400
+    home.took(2.2, 2.3, [(chunk, 144)])
+    assert told == [("b", PS_PER_S // 10, True)]

@@ -54,13 +54,18 @@ def decode_parts(
 
     Of ``took_ps`` so much would be the same without any context; the rest was reading it.
     """
-    fixed = split(fixed_ps, (one.requests for one in clients.values()))
     grown = steps * (steps - 1) // 2
-    read = split(
-        took_ps - fixed_ps,
-        (one.context_tokens * steps + one.requests * grown for one in clients.values()),
-    )
-    return {name: own + more for name, own, more in zip(clients, fixed, read, strict=True)}
+    requests = sum([one[0] for one in clients.values()])
+    context = sum([one[1] for one in clients.values()]) * steps + requests * grown
+    read_ps = took_ps - fixed_ps
+    parts: dict[str, int] = {}
+    mine = read = before = 0
+    for client, (number, tokens) in clients.items():  # ``split`` of both at once
+        mine += number
+        read += tokens * steps + number * grown
+        after = fixed_ps * mine // requests + read_ps * read // context
+        parts[client], before = after - before, after
+    return parts
 
 
 def step_parts(
@@ -76,15 +81,20 @@ def step_parts(
     """
     least_s = costs.prefill_s(0, 1)
     own = [_ps(costs.prefill_s(*chunk) - least_s) for chunk in chunks]
-    decoding = sum(one.requests for one in clients.values())
-    context = sum(one.context_tokens for one in clients.values())
-    read_ps = max(0, _ps(costs.decode_step_s(1, context) - costs.decode_step_s(1, 0)) - saved_ps)
+    decoding, read_ps = 0, 0
+    if clients:
+        decoding = sum(one.requests for one in clients.values())
+        context = sum(one.context_tokens for one in clients.values())
+        read_ps = _ps(costs.decode_step_s(1, context) - costs.decode_step_s(1, 0)) - saved_ps
+        read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
     if whole > took_ps:  # a model that says more than was measured: in its proportions
         *own, read_ps = split(took_ps, (*own, read_ps))
         whole = took_ps
-    *fixed, shared = split(took_ps - whole, (*(1 for _ in chunks), decoding))
+    *fixed, shared = split(took_ps - whole, [*[1] * len(own), decoding])
     parts = [one + more for one, more in zip(own, fixed, strict=True)]
+    if not clients:
+        return StepParts(parts, {}, 0, 0)
     decode_ps = read_ps + shared
     return StepParts(parts, decode_parts(decode_ps, shared, clients), decode_ps, shared)
 
