@@ -1,6 +1,8 @@
 """Equinox, FairServe and Autellix, by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from local_server import Server, call
 
 from fairbench.schedulers.local.autellix import Autellix
@@ -241,6 +243,42 @@ def test_waiting_for_beta_times_the_service_goes_to_the_first_queue():
         home.run_pass()
         home.run(1)
     assert starved not in home.admitted, "without promotion short programs starve a long one"
+
+
+class LooksAtAll(Autellix):
+    """The same, from a look at every call at every pass."""
+
+    def _promote(self, now_s):
+        self._promotions = [
+            (at_s, call.place, 0, request)
+            for request, call in self._calls.items()
+            if (at_s := self._promotion_s(request, call)) <= now_s
+        ]
+        self._promotions.sort()
+        super()._promote(now_s)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 9)), min_size=1, max_size=25
+    ),
+    st.sampled_from(["plas", "atlas"]),
+)
+def test_promotions_are_those_that_a_look_at_every_call_finds(calls, policy):
+    params = {"beta": 0.5, "policy": policy, "first_s": 1.0, "preempt_every_s": 2.0}
+    promoted = []
+    for kind in (Autellix, LooksAtAll):
+        scheduler = kind(Autellix.Params(step_s=1.0, prefill_token_s=0.001, **params))
+        home = at_home(scheduler, slots=2)
+        seen = []
+        for number, (gap, program, new) in enumerate(calls):
+            home.run(gap)
+            home.arrive(call(number, "a", new=new, program=program, left=1))
+            home.run_pass()
+            seen.append({one.request_id: c.queue == 0 for one, c in scheduler._calls.items()})
+        home.run(20)
+        promoted.append(seen)
+    assert promoted[0] == promoted[1]
 
 
 def test_programs_are_forgotten_when_they_are_over():

@@ -11,7 +11,7 @@ from fairbench.config.resolve import resolve
 from fairbench.config.spec import ExperimentSpec
 
 CLIENTS = 4
-WARMUP_S, DURATION_S, DRAIN_S = 10.0, 60.0, 3000.0
+WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
 # What --router and --local are, and what is set.
@@ -22,15 +22,16 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs/s of each of the four clients for each GPU: from little load to where round-robin does
-# not keep up.
+# Programs/s of each of the four clients for each GPU: about half, once and one and a half times what
+# one GPU completes with LPM (0.4, 0.8 and 1.2 of the workload's own load, which is 1.25 of that).
 RATES: Mapping[str, tuple[float, ...]] = {
-    "tool-use": (2.5, 5.0, 8.0),
-    "agent": (0.1, 0.2, 0.4),
-    "programming": (0.05, 0.1, 0.2),
-    "video-qa": (0.02, 0.05, 0.1),
-    "loogle": (0.02, 0.04, 0.06),
+    "tool-use": (1.8, 3.6, 5.4),
+    "agent": (0.03, 0.06, 0.09),
+    "programming": (0.056, 0.112, 0.168),
+    "video-qa": (0.04, 0.08, 0.12),
+    "loogle": (0.008, 0.016, 0.024),
 }
+MIX_RATES = (2.6, 4.0)
 OFF = {
     "preble-e2.rebalance_threshold": inf,
     "preble-e2.autoscale_factor": inf,
@@ -109,7 +110,7 @@ def _fig3() -> Iterator[tuple[Key, Experiment]]:
 
 def _fig4() -> Iterator[tuple[Key, Experiment]]:
     for system in (ROUND_ROBIN, PREBLE):
-        for rate in (2.0, 4.0):
+        for rate in MIX_RATES:
             one = Experiment("preble-mix", *SYSTEMS[system], rate, burstiness=BURSTS)
             yield Key("fig4", "preble-mix", system, rate), one
 

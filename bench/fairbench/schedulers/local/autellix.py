@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
-from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.local.programs import Programs
 
 
@@ -20,6 +22,7 @@ class _Program:
 
     service_s: float = 0.0
     waited_s: float = 0.0
+    calls: dict[Request, _Call] = field(default_factory=dict)  # that are not over
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class _Call:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
+    promoted_at_s: float = inf  # not before that, while it waits and nothing else happens
 
 
 class Autellix(LocalScheduler):
@@ -78,6 +82,9 @@ class Autellix(LocalScheduler):
         self._programs = Programs(_Program)
         self._calls: dict[Request, _Call] = {}
         self._places = count()
+        self._waiting = KeptOrder()
+        self._promotions: list[tuple[float, int, int, Request]] = []  # a heap; some are out of date
+        self._announced = count()
         self._preempted_s = 0.0
         self._now_s = 0.0
 
@@ -91,19 +98,24 @@ class Autellix(LocalScheduler):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         program, _ = self._programs.enter(request)
         queue = self._queue_of(program.service_s)
-        self._calls[request] = _Call(
-            program.service_s, queue, next(self._places), self._quantum_s(queue), now_s
-        )
+        call = _Call(program.service_s, queue, next(self._places), self._quantum_s(queue), now_s)
+        self._calls[request] = program.calls[request] = call
+        self._wait(request, call)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._calls[request].since_s = now_s
+        self._wait(request, self._calls[request])
+
+    def _wait(self, request: Request, call: _Call) -> None:
+        self._waiting.enter(request, (call.queue, call.place))
+        call.promoted_at_s = inf
+        self._expect_promotion(request, call)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
-        for request in view.queue_order():
-            self._promote(request, now_s)
+        self._promote(now_s)
         due = self.params.preempt and now_s - self._preempted_s >= self.params.preempt_every_s
-        for request in least_first(view, self._place):
+        for request in self._waiting:
             if (yield request):
                 continue
             if not due:
@@ -125,17 +137,41 @@ class Autellix(LocalScheduler):
         running = [one.request for one in view.running if self._calls[one.request].queue > queue]
         return sorted(running, key=self._place, reverse=True)
 
-    def _promote(self, request: Request, now_s: float) -> None:
-        call, program = self._calls[request], self._programs[request]
-        assert call.since_s is not None
-        waits_s = now_s - call.since_s
-        waited_s = program.waited_s + call.waited_s + waits_s
-        service_s = program.service_s + call.busy_s
-        if call.queue and self.params.beta and waited_s >= self.params.beta * service_s:
-            call.total_waited_s += waits_s
+    def _promote(self, now_s: float) -> None:
+        """Those that have waited long enough, in the order in which they had."""
+        while self._promotions and self._promotions[0][0] <= now_s:
+            at_s, *_, request = heappop(self._promotions)
+            call = self._calls.get(request)
+            if call is None or call.since_s is None or not call.queue:
+                continue
+            call.promoted_at_s = self._promotion_s(request, call)
+            if call.promoted_at_s > at_s:
+                self._announce(request, call)
+                continue
+            call.total_waited_s += now_s - call.since_s
             call.since_s, call.waited_s, call.busy_s = now_s, 0.0, 0.0
             call.queue, call.place = 0, next(self._places)
             call.quantum_s = self._quantum_s(0)
+            self._waiting.enter(request, (call.queue, call.place))
+
+    def _promotion_s(self, request: Request, call: _Call) -> float:
+        """When its program will have waited ``beta`` times as long as it was served."""
+        if not (call.queue and self.params.beta) or call.since_s is None:
+            return inf
+        program = self._programs[request]
+        wanted_s = self.params.beta * (program.service_s + call.busy_s)
+        return call.since_s + wanted_s - program.waited_s - call.waited_s
+
+    def _expect_promotion(self, request: Request, call: _Call) -> None:
+        """What is on the heap is too early or right; what would be too late is put in anew."""
+        at_s = self._promotion_s(request, call)
+        if at_s < call.promoted_at_s:
+            call.promoted_at_s = at_s
+            self._announce(request, call)
+
+    def _announce(self, request: Request, call: _Call) -> None:
+        entry = call.promoted_at_s, call.place, next(self._announced), request
+        heappush(self._promotions, entry)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         call = self._calls[request]
@@ -143,6 +179,7 @@ class Autellix(LocalScheduler):
             call.waited_s += self._now_s - call.since_s
             call.total_waited_s += self._now_s - call.since_s
             call.since_s = None
+        self._waiting.leave(request)
         self._run(call, extend_tokens * self.params.prefill_token_s)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
@@ -158,9 +195,13 @@ class Autellix(LocalScheduler):
 
     def on_finish(self, request: Request) -> None:
         call, program = self._calls.pop(request), self._programs[request]
+        del program.calls[request]
+        self._waiting.leave(request)
         program.waited_s += call.total_waited_s
         if self.params.policy == "plas":
             program.service_s += call.total_busy_s
         else:
             program.service_s = max(program.service_s, call.started_at_s + call.total_busy_s)
+        for sibling, other in program.calls.items():
+            self._expect_promotion(sibling, other)
         self._programs.leave(request)

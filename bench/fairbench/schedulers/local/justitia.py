@@ -10,7 +10,7 @@ from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
-from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.local.programs import Programs
 
 UNKNOWN_POOL_TOKENS = 100_000
@@ -88,6 +88,7 @@ class Justitia(LocalScheduler):
         self.params = params
         self.shares = FluidShares()
         self._programs = Programs(_Program)
+        self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
         self._mean: dict[str, tuple[float, int]] = {}  # of a client's programs: sum and number
 
@@ -99,17 +100,25 @@ class Justitia(LocalScheduler):
             program.end = self.shares.add(
                 self._predicted(request), self.setup.weight(request.client)
             )
+        self._waiting.enter(request, program.end)
         self._produced[request] = 0
 
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._waiting.enter(request, self._programs[request].end)
+
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        for request in least_first(view, lambda request: self._programs[request].end):
+        for request in self._waiting:
             if not (yield request):
                 return
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._waiting.leave(request)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
+        self._waiting.leave(request)
         program = self._programs[request]
         program.cost += self._cost(request, self._produced.pop(request))
         if self._programs.leave(request):

@@ -1,0 +1,46 @@
+"""Waiting requests by a key that stays while they wait, kept in order from pass to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from fairbench.core import Request
+
+
+class KeptOrder:
+    """Least key first, equal keys in order of entry; O(log n) a change or a candidate.
+
+    For long queues of which a pass reaches little: ``least_first`` looks at all of it each time.
+    """
+
+    def __init__(self) -> None:
+        self._sorted = SortedList()  # key, number of entry, request
+        self._entries: dict[Request, tuple[Any, int, Request]] = {}
+        self._numbers = count()
+
+    def enter(self, request: Request, key: Any) -> None:
+        """It waits from now on, or has another key and is the last of its equals."""
+        self.leave(request)
+        entry = key, next(self._numbers), request
+        self._entries[request] = entry
+        self._sorted.add(entry)
+
+    def leave(self, request: Request) -> None:
+        """It waits no more. Nothing happens if it did not."""
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            self._sorted.remove(entry)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Those that wait now and still do when it is their turn; who enters meanwhile is left."""
+        newest, at = next(self._numbers), None
+        while True:
+            at = next(self._sorted.irange(at, None, (False, False)), None)
+            if at is None:
+                return
+            if at[1] < newest:
+                yield at[2]

@@ -1,0 +1,42 @@
+"""An order kept from pass to pass, against sorting anew."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from local_server import call
+
+from fairbench.schedulers.local.kept_order import KeptOrder
+
+CALLS = [call(number, "a", 10) for number in range(6)]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(CALLS), st.one_of(st.none(), st.integers(0, 3))), max_size=30
+)
+
+
+@given(STEPS)
+def test_it_is_what_sorting_by_key_and_entry_gives(steps):
+    kept, naive = KeptOrder(), {}
+    for request, key in steps:
+        naive.pop(request, None)
+        if key is None:
+            kept.leave(request)
+        else:
+            kept.enter(request, key)
+            naive[request] = key
+        assert list(kept) == sorted(naive, key=naive.__getitem__)  # a stable sort
+
+
+def test_who_leaves_before_its_turn_is_passed_over_and_who_enters_waits_for_the_next_pass():
+    kept = KeptOrder()
+    first, second, third, late, again = CALLS[:5]
+    for key, request in enumerate([first, second, third]):
+        kept.enter(request, key)
+    seen = []
+    for request in kept:
+        seen.append(request)
+        if request is first:
+            kept.leave(first)
+            kept.leave(second)
+            kept.enter(late, 1.5)
+            kept.enter(again, 9)
+    assert seen == [first, third]
+    assert list(kept) == [late, third, again]
