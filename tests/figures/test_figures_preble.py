@@ -16,7 +16,7 @@ from fairbench.figures.preble.claims import (
     judge_speed,
     judge_window,
 )
-from fairbench.figures.preble.experiments import ABLATION, RATES, Key, experiments
+from fairbench.figures.preble.experiments import ABLATION, RATES, WARMUP_S, Key, experiments
 from fairbench.figures.preble.speed import Speed
 from fairbench.figures.preble.store import Latency, Results, latencies_of
 from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
@@ -163,8 +163,8 @@ def test_a_picture_has_its_numbers_beside_it(tmp_path, monkeypatch):
 def test_latency_is_of_requests_after_warm_up_and_infinite_if_one_never_ended():
     columns = {name: np.zeros(4) for name in Requests.__dataclass_fields__}
     columns |= {
-        "arrival_s": np.array([5.0, 10.0, 20.0, 30.0]),
-        "finish_s": np.array([99.0, 11.0, 23.0, 35.0]),
+        "arrival_s": WARMUP_S + np.array([-1.0, 0.0, 10.0, 20.0]),
+        "finish_s": WARMUP_S + np.array([99.0, 1.0, 13.0, 25.0]),
         "status": np.zeros(4, dtype=int),
     }
     assert latencies_of(Requests(**columns)) == (3.0, 5.0)
