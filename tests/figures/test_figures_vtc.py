@@ -142,6 +142,20 @@ def test_the_table_names_cause_and_basis(tmp_path):
     assert table.read_text().count("\n") == 1 + len(judged)
 
 
+def test_other_verdicts_of_other_seeds_stand_beside():
+    shares = {5: 0.44, 10: 0.68, 15: 0.80, 20: 0.89, 30: 0.96}
+    same = {f"{ARENA} rpm {n}": served(300 * share, refused=7) for n, share in shares.items()}
+    same[f"{ARENA} vtc"] = served(300)
+    other = {**same, f"{ARENA} rpm 30": served(330)}
+    judged = {one.claim.number: one for one in judge_vtc(results(same), [results(same)])}
+    (number,) = judged
+    assert not judged[number].finding.beside
+    (found,) = judge_vtc(results(same), [results(same), results(other)])
+    assert found.finding.beside == {"seed 2": Verdict.NOT_REPRODUCED}
+    assert "**reproduced** (seed 2: not reproduced)" in vtc_markdown([found], "made up", 3)
+    assert "Seeds 1 to 2 give the same" in vtc_markdown([found], "made up", 3)
+
+
 FEW = {
     f"vtc-overload {local}": Experiment("vtc-overload", local, duration_s=31.0)
     for local in ("vtc", "fcfs", "mdrr")
@@ -169,6 +183,10 @@ def test_a_store_is_filled_once_and_read_back(tmp_path, monkeypatch):
     assert all(len(trace) == 139 and not trace.refused for trace in found.traces.values())
     assert found.basis().count("engine lightllm") == 1
     assert [one.claim.number for one in judge_vtc(found)] == [18, 19]
+    fill(tmp_path, context, seeds=2)
+    assert len([*tmp_path.iterdir()]) == 6
+    assert {*read(tmp_path, seed=1).traces} == {*FEW}
+    assert not read(tmp_path, seed=2).traces
 
 
 @pytest.mark.slow

@@ -76,7 +76,8 @@ def reproduce(
         return
     if figure == VTC:
         check_drawable()
-        reproduce_vtc(result_dir / VTC, output_dir, claims_dir, suffixes, show=not disable_tqdm)
+        folder, show = result_dir / VTC, not disable_tqdm
+        reproduce_vtc(folder, output_dir, claims_dir, suffixes, quick=quick, show=show)
         return
     if figure == PREBLE:
         check_drawable()

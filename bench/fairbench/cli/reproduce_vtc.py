@@ -16,24 +16,34 @@ from fairbench.figures.vtc.table import judge_vtc, missing, vtc_markdown, write_
 VTC = "vtc"
 
 
+SEEDS = 3
+
+
 def reproduce_vtc(
-    folder: Path, output: Path, claims_dir: Path, formats: Sequence[str], *, show: bool
+    folder: Path,
+    output: Path,
+    claims_dir: Path,
+    formats: Sequence[str],
+    *,
+    quick: bool,
+    show: bool,
 ) -> None:
-    """Run what is missing, draw figures 3 to 14, judge claims 18 to 29.
+    """Run what is missing, draw figures 3 to 14 of seed 0, judge claims 18 to 29.
 
     Raises Interrupted when interrupted, and what a run raised.
     """
+    seeds = 1 if quick else SEEDS
     with run_context(shown_progress(show)) as context:
-        fill(folder, context)
+        fill(folder, context, seeds=seeds)
         if context.interrupted():
             raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
     results = read(folder)
     for path in plot(results, output, formats):
         typer.echo(path)
-    judged = judge_vtc(results)
-    for path in write_vtc(judged, results.basis(), claims_dir):
+    judged = judge_vtc(results, [read(folder, seed=seed) for seed in range(1, seeds)])
+    for path in write_vtc(judged, results.basis(), claims_dir, seeds):
         typer.echo(path)
-    typer.echo(vtc_markdown(judged, results.basis()), nl=False)
+    typer.echo(vtc_markdown(judged, results.basis(), seeds), nl=False)
     if left := missing(judged):
         numbers = ", ".join(map(str, left))
         typer.echo(

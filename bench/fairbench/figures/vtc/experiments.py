@@ -25,13 +25,14 @@ class Experiment:
     scenario: str = "s1"
     duration_s: float | None = None
 
-    def spec(self) -> ExperimentSpec:
+    def spec(self, seed: int = 0) -> ExperimentSpec:
         """The whole experiment. Raises DataError if the trace that it plays is not there."""
         flags: dict[str, Any] = {
             "workload": self.workload,
             "scenario": self.scenario,
             "router": "round-robin",
             "local": self.local,
+            "seed": seed,
         }
         if self.duration_s is not None:
             flags["duration_s"] = self.duration_s

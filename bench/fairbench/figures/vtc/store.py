@@ -36,22 +36,23 @@ class Results(NamedTuple):
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 
 
-def fill(folder: Path, context: RunContext) -> None:
+def fill(folder: Path, context: RunContext, *, seeds: int = 1) -> None:
     """Simulate what is not in the folder yet, in parallel. Raises what a run raised."""
     done = _stored(folder)
-    specs = {identity(spec): spec for spec in (one.spec() for one in possible().values())}
+    wanted = [one.spec(seed) for seed in range(seeds) for one in possible().values()]
+    specs = {identity(spec): spec for spec in wanted}
     missing = [spec for key, spec in specs.items() if key not in done]
     if missing:
         simulate_all(missing, folder, context)
 
 
-def read(folder: Path) -> Results:
-    """What is in the folder of the experiments, by name."""
+def read(folder: Path, *, seed: int = 0) -> Results:
+    """What is in the folder of the experiments with a seed, by name."""
     stored = _stored(folder)
     found = {
         name: run
         for name, one in possible().items()
-        if (run := stored.get(identity(one.spec()))) is not None
+        if (run := stored.get(identity(one.spec(seed)))) is not None
     }
     return Results(
         {name: trace_of(run) for name, run in found.items()},
