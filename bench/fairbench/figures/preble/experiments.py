@@ -22,8 +22,8 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs/s of each of the four clients for each GPU: about half, once and one and a half times
-# what one GPU completes with LPM (0.4, 0.8 and 1.2 of the workload's load, which is 1.25 of that).
+# Programs/s of each of the four clients for each GPU: 0.4, 0.8 and 1.2 of the workload's own load,
+# at which one of four floods. Without a flood agents do not fill the GPUs even at the highest.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
