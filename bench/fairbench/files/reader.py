@@ -94,7 +94,10 @@ def lines(
             number += 1
             if len(data) > most:
                 raise memory.too_large()
-            (Memory(shown) if streamed else memory).take(memory_of(data))
+            if not streamed:
+                memory.take(memory_of(data))
+            elif memory_of(data) > memory.limit:
+                raise memory.too_large()
             if number == 1:
                 data = data.removeprefix(b"\xef\xbb\xbf")
             if blank or data.strip():

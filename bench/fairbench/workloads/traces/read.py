@@ -63,8 +63,18 @@ class ReadTrace:
 def read_trace(params: TraceParams) -> ReadTrace:
     """The traffic of a file. Raises DataError (file, line, field), UsageError for its parameters.
 
-    The last few are kept, for as long as their files do not change.
+    The last few are kept for as long as their files do not change; where ``sha256`` says which one
+    is meant, whatever becomes of the file, so that a run that has begun can end.
     """
+    return _meant(params) if params.sha256 else _found(params)
+
+
+@lru_cache(maxsize=2)
+def _meant(params: TraceParams) -> ReadTrace:
+    return _found(params)
+
+
+def _found(params: TraceParams) -> ReadTrace:
     path = find(params.file)
     state = path.stat()
     found = _read(
