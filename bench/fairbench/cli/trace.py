@@ -13,9 +13,10 @@ from typer import Option
 from fairbench.cli.flags import split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.errors import UsageError
+from fairbench.figures.trace import draw_trace
 from fairbench.files.secret import read_key
 from fairbench.report.table import printed
-from fairbench.report.trace_table import inspected
+from fairbench.report.trace_table import inspected, inspected_title
 from fairbench.workloads.trace_workload import synthetic_parts
 from fairbench.workloads.traces.change import anonymized, cut, scaled
 from fairbench.workloads.traces.columns import FIELDS, parse_names
@@ -68,6 +69,10 @@ def inspect(
         float | None, Option("--to", min=0.0, help="Only so many seconds of it.")
     ] = None,
     seed: Seed = 0,
+    plot: Annotated[
+        Path | None,
+        Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf."),
+    ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
     ] = False,
@@ -75,13 +80,16 @@ def inspect(
     """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
     params = _params(file, trace_format, names, clients_from, trace_line)
     read = read_trace(params)
+    table = _until(read.trace, seed, end)
     facts: dict[str, Any] = {
         "file": file,
         "format": read.format,
         "sha256": read.sha256,
         "synthetic": "; ".join(synthetic_parts(params, drawn=read.trace.drawn)),
-        **facts_of_table(_until(read.trace, seed, end)),
+        **facts_of_table(table),
     }
+    if plot is not None:
+        draw_trace(table, plot, inspected_title(facts))
     if as_json:
         print_json(facts)
         return

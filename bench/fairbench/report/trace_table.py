@@ -17,14 +17,17 @@ SHOWN = 20  # clients: those with the most requests
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:
     """The facts of a trace, as ``facts_of_table`` has them, with its ``file`` and ``format``."""
-    title = f"{printable(facts['file'])}: {facts['format']}, sha256 {facts['sha256'][:12]}"
-    blocks: list[RenderableType] = [Text(title, style="bold")]
-    if facts["synthetic"]:
-        blocks.append(Text(f"SYNTHETIC: {facts['synthetic']}"))
+    blocks: list[RenderableType] = [Text(inspected_title(facts), style="bold")]
     pairs = Table.grid(padding=(0, 2, 0, 0))
     for label, text in _pairs(facts):
         pairs.add_row(label, text)
     return Group(*blocks, Text(), pairs, Text(), _clients(facts))
+
+
+def inspected_title(facts: Mapping[str, Any]) -> str:
+    """Which file it is, and what of it nobody recorded."""
+    title = f"{printable(facts['file'])}: {facts['format']}, sha256 {facts['sha256'][:12]}"
+    return f"{title}; SYNTHETIC: {facts['synthetic']}" if facts["synthetic"] else title
 
 
 def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

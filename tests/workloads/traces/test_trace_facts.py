@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.figures.trace import BINS, SHOWN, rates
 from fairbench.workloads.traces.facts import facts_of_table, shared
 from fairbench.workloads.traces.rows import Row
 from fairbench.workloads.traces.table import TableBuilder
@@ -94,6 +95,15 @@ def test_sharing_by_brute_force(found):
         "shared_ratio": several / total,
         "infinite_hit_rate": hits / total,
     }
+
+
+def test_the_figure_has_every_request_in_a_bin():
+    table = table_of(row(at, f"c{at % 9}", 5, 1) for at in range(240))
+    ends, by_client = rates(table)
+    assert len(ends) == BINS
+    assert list(by_client)[-1] == f"{9 - SHOWN} others"
+    total = sum(sum(values) for values in by_client.values()) * ends[0]
+    assert total == pytest.approx(len(table))
 
 
 @pytest.fixture

@@ -1,0 +1,76 @@
+"""A figure of a recorded trace: who sends when, and how long requests are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairbench.errors import UsageError
+from fairbench.errors.printable import printable
+from fairbench.figures.catalogue import FORMATS, check_drawable
+from fairbench.figures.style import caption, client_style, panels, paper_style, save
+from fairbench.workloads.traces.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BINS = 120  # of the time
+SHOWN = 6  # clients: those with the most requests; the others are one line
+
+
+def draw_trace(table: Table, path: Path, title: str) -> None:
+    """Write it. Raises UsageError for another format, or if it cannot be drawn or written."""
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
+    check_drawable()
+    with paper_style():
+        figure, axes = panels(1, 2, 7.0, 2.8)
+        _rates(axes[0][0], table)
+        _lengths(axes[0][1], table)
+        caption(figure, "", title, axes[0][0], columns=4)
+        try:
+            save(figure, [path])
+        except OSError as error:
+            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+
+
+def rates(table: Table) -> tuple[list[float], dict[str, list[float]]]:
+    """Ends of equal bins of time, s, and in each the requests a second by client."""
+    width_s = max(table.span_s, 1e-9) / BINS
+    place = np.minimum((table.arrival_s / width_s).astype(np.int64), BINS - 1)
+    counts = np.bincount(table.client, minlength=len(table.clients))
+    largest = np.argsort(-counts, kind="stable")[:SHOWN]
+    found = {
+        printable(table.clients[code]): np.bincount(place[table.client == code], minlength=BINS)
+        for code in largest
+    }
+    if len(table.clients) > SHOWN:
+        rest = ~np.isin(table.client, largest)
+        found[f"{len(table.clients) - SHOWN:,} others"] = np.bincount(place[rest], minlength=BINS)
+    ends = [(number + 1) * width_s for number in range(BINS)]
+    return ends, {name: (one / width_s).tolist() for name, one in found.items()}
+
+
+def _rates(panel: Axes, table: Table) -> None:
+    ends, by_client = rates(table)
+    for number, (name, values) in enumerate(by_client.items()):
+        style = client_style(number)
+        panel.step(ends, values, where="pre", color=style.colour, linestyle=style.line, label=name)
+    panel.set_xlabel("time (s)")
+    panel.set_ylabel("requests/s")
+    panel.set_ylim(bottom=0)
+
+
+def _lengths(panel: Axes, table: Table) -> None:
+    parts = np.arange(1, len(table) + 1) / len(table)
+    for name, tokens, line in (
+        ("input", table.input_tokens, "-"),
+        ("output", table.output_tokens, "--"),
+    ):
+        panel.step(np.sort(tokens), parts, where="post", color="0.2", linestyle=line, label=name)
+    panel.set_xscale("log")
+    panel.set_xlabel("tokens")
+    panel.set_ylabel("part of the requests")
+    panel.legend(frameon=False, fontsize=7)
