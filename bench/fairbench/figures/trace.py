@@ -16,8 +16,10 @@ from fairbench.workloads.traces.table import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BINS = 120  # of the time
+BINS = 60  # of the time
 SHOWN = 6  # clients: those with the most requests; the others are one line
+
+REST = "0.7"  # the colour of those others
 
 
 def draw_trace(table: Table, path: Path, title: str) -> None:
@@ -55,9 +57,12 @@ def rates(table: Table) -> tuple[list[float], dict[str, list[float]]]:
 
 def _rates(panel: Axes, table: Table) -> None:
     ends, by_client = rates(table)
-    for number, (name, values) in enumerate(by_client.items()):
-        style = client_style(number)
-        panel.step(ends, values, where="pre", color=style.colour, linestyle=style.line, label=name)
+    styles = [client_style(number) for number in range(min(len(by_client), SHOWN))]
+    colours = [style.colour for style in styles] + [REST] * (len(by_client) - len(styles))
+    values = [[one[0], *one] for one in by_client.values()]
+    panel.stackplot(
+        [0.0, *ends], values, labels=list(by_client), colors=colours, step="pre", linewidth=0
+    )
     panel.set_xlabel("time (s)")
     panel.set_ylabel("requests/s")
     panel.set_ylim(bottom=0)
