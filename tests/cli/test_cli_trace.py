@@ -35,6 +35,22 @@ def test_a_file_that_is_no_trace_is_one_line(tmp_path, refused, text, complaint)
     assert "bad.log" in line
 
 
+def test_a_column_that_nothing_has_is_one_line(tmp_path, refused):
+    path = tmp_path / "log.csv"
+    path.write_text("t,isl,osl,tenant_name\n1,1,1,a\n2,1,1,b\n", encoding="utf-8")
+    line = refused("run", "--trace", path, "--clients-from", "tenant_nam")
+    assert "line 3: unknown column 'tenant_nam'" in line
+    assert "Did you mean 'tenant_name'?" in line
+    assert "unknown column 'when'" in refused("run", "--trace", path, "--map", "time=when")
+    assert "must be above 0" in refused("run", "--trace", path, "--time-scale", "0")
+    output = tmp_path / "out.json"
+    assert "must end in .jsonl" in refused("trace", "cut", path, "-o", output)
+    nothing = refused("trace", "cut", path, "--from", "9", "-o", f"{output}l")
+    assert nothing == "nothing of the trace is left"
+    assert "clients = 0: must be above 0" in refused("run", "--trace", path, "--clients", "0")
+    assert "must end in .svg" in refused("trace", "inspect", path, "--plot", tmp_path / "a.gif")
+
+
 def test_no_file_and_no_regular_file_are_one_line(tmp_path, refused):
     assert "is not here: name its folder" in refused("run", "--trace", "nowhere.csv")
     assert "is not a file" in refused("run", "--trace", tmp_path)

@@ -20,7 +20,8 @@ def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     ``clients`` are then made up, and ``time_scale`` is that of the trace. Raises UsageError for
     what does not go together, DataError for a file that is none.
     """
-    given = {name: value for name, value in flags.items() if value not in (None, False)}
+    given = {name: value for name, value in flags.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not False}
     rest = {name: value for name, value in flags.items() if name not in keys}
     if "trace" not in given:
         if alone := [key for key in keys if key in given]:
@@ -28,6 +29,8 @@ def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         return rest
     for name in (name for name in SAID if name in given):
         raise UsageError(f"{name} = {given[name]}: the trace says that{SAID[name]}")
+    if given.get("clients", 1) < 1:
+        raise UsageError(f"clients = {given['clients']}: must be above 0")
     columns = dict(given.get("trace_map", {}))
     if "clients_from" in given:
         columns["client"] = given["clients_from"]

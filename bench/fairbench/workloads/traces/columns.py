@@ -48,17 +48,23 @@ class Columns:
         self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
         self._unit = unit
         self._block_size = block_size
+        self._unseen = set(self._names)
+        self._last: tuple[str, Record] | None = None
         self._known: dict[tuple[str, ...], dict[str, Column]] = {}
 
     def rows(self, records: Iterator[Place]) -> Iterator[PlacedRow]:
         """A row a record. One without a prompt or without an answer failed, and is left out."""
         for where, record in records:
             yield PlacedRow(where, self.row(record, where))
+        self.check_named()
 
     def row(self, record: Record, where: str) -> Row | None:
         """Raises DataError naming the field."""
         columns = self._columns(record, where)
         cells = {field: _cell(record, column.name) for field, column in columns.items()}
+        if self._unseen:
+            self._last = where, record
+            self._unseen = {name for name in self._unseen if cells[name] is None}
         text = _text(cells.get("text"), where)
         read = tokens_of(text) if text and "input_tokens" not in cells else 0
         if not read:
@@ -83,6 +89,15 @@ class Columns:
             size,
         )
 
+    def check_named(self) -> None:
+        """Once all are read: raise DataError for a column that a user named and that none has."""
+        if self._last is None or not self._unseen:
+            return
+        where, record = self._last
+        column = self._names[min(self._unseen)]
+        missing = unknown_name("column", column.name, map(str, record))
+        raise DataError(f"{where}: {printable(str(missing))}")
+
     def _columns(self, record: Record, where: str) -> dict[str, Column]:
         """The columns of a record's fields; records of one file may differ."""
         keys = tuple(record)
@@ -101,7 +116,8 @@ class Columns:
                 raise _no_column(field, record, where)
         for field, column in self._names.items():
             if field in NEEDED and _cell(record, column.name) is None:
-                raise DataError(f"{where}: {unknown_name('column', column.name, record)}")
+                missing = unknown_name("column", column.name, map(str, record))
+                raise DataError(f"{where}: {printable(str(missing))}")
 
     def _time(self, value: Any, column: Column, where: str) -> int:
         unit = column.unit or self._unit

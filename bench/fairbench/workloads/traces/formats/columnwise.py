@@ -37,6 +37,7 @@ class Columnwise:
             place = f"{where}, request {number}"
             record: dict[str, Any] = dict(zip(lists, values, strict=True))
             yield PlacedRow(place, columns.row(record, place))
+        columns.check_named()
 
 
 def _chosen(records: Iterator[Place], line: int) -> Place:

@@ -39,6 +39,7 @@ class Flattened:
                     continue
                 own = {key: found.get(field) for field, key in FOUND.items()}
                 yield PlacedRow(place, columns.row({**record, **found, **own}, place))
+        columns.check_named()
 
 
 def inner(value: Any, *keys: str) -> Any:
