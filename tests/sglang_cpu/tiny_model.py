@@ -6,6 +6,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 2048
 SPECIAL = {"<unk>": 0, "<s>": 1, "</s>": 2}
@@ -38,22 +39,22 @@ TOKENIZER_CONFIG = {
     "bos_token": "<s>",
     "eos_token": "</s>",
     "unk_token": "<unk>",
-    "model_max_length": CONTEXT,
     "chat_template": "{% for m in messages %}{{ m['content'] }} {% endfor %}",
 }
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, config: dict[str, Any] = CONFIG) -> None:
     """Everything that ``--model-path`` needs together with ``--load-format dummy``."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     folder.mkdir(parents=True, exist_ok=True)
-    words = {f"w{number}": number for number in range(len(SPECIAL), VOCABULARY)}
+    words = {f"w{number}": number for number in range(len(SPECIAL), config["vocab_size"])}
     tokenizer = Tokenizer(models.WordLevel(SPECIAL | words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     ends = {"bos_token_id": 1, "eos_token_id": 2}
-    files = {"config": CONFIG, "tokenizer_config": TOKENIZER_CONFIG, "generation_config": ends}
+    tokenizer_config = TOKENIZER_CONFIG | {"model_max_length": config["max_position_embeddings"]}
+    files = {"config": config, "tokenizer_config": tokenizer_config, "generation_config": ends}
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 

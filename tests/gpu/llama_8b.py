@@ -1,0 +1,34 @@
+"""Writes a model of Llama-3.1-8B's shape without weights, and a tokenizer of as many words.
+
+``python llama_8b.py DIR``. With SGLang's ``--load-format dummy`` it computes what the real one does.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent.parent / "sglang_cpu"))
+
+from tiny_model import CONFIG, write_model
+
+LLAMA_8B = CONFIG | {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 131_072,
+    "rope_theta": 500_000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "torch_dtype": "bfloat16",
+}
+
+if __name__ == "__main__":
+    write_model(Path(sys.argv[1]), LLAMA_8B)

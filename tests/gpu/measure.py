@@ -1,0 +1,240 @@
+"""Measures SGLang on this machine's GPU: ``python measure.py PLAN OUT [--seconds N]``.
+
+Plans: ``smoke`` (does everything start), ``timing`` (closed loops, then a flood with and without a
+gateway) and ``live`` (fairbench's own runs, one a scheduler). A step that would not end in time is
+left out, and said. Every server is ended, whatever happens.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import flood
+from llama_8b import LLAMA_8B
+from loops import fixed, mixed, run, varied
+from tiny_model import write_model
+
+HERE = Path(__file__).parent
+# Attention without FlashAttention or FlashInfer, and prefill launched kernel by kernel.
+ENGINE = (
+    "--attention-backend triton --sampling-backend pytorch "
+    "--grammar-backend none --disable-prefill-cuda-graph --random-seed 0"
+)
+SMOKE = (
+    fixed("smoke-c1", 1, 4, 512, 64, warm=True),
+    fixed("smoke-c32", 32, 64, 512, 64, warm=True),
+    mixed("smoke-mixed", 8, 16, 32),
+)
+LOOPS = (
+    (fixed("fixed-c1", 1, 14, 512, 128, warm=True), 35),
+    (fixed("fixed-c8", 8, 64, 512, 128, warm=True), 25),
+    (fixed("fixed-c32", 32, 192, 512, 128, warm=True), 25),
+    (fixed("fixed-c128", 128, 512, 512, 128, warm=True), 30),
+    (mixed("mixed-c1", 1, 24, 64), 30),
+    (mixed("mixed-c8", 8, 64, 128), 30),
+    (mixed("mixed-c32", 32, 128, 128), 30),
+    (mixed("mixed-c128", 128, 200, 128), 45),
+    (varied("varied-c48", 48, 288), 35),
+    (fixed("long-output-c16", 16, 48, 1024, 256), 20),
+    (fixed("fixed-c32-forbid-end", 32, 192, 512, 128, forbid_end=True), 15),
+    (fixed("fixed-c64", 64, 256, 512, 128, warm=True), 20),
+)
+GATEWAYS = {"vtc": [], "dlpm": ["--set", "dlpm.quantum=512"]}  # a request of flood.py
+TURNS = (None, "vtc", None, "vtc", "dlpm")
+TURN_S = 20
+SCHEDULERS = {
+    "fcfs": ["--scheduler", "fcfs"],
+    "lpm": ["--scheduler", "lpm"],
+    "vtc": ["--scheduler", "vtc"],
+    "dlpm": ["--scheduler", "dlpm"],
+    "stock-lpm": ["--scheduler", "lpm", "--schedule-policy", "lpm"],
+    "stock-fcfs": ["--scheduler", "fcfs", "--schedule-policy", "fcfs"],
+}
+
+
+class Session:
+    """Where results go, and until when."""
+
+    def __init__(self, out, seconds):
+        self.out, self.end_s = out, time.monotonic() + seconds
+        self.model = out / "model"
+        out.mkdir(parents=True, exist_ok=True)
+        write_model(self.model, LLAMA_8B)
+
+    def say(self, text):
+        left = self.end_s - time.monotonic()
+        print(f"[{left:6.1f} s left] {text}", flush=True)
+
+    def has(self, seconds, what):
+        """Whether a step still fits; says so if not."""
+        if time.monotonic() + seconds < self.end_s:
+            return True
+        self.say(f"left out for want of time: {what}")
+        return False
+
+    def keep(self, name, record):
+        with (self.out / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+@contextlib.contextmanager
+def process(session, name, command, environment=None):
+    """A process with a log, whose whole group is gone afterwards."""
+    with (session.out / f"{name}.log").open("wb") as log:
+        started = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True,
+            env=os.environ | (environment or {}),
+        )  # fmt: skip
+        try:
+            yield started
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+
+
+def wait_ready(session, started, url, seconds):
+    begun_s = time.monotonic()
+    while time.monotonic() < min(begun_s + seconds, session.end_s) and started.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            session.say(f"{url} ready after {time.monotonic() - begun_s:.0f} s")
+            return
+        time.sleep(0.5)
+    raise TimeoutError(f"not ready: {started.args}")
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@contextlib.contextmanager
+def stock_server(session, name):
+    """SGLang as it is, first come, first served."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(session.model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", *ENGINE.split()]
+    command += ["--max-running-requests", "128", "--cuda-graph-max-bs-decode", "128"]
+    command += ["--schedule-policy", "fcfs", "--enable-metrics", "--enable-cache-report"]
+    with process(session, name, command, {"FAIRBENCH_LOCAL": ""}) as started:
+        wait_ready(session, started, url, 240)
+        yield url
+
+
+def closed_loops(session, url, loops):
+    for loop, seconds in loops:
+        if session.has(seconds, loop.name):
+            for record in run(url, loop):
+                session.keep("loops", record)
+                session.say(_line(record))
+
+
+def _line(record):
+    columns = record["columns"]
+    tokens = sum(columns["prompt_tokens"]) + sum(columns["output_tokens"])
+    ends = [s + t for s, t in zip(columns["submit_s"], columns["latency_s"], strict=True)]
+    decode = sorted(
+        (latency - ttft) / (output - 1)
+        for latency, ttft, output in zip(
+            columns["latency_s"], columns["ttft_s"], columns["output_tokens"], strict=True
+        )
+    )
+    ttft = sorted(columns["ttft_s"])
+    return (
+        f"{record['run_id']}: {max(ends):.1f} s, {tokens / max(ends):,.0f} tok/s, TPOT P50 "
+        f"{1000 * decode[len(decode) // 2]:.2f} ms, TTFT P50 {ttft[len(ttft) // 2]:.3f} s, "
+        f"cached {sum(columns['cached_tokens'])}"
+    )
+
+
+def gateways(session, worker, seconds):
+    """A stock server under a flood, behind a router with and without a gateway, in turns."""
+    for turn, policy in enumerate(TURNS):
+        if not session.has(seconds + 10, f"gateway {policy}"):
+            continue
+        url = f"http://127.0.0.1:{(port := free_port())}"
+        command = [sys.executable, "-m", "fairbench", "serve", "--worker-url", worker]
+        command += ["--port", str(port), "--scheduler", "fcfs"]
+        if policy:
+            command += ["--gateway", policy, "--max-inflight-per-worker", "auto", *GATEWAYS[policy]]
+        with process(session, f"serve-{turn}", command) as started:
+            wait_ready(session, started, url, 30)
+            summary = flood.run(url, seconds, turn)
+        session.keep("gateways", {"gateway": policy, **summary})
+        session.say(f"gateway {policy}: {summary}")
+        time.sleep(1)
+
+
+def live(session, name, seconds, *more):
+    """One run of fairbench on a server of its own."""
+    runs = session.out / "runs" / name
+    command = [sys.executable, "-m", "fairbench", "run", "--backend", "sglang"]
+    command += ["--model", str(session.model), *SCHEDULERS[name], "--dp", "1"]
+    command += ["--workload", str(HERE / "contended.toml"), "--scenario", "s1", "--disable-tqdm"]
+    command += [f"--server-arg={ENGINE}", "--server-arg=--cuda-graph-max-bs-decode 64"]
+    command += ["--load-format", "dummy", "--result-dir", str(runs), *more]
+    begun_s = time.monotonic()
+    with process(session, f"live-{name}", command) as started:
+        try:
+            started.wait(min(seconds, session.end_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            session.say(f"live {name}: not over after {seconds} s")
+    tail = (session.out / f"live-{name}.log").read_text(errors="replace")[-1500:]
+    took_s = time.monotonic() - begun_s
+    session.say(f"live {name}: exit {started.returncode} after {took_s:.0f} s\n{tail}")
+
+
+def smoke(session):
+    with stock_server(session, "stock") as url:
+        closed_loops(session, url, [(loop, 10) for loop in SMOKE])
+        gateways(session, url, 12)
+    if session.has(60, "live"):
+        live(session, "dlpm", 120, "--duration", "12")
+
+
+def timing(session):
+    with stock_server(session, "stock") as url:
+        run(url, fixed("warm-up", 64, 128, 512, 32))
+        closed_loops(session, url, LOOPS)
+        gateways(session, url, TURN_S)
+
+
+def live_all(session):
+    for name in SCHEDULERS:
+        done = list((session.out / "runs" / name).glob("*/summary.json"))
+        if not done and session.has(85, f"live {name}"):
+            live(session, name, 150)
+
+
+PLANS = {"smoke": smoke, "timing": timing, "live": live_all}
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("plan", choices=PLANS)
+    arguments.add_argument("out", type=Path)
+    arguments.add_argument("--seconds", type=float, default=3600)
+    arguments.add_argument("--only", nargs="*", help="live: these schedulers")
+    given = arguments.parse_args()
+    if given.only:
+        for name in set(SCHEDULERS) - set(given.only):
+            del SCHEDULERS[name]
+    session = Session(given.out, given.seconds)
+    try:
+        PLANS[given.plan](session)
+    finally:
+        shutil.rmtree(session.model)
+
+
+if __name__ == "__main__":
+    main()

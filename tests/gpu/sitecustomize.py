@@ -1,0 +1,57 @@
+"""Stand-ins for packages that SGLang 0.5.17 imports on a GPU and that serving a Llama does not call.
+
+``pack.sh`` puts this file where every Python process of the packed environment imports it at start.
+What is really installed wins. A call of a stand-in raises, so nothing is served by one unseen.
+"""
+
+import importlib.machinery
+import sys
+import types
+
+ABSENT = ("IPython", "flashinfer", "soundfile", "torchao", "xgrammar")
+BETTER_ABSENT = ("flashinfer.norm",)  # then sgl_kernel has its own
+
+
+class _Finder:
+    """Finds stand-ins for what nothing before it on ``sys.meta_path`` has found."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in ABSENT or name in BETTER_ABSENT:
+            return None
+        return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
+
+
+class _Loader:
+    def create_module(self, spec):
+        return _StandIn(spec.name)
+
+    def exec_module(self, module):
+        """Nothing to run."""
+
+
+class _StandIn(types.ModuleType):
+    """A package whose attributes are classes that nobody can make an object of."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.__path__ = []
+        self.__version__ = "0.0.0"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        members = {
+            "__init__": _refuse,
+            "__module__": self.__name__,
+            "__get_pydantic_core_schema__": classmethod(lambda *_: {"type": "any"}),
+        }
+        value = type(name, (), members)
+        setattr(self, name, value)
+        return value
+
+
+def _refuse(self, *arguments, **named):
+    raise RuntimeError(f"{type(self).__module__}.{type(self).__name__} is a stand-in")
+
+
+sys.meta_path.append(_Finder())
