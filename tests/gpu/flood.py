@@ -6,7 +6,6 @@ import statistics
 import time
 
 import aiohttp
-
 from loops import VOCABULARY
 
 PROMPT, OUTPUT = 256, 128
@@ -63,6 +62,8 @@ def _summary(finished, seconds):
         "modest_share": len(latencies["modest"]) / max(1, len(chosen)),
         "output_tok_s": len(chosen) * OUTPUT / (seconds - SETTLE_S),
         "latency_p50_s": {
-            name: round(statistics.median(values), 3) for name, values in latencies.items() if values
+            name: round(statistics.median(values), 3)
+            for name, values in latencies.items()
+            if values
         },
     }

@@ -30,11 +30,13 @@ class Loop:
         draw = random.Random(f"{self.name} {index}")
         output = self.outputs[index]
         ends = {"min_new_tokens": output} if self.forbid_end else {"ignore_eos": True}
-        return json.dumps({
-            "input_ids": draw.choices(VOCABULARY, k=self.prompts[index]),
-            "sampling_params": {"max_new_tokens": output, "temperature": 1.0, **ends},
-            "stream": True,
-        }).encode()
+        return json.dumps(
+            {
+                "input_ids": draw.choices(VOCABULARY, k=self.prompts[index]),
+                "sampling_params": {"max_new_tokens": output, "temperature": 1.0, **ends},
+                "stream": True,
+            }
+        ).encode()
 
 
 def fixed(name, concurrency, number, prompt, output, **more):

@@ -123,7 +123,15 @@ def stock_server(session, name):
     """SGLang as it is, first come, first served."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(session.model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", *ENGINE.split()]
+    command += [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--load-format",
+        "dummy",
+        *ENGINE.split(),
+    ]
     command += ["--max-running-requests", "128", "--cuda-graph-max-bs-decode", "128"]
     command += ["--schedule-policy", "fcfs", "--enable-metrics", "--enable-cache-report"]
     with process(session, name, command, {"FAIRBENCH_LOCAL": ""}) as started:

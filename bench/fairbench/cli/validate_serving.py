@@ -52,7 +52,9 @@ def print_serving_fit(file: Path, *, as_json: bool) -> None:
     """Redo the calibration of the measured profile, step by step."""
     runs = [run for run in load_serving(file) if run.fitted]
     if not runs:
-        raise DataError(f"{file}: no run that the profile is fitted to: sglang-a100-fixed-*, ...")
+        raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
+    if len(gpus := sorted({run.gpu for run in runs})) > 1:
+        raise DataError(f"{file}: runs of several GPUs are fitted to: {', '.join(gpus)}")
     for found in fit(runs):
         if not as_json:
             typer.echo(f"error {found.error:.4f}: {_numbers(found.values)}")

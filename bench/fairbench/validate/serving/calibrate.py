@@ -1,4 +1,4 @@
-"""Finds the measured A100 profile: from SGLang's runs one at a time and with a warm cache, only.
+"""Finds the measured profile of a GPU: from SGLang's runs one at a time and with a warm cache, only.
 
 Ten numbers are fitted by Gauss-Newton steps on their logarithms, so that all stay positive. What
 is compared are medians: the time per output token and the time to first token of every prompt
@@ -20,14 +20,23 @@ from fairbench.validate.serving.compare import LONG_TTFT_S
 from fairbench.validate.serving.measured import ServingRun
 from fairbench.validate.serving.replay import replay
 
-OPERATOR_PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
+OPERATOR_PROFILES = {
+    "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
+    "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
+}
 # What Hugging Face's tokenizers take on one core, 1.8 to 3.0 us: too close to c_T to be told
 # apart from it by runs that prefill one prompt at a time.
 TOKEN_MS = 0.003
-START = {
+# Near the operator profiles, by what kernels launched one by one, HTTP and a slower attention add.
+A100_START = {
     "c0": 8.4, "c_w": 3.4, "p": 2.0, "c_T": 0.0575, "c_A": 3.2e-6, "c_K": 8.3e-5, "c_nd": 0.045,
     "c_pf": 2.0, "request_ms": 1.3, "delay_ms": 7.0,
 }  # fmt: skip
+H100_START = {
+    "c0": 1.0, "c_w": 5.5, "p": 1.9, "c_T": 0.0225, "c_A": 1.5e-6, "c_K": 6e-5, "c_nd": 0.01,
+    "c_pf": 6.0, "request_ms": 0.5, "delay_ms": 6.0,
+}  # fmt: skip
+STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
 _FRONTEND = ("request_ms", "delay_ms")
 _LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15  # of a time to first token, against a time per token
 _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
@@ -37,36 +46,39 @@ _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 class ServingFit:
     """Fitted numbers (ms), and what is left: weighted root of the sum of squared log errors."""
 
+    gpu: str
     values: dict[str, float]
     error: float
 
     @property
     def profile(self) -> TimingProfile:
         """The operator profile with the fitted numbers in place of its own."""
-        return _profile(self.values)
+        return _profile(self.gpu, self.values)
 
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
-    """Each step of the fit to the ``fitted`` ones among ``runs``, which must be some."""
+    """Each step of the fit to the ``fitted`` ones among ``runs``, which must be some, of one GPU."""
     chosen = [run for run in runs if run.fitted]
+    (gpu,) = {run.gpu for run in chosen}
+    start = STARTS[gpu]
     measured = [_features(run) for run in chosen]
     weights = np.concatenate([weight for _, weight in measured])
     target = np.log(np.concatenate([feature for feature, _ in measured]))
 
     def errors(logs: Floats) -> Floats:
-        profile = _profile(dict(zip(START, np.exp(logs).tolist(), strict=True)))
+        profile = _profile(gpu, dict(zip(start, np.exp(logs).tolist(), strict=True)))
         simulated = [_features(replay(run, profile))[0] for run in chosen]
         return np.asarray(weights * (np.log(np.concatenate(simulated)) - target))
 
-    logs = np.log(np.array(list(START.values())))
+    logs = np.log(np.array(list(start.values())))
     left = errors(logs)
     for _ in range(_STEPS):
         before, tried = float(np.sqrt(left @ left)), _step(logs, left, errors)
         if tried is None:
             return
         logs, left = tried
-        values = dict(zip(START, np.exp(logs).tolist(), strict=True))
-        yield ServingFit(values, float(np.sqrt(left @ left)))
+        values = dict(zip(start, np.exp(logs).tolist(), strict=True))
+        yield ServingFit(gpu, values, float(np.sqrt(left @ left)))
         if before - np.sqrt(left @ left) < _LEAST_GAIN * before:
             return
 
@@ -86,8 +98,8 @@ def _step(
     return None
 
 
-def _profile(values: dict[str, float]) -> TimingProfile:
-    operator = load_profile(OPERATOR_PROFILE)
+def _profile(gpu: str, values: dict[str, float]) -> TimingProfile:
+    operator = load_profile(OPERATOR_PROFILES[gpu])
     coefficients = {name: value for name, value in values.items() if name not in _FRONTEND}
     return replace(
         operator,

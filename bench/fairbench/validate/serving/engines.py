@@ -24,9 +24,10 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     log = ServiceLog(sorted(set(run.client)))
     if run.engine == "vllm":
         return VLLMWorker(0, clock, FCFS(FCFS.Params()), profile, _vllm_limits(run, profile), log)
+    pool_tokens = run.pool_tokens or (0 if run.closed else SGLANG_OPEN_POOL_TOKENS)
     params = EngineParams(
-        mem_fraction_static=CLOSED_MEM_FRACTION if run.closed else 0.0,
-        max_total_tokens=0 if run.closed else SGLANG_OPEN_POOL_TOKENS,
+        mem_fraction_static=0.0 if pool_tokens else CLOSED_MEM_FRACTION,
+        max_total_tokens=pool_tokens,
     )
     limits = engine_limits(params, profile)
     cache = KVCache(limits.pool_tokens)
@@ -35,7 +36,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
     """vLLM's own defaults: a large GPU but the A100 gets a larger budget."""
-    pool_tokens = profile.pool.tokens(CLOSED_MEM_FRACTION)
+    pool_tokens = run.pool_tokens or profile.pool.tokens(CLOSED_MEM_FRACTION)
     if run.gpu.startswith("a100"):
         return VLLMLimits(pool_tokens)
     return VLLMLimits(pool_tokens, max_num_batched_tokens=8_192, max_num_seqs=1_024)

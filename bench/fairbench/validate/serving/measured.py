@@ -12,8 +12,10 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Flags, Floats, Ints
 
-# Only these were looked at when the profile was made; every other run is a test.
-FITTED = re.compile(r"sglang-a100-(fixed-c\d+|mixed-c1)-run\d+")
+# Only these were looked at when a profile was made; every other run is a test.
+FITTED = re.compile(
+    r"sglang-(a100-(fixed-c\d+|mixed-c1)-run\d+|h100-(fixed-c(1|32|128)-(cold|warm)|mixed-c32-cold))"
+)
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
 WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
 
@@ -29,7 +31,8 @@ class ServingRun:
     """One run. Times are seconds from its start; ``ttft_s`` and ``latency_s`` are NaN if refused.
 
     ``output_tokens`` is 0 for what was refused. Closed loop: at most ``concurrency`` requests
-    under way, of which ``connection_limit`` reach the server.
+    under way, of which ``connection_limit`` reach the server; ``warm`` if the same prompts had been
+    sent to the same server before. ``pool_tokens`` is its KV pool, 0 if nobody said.
     """
 
     name: str
@@ -41,6 +44,8 @@ class ServingRun:
     closed: bool
     concurrency: int
     connection_limit: int
+    warm: bool
+    pool_tokens: int
     gateway: str
     client: tuple[str, ...]
     submit_s: Floats
@@ -54,13 +59,8 @@ class ServingRun:
 
     @property
     def fitted(self) -> bool:
-        """Whether the measured profile was fitted to it."""
+        """Whether the measured profile of its GPU was fitted to it."""
         return FITTED.fullmatch(self.name) is not None
-
-    @property
-    def warm(self) -> bool:
-        """Whether the same prompts had been sent to the same server before."""
-        return self.closed and _FIRST_OF_SET.search(self.name) is None
 
     @property
     def served(self) -> Flags:
@@ -91,20 +91,23 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
 
     def field(name: str, kind: type, default: Any = None) -> Any:
         value = record.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, kind):
+        if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
             raise DataError(f"{where}: field {name!r} = {value!r}: must be {kind.__name__}")
         return value
 
-    for name, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
-        if field(name, str) not in allowed:
+    for what, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
+        if field(what, str) not in allowed:
             raise DataError(
-                f"{where}: field {name!r} = {record[name]!r}: allowed are {' and '.join(allowed)}"
+                f"{where}: field {what!r} = {record[what]!r}: allowed are {' and '.join(allowed)}"
             )
+    name = field("run_id", str)
     columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
     n = len(columns["client"])
     no_limit = n if closed else 0
+    if (pool_tokens := field("pool_tokens", int, 0)) < 0:
+        raise DataError(f"{where}: field 'pool_tokens' = {pool_tokens}: must be at least 0")
     return ServingRun(
-        name=field("run_id", str),
+        name=name,
         engine=record["engine"],
         engine_version=field("engine_version", str, ""),
         gpu=field("gpu", str),
@@ -113,6 +116,8 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
         closed=closed,
         concurrency=field("concurrency", int, None if closed else 0),
         connection_limit=field("connection_limit", int, no_limit),
+        warm=field("warm", bool, closed and _FIRST_OF_SET.search(name) is None),
+        pool_tokens=pool_tokens,
         gateway=field("gateway", str, ""),
         **columns,
     )
