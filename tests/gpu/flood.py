@@ -14,7 +14,7 @@ SETTLE_S = 6.0
 
 
 def run(url, seconds, seed):
-    """Who got how many answers after ``SETTLE_S``, how long they took, and output tokens a second."""
+    """Who got how many answers after ``SETTLE_S``, how long they took, output tokens a second."""
     return asyncio.run(_run(url, seconds, seed))
 
 

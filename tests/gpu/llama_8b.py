@@ -1,6 +1,6 @@
 """Writes a model of Llama-3.1-8B's shape without weights, and a tokenizer of as many words.
 
-``python llama_8b.py DIR``. With SGLang's ``--load-format dummy`` it computes what the real one does.
+``python llama_8b.py DIR``. With ``--load-format dummy`` SGLang computes what it does with weights.
 """
 
 import sys

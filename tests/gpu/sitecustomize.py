@@ -1,7 +1,7 @@
-"""Stand-ins for packages that SGLang 0.5.17 imports on a GPU and that serving a Llama does not call.
+"""Stand-ins for what SGLang 0.5.17 imports on a GPU, and serving a Llama never calls.
 
-``pack.sh`` puts this file where every Python process of the packed environment imports it at start.
-What is really installed wins. A call of a stand-in raises, so nothing is served by one unseen.
+With this folder on ``PYTHONPATH`` every Python process imports this file at its start. What is
+really installed wins. A call of a stand-in raises, so nothing is served by one unseen.
 """
 
 import importlib.machinery

@@ -1,4 +1,4 @@
-"""Finds the measured profile of a GPU: from SGLang's runs one at a time and with a warm cache, only.
+"""Finds the measured profile of a GPU from SGLang's runs, few of them (``measured.FITTED``).
 
 Ten numbers are fitted by Gauss-Newton steps on their logarithms, so that all stay positive. What
 is compared are medians: the time per output token and the time to first token of every prompt
@@ -57,7 +57,7 @@ class ServingFit:
 
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
-    """Each step of the fit to the ``fitted`` ones among ``runs``, which must be some, of one GPU."""
+    """Each step of the fit to the ``fitted`` ones among ``runs``: some, all of one GPU."""
     chosen = [run for run in runs if run.fitted]
     (gpu,) = {run.gpu for run in chosen}
     start = STARTS[gpu]
