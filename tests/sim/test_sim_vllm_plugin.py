@@ -21,7 +21,7 @@ LIMITS = VLLMLimits(pool_tokens=1_000, max_num_batched_tokens=64, max_num_seqs=4
 def test_the_plugin_decides_as_the_simulator_does(local):
     seen = sum((compare_plugin(local, seed) for seed in range(10)), start=compare_plugin(local, 99))
     assert seen["admissions with cached tokens"] > 20
-    assert seen["preemptions"] > 10 or local == "edf"
+    assert seen["preemptions"] > 10
     assert seen["requests passed by a later one"] > 20 or local in ("fcfs", "edf")
 
 

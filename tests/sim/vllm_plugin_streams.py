@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
@@ -18,10 +17,14 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 
-SCHEDULERS = ("fcfs", "vtc", "lpm", "dlpm", "edf")
+SCHEDULERS = ("fcfs", "vtc", "lpm", "dlpm", "edf", "priority")
 CLIENTS = ("ann", "bob", "eve")
 # A quantum so small that its order is not LPM's.
-SETTINGS = {"dlpm": {"dlpm.quantum": 50}, "edf": {"edf.preempt": "no"}}
+SETTINGS = {
+    "dlpm": {"dlpm.quantum": 50},
+    "edf": {"edf.preempt": "no"},
+    "priority": {"priority.of": {"ann": 2, "bob": 1, "eve": 0}},
+}
 
 
 def client_of(number):
@@ -104,8 +107,6 @@ def compare_plugin(local, seed, settings=None, our_settings=None):
     settings = settings or SETTINGS.get(local, {})
     stream = random_stream(seed)
     stream.policy = "fcfs"
-    if local == "edf":  # whose order of preemption vLLM does not hear of
-        stream.limits = replace(stream.limits, pool_tokens=100_000)
     theirs = ask_plugin(stream, local, settings)
     seen = Counter(_what(theirs))
     assert_alike(theirs, ask_ours(stream, local, our_settings or settings), stream)

@@ -134,6 +134,9 @@ class StepProfile:
     def decode_ps(self, sequences, context_tokens):
         return STEP_PS
 
+    def prefill_ps(self, chunks):
+        return STEP_PS
+
 
 class Telling(VLLMWorker):
     """Writes down what it does."""

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from fairbench.core import Request
+from fairbench.errors import RunFailed
 from fairbench.live.due_tag import untagged
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT
@@ -90,6 +91,19 @@ class Home:
         tracked.prompt = segments_of(theirs.all_token_ids)
         self.scheduler.on_retract(tracked.request, self.view, now_s)
         self.view.enter_first(tracked.request)
+
+    def retraction_order(self, running: list[Theirs]) -> list[Theirs]:
+        """All running requests, the first to lose its memory first. Those unknown go last."""
+        wanted = self.scheduler.retraction_order(self.view.running, self.now_s)
+        known = {one.request_id for one in running} & self._tracked.keys()
+        if len(wanted) != len(known) or set(wanted) != {
+            self._tracked[name].request for name in known
+        }:
+            raise RunFailed(
+                f"{self.scheduler.name}: its retraction order must have every running request once"
+            )
+        theirs = [self._ours[request].theirs for request in wanted]
+        return [*theirs, *(one for one in running if one.request_id not in known)]
 
     def passed_over(self, theirs: Theirs) -> None:
         """vLLM could not admit it for a reason of its own, and goes on with others."""

@@ -33,10 +33,8 @@ def check_config(config: Any, plugin: PluginConfig) -> None:
             value = getattr(value, name)
         if value != off:
             raise UsageError(f"{flag} is not supported with FAIRBENCH_LOCAL ({path} is {value})")
-    must = not scheduler.preemption_optional
     for does, what in (
-        (scheduler.preempts and must, "preempts"),
-        (scheduler.orders_retraction and must, "orders retractions"),
+        (scheduler.preempts and not scheduler.preemption_optional, "preempts"),
         (scheduler.sizes_steps, "sizes steps"),
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
         (plugin.params.get(f"{plugin.local}.no_room") == "skip", "tries others than the first"),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from fairbench.errors import FairbenchError, UsageError
@@ -57,10 +58,29 @@ class FairScheduler(Scheduler):  # type: ignore[misc] # Any where vLLM is not in
         """One step: vLLM asks our queue whom to admit."""
         self.waiting.begin_pass()
         self._begun_s = self.home.now_s
+        self._rank_victims()
         try:
             return super().schedule(*args, **named)
         finally:
             self.waiting.end_pass()
+
+    def _rank_victims(self) -> None:
+        """Before memory may run out: who loses it first, told as vLLM's own priorities.
+
+        Its priority policy takes the highest number; it means nothing else, the queue being ours.
+        """
+        if not self.home.scheduler.orders_retraction:
+            return
+        self.policy = SchedulingPolicy.PRIORITY
+        most = len(self.running) + self.max_num_scheduled_tokens // self.block_size + 1
+        if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
+            return  # enough for whatever this step may take
+        for rank, request in enumerate(reversed(self.home.retraction_order(self.running))):
+            request.priority = rank
+
+    def _preempt_request(self, *args: Any, **named: Any) -> None:
+        super()._preempt_request(*args, **named)
+        self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         self.waiting.end_pass()  # before vLLM adds the step's tokens to what is computed
