@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from unittest import mock
 
 from sglang_seam import Iteration, SteppedEngine
-from sim_helpers import Home
+from sim_helpers import PLAIN, Home
 
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import Frontend
 from fairbench.live.due_tag import tagged
 from fairbench.live.plugins.sglang import hooks as plugin
@@ -236,6 +237,7 @@ def ask_ours_under(cls, params, stream):
         heard(1).finished.append(sequence.request.request_id)
 
     profile.worker, profile.heard, scheduler.heard = home.worker, heard, heard
+    home.worker._costs = ProfileCosts(PLAIN)  # to share time out: the profile hears of steps only
     home.worker.cache.on_evict = evicted
     for number, arrival in enumerate(stream.arrivals):
         tokens.of((Segment(f"out-{number}", arrival.output),))  # same ids as in ask_sglang
