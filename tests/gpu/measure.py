@@ -29,6 +29,10 @@ ENGINE = (
     "--attention-backend triton --sampling-backend pytorch "
     "--grammar-backend none --disable-prefill-cuda-graph --random-seed 0"
 )
+STOCK = (
+    "--load-format dummy --max-running-requests 128 --cuda-graph-max-bs-decode 128 "
+    "--schedule-policy fcfs --enable-metrics --enable-cache-report"
+)
 SMOKE = (
     fixed("smoke-c1", 1, 4, 512, 64, warm=True),
     fixed("smoke-c32", 32, 64, 512, 64, warm=True),
@@ -123,17 +127,8 @@ def stock_server(session, name):
     """SGLang as it is, first come, first served."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(session.model)]
-    command += [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--load-format",
-        "dummy",
-        *ENGINE.split(),
-    ]
-    command += ["--max-running-requests", "128", "--cuda-graph-max-bs-decode", "128"]
-    command += ["--schedule-policy", "fcfs", "--enable-metrics", "--enable-cache-report"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    command += [*STOCK.split(), *ENGINE.split()]
     with process(session, name, command, {"FAIRBENCH_LOCAL": ""}) as started:
         wait_ready(session, started, url, 240)
         yield url
