@@ -20,6 +20,7 @@ from fairbench.live.plugins.sglang.live_view import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
@@ -187,7 +188,9 @@ class EngineHome:
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
         self.scheduler = scheduler
         self._sorted = ListView([], world.matched, lambda r: world.sequences[r].prompt)
-        config = SimpleNamespace(build=lambda: scheduler, weights={})
+        config = SimpleNamespace(
+            build=lambda: scheduler, weights={}, has_cap=False, load_cap=lambda: LoadCap(None)
+        )
         self._home = PluginHome(config, Ledger(), self._sort, self._match)
         self.view = self._home.view
         self._reqs: dict[Request, FakeReq] = {}
@@ -217,7 +220,7 @@ class EngineHome:
             if len(gate.can_run_list) > before:
                 self._home.admitted(req, gate.extend_tokens(req.request))
                 self._sorted.leave(req.request)
-            elif result is Result.NO_TOKEN and self._home.tries_another():
+            elif result is Result.NO_TOKEN and self._home.no_room(req) is plugin_home.Next.ANOTHER:
                 continue
             if result is not Result.CONTINUE:
                 break
