@@ -186,7 +186,8 @@ class StepProfile:
         return STEP_PS
 
     def decode_ps(self, size, context):
-        self.heard().decoding = size
+        if context:  # else it is asked what a step of that size takes beside its context
+            self.heard().decoding = size
         return STEP_PS
 
     def saved_ps(self, shared_tokens):
