@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 
 QUANTUM = 40_000  # D2LPM's default
-BOOKED = ("ok", "error", "left", "evicted")  # outcomes that a router object hears of as finished
+OUTCOMES = ("ok", "error", "left", "evicted", "lost", "retried")
 
 
 def read_log(path):
@@ -36,15 +36,16 @@ def compared_with_books(log, ended, router, books):
     """
     wrong, output, requests = [], Counter(), Counter()
     for row in log:
+        if row[0] in ("finish", "fail"):  # each time that one was sent to a worker
+            requests[row[3]] += 1
         if row[0] == "finish":
             output[row[3]] += row[5]
-            requests[row[3]] += 1
     mine = [one for one in ended.values() if one.router == router]
     for client in {one.client for one in mine}:
         told = int(books("output_tokens_total", client=client))
         if told != output[client]:
             wrong.append(f"{client}: {told} output tokens in /metrics, {output[client]} in the log")
-        booked = sum(books("requests_total", client=client, outcome=name) for name in BOOKED)
+        booked = sum(books("requests_total", client=client, outcome=name) for name in OUTCOMES)
         if booked != requests[client]:
             wrong.append(f"{client}: {booked} requests in /metrics, {requests[client]} in the log")
         own = [one for one in mine if one.client == client]
