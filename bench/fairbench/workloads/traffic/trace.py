@@ -16,7 +16,8 @@ from fairbench.workloads.programs.base import Item
 from fairbench.workloads.traces.source import find
 from fairbench.workloads.traffic.source import Arrival, Load
 
-FIELDS = ("t", "client", "prompt_len", "output_len")
+# Most of each: ten times the longest context there is, and what records have room for.
+FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,5 +110,7 @@ def _values(record: Any, where: str) -> tuple[float, int, int, int]:
         kinds = (int, float) if field == "t" else (int,)
         if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < inf:
             raise DataError(f"{where}: field {field!r} = {value!r}: must be at least {least}")
+        if value > FIELDS[field]:
+            raise DataError(f"{where}: field {field!r} must be at most {FIELDS[field]:.0f}")
     at_s, client, prompt, output = values
     return float(at_s), client, prompt, output
