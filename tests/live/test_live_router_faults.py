@@ -401,11 +401,11 @@ JUNK = b"\x93junk\n\n"
 @asynccontextmanager
 async def junk(kind, path):
     """A server whose answers to a path are none: its address, and what was asked."""
-    seen = []
+    seen, checked = [], asyncio.Event()
 
     async def answer(request):
         seen.append(await request.read())
-        if kind == "no HTTP":
+        if kind.startswith("no HTTP"):
             request.transport.write(JUNK)
             request.transport.close()
         bodies = {
@@ -420,6 +420,10 @@ async def junk(kind, path):
         return web.Response(body=body, content_type=content_type)
 
     async def healthy(_):
+        if kind == "no HTTP, and then nothing" and seen:
+            checked.set()
+            while checked.is_set():
+                await asyncio.sleep(0.01)
         return web.Response()
 
     app = web.Application()
@@ -429,7 +433,7 @@ async def junk(kind, path):
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield WorkerAddress(f"http://127.0.0.1:{runner.addresses[0][1]}"), seen
+        yield WorkerAddress(f"http://127.0.0.1:{runner.addresses[0][1]}"), seen, checked
     finally:
         await runner.cleanup()
 
@@ -447,7 +451,7 @@ def test_an_answer_that_is_none_is_asked_for_elsewhere_or_is_an_error(path, kind
     body = {**PATHS[path], "stream": stream}
 
     async def run():
-        async with junk(kind, path) as (address, seen):
+        async with junk(kind, path) as (address, seen, _):
             async with cluster(1) as (_, [worker]), router_before([address, worker]) as under_test:
                 for _ in range(2):
                     async with under_test.post(path, body) as answer:
@@ -460,6 +464,24 @@ def test_an_answer_that_is_none_is_asked_for_elsewhere_or_is_an_error(path, kind
                     assert answer.status == 502
                     assert (await answer.json())["error"]["type"] == "server_error"
                 assert under_test.proxy.under_way == 0
+
+    asyncio.run(run())
+
+
+def test_who_leaves_while_a_worker_that_failed_is_looked_at_is_counted():
+    async def run():
+        async with (
+            junk("no HTTP, and then nothing", GENERATE) as (address, _, checked),
+            router_before([address], **NEVER) as under_test,
+        ):
+            asked = asyncio.create_task(fetch(under_test, PATHS[GENERATE]))
+            await checked.wait()
+            asked.cancel()
+            left = 'fairbench_requests_total{client="default",outcome="left"}'
+            async with asyncio.timeout(120):
+                while await under_test.metric(left) != 1:
+                    await asyncio.sleep(0.01)
+            checked.clear()
 
     asyncio.run(run())
 

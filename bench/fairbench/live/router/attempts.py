@@ -169,7 +169,7 @@ class Attempts:
         except WorkerFailed as failure:
             self._dispatcher.finish(flight, 0, failed=True)
             if failure.how in (How.BROKE, How.UNREACHED):
-                healthy = await self._health.check(flight.worker)
+                healthy = await self._is_healthy(asking, flight.worker)
                 if failure.how is How.BROKE and not healthy:
                     failure.how = How.DIED
             raise
@@ -183,6 +183,16 @@ class Attempts:
         if exchange.outcome == LOST:
             self._health.suspect(flight.worker)
         return answer
+
+    async def _is_healthy(self, asking: Asking, worker: int) -> bool:
+        """Whether the worker that has failed is up. Who does not wait for it is counted too."""
+        try:
+            return await self._health.check(worker)
+        except BaseException:
+            outcome = EVICTED if asking.place.evicted else LEFT
+            self._metrics.finished(asking.request.client, outcome, NOTHING)
+            asking.trace.ended(worker, outcome)
+            raise
 
     def _routing_key(self, request: Request) -> str:
         """The client, and what is left of the request's deadlines now that it is sent."""
