@@ -56,3 +56,11 @@ def test_no_file_and_no_regular_file_are_one_line(tmp_path, refused):
     assert "is not a file" in refused("run", "--trace", tmp_path)
     assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")
     assert "Did you mean 'client'?" in refused("run", "--trace", "x", "--map", "clint=x")
+
+
+def test_a_trace_is_written_as_a_whole_or_not_at_all(tmp_path, refused):
+    path = tmp_path / "log.csv"
+    path.write_text("t,isl,osl\n0,5,1\n8,6,1\n")
+    command = ["trace", "scale", path, "-o", tmp_path / "out.jsonl", "--rate"]
+    assert refused(*command, "1e-320").startswith("--rate 1e-320: it would last more than")
+    assert [one.name for one in tmp_path.iterdir()] == ["log.csv"]

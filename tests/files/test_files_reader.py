@@ -150,7 +150,7 @@ def test_text_is_utf_8(data, tmp_path):
         list(json_lines(path, "it"))
 
 
-def test_csv_keeps_blank_lines_in_quotes_and_says_where_a_cell_is_too_long(tmp_path):
+def test_csv_keeps_blank_lines_in_quotes_and_says_where_a_cell_is_too_long(tmp_path, monkeypatch):
     path = tmp_path / "file.csv"
     path.write_text('a,b\n"x\n\ny",1\n2\n')
     assert [row.cells for row in csv_rows(path, "it")] == [
@@ -158,8 +158,27 @@ def test_csv_keeps_blank_lines_in_quotes_and_says_where_a_cell_is_too_long(tmp_p
         {"a": "2", "b": ""},
     ]
     path.write_text(f"a,b\n{'1' * 200_000}\n")
-    with pytest.raises(DataError, match=r"^it, line 2: not CSV: field larger than"):
+    assert len(next(csv_rows(path, "it")).cells["a"]) == 200_000
+    monkeypatch.setenv("FAIRBENCH_READ_MIB", "1")
+    path.write_text('a,b\n"' + "\n".join(["1" * 999] * 200) + '"\n')
+    with pytest.raises(DataError, match=r"^it, line 133: not CSV: field larger than"):
         list(csv_rows(path, "it"))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a,b\n1,2\n\n3,Acme, Inc\n", "line 4: more cells than columns"),
+        ("a,b,a\n1,2,3\n", "line 1: column 'a': is there twice"),
+    ],
+)
+def test_csv_whose_cells_are_not_clear_is_refused(tmp_path, text, complaint):
+    path = tmp_path / "file.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"^it, {complaint}$"):
+        list(csv_rows(path, "it"))
+    path.write_text("a,b,,\n1,2,,,\n")  # what spreadsheets leave behind is empty
+    assert list(csv_rows(path, "it")) == [(2, {"a": "1", "b": "2", "": ""})]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from secrets import token_bytes
@@ -24,7 +25,6 @@ from fairbench.workloads.traces.facts import facts_of_table
 from fairbench.workloads.traces.formats import AUTO, FORMATS
 from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns, read_trace
 from fairbench.workloads.traces.table import Table
-from fairbench.workloads.traces.trace import Trace
 from fairbench.workloads.traces.write import write_trace
 
 trace = typer.Typer(
@@ -80,12 +80,12 @@ def inspect(
     """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
     params = _params(file, trace_format, names, clients_from, trace_line)
     read = read_trace(params)
-    table = _until(read.trace, seed, end)
+    table = _table(params, seed, end)
     facts: dict[str, Any] = {
         "file": file,
         "format": read.format,
         "sha256": read.sha256,
-        "synthetic": "; ".join(synthetic_parts(params, drawn=read.trace.drawn)),
+        "synthetic": "; ".join(synthetic_parts(params, read.trace)),
         **facts_of_table(table),
     }
     if plot is not None:
@@ -119,8 +119,8 @@ def cut_trace(
     seed: Seed = 0,
 ) -> None:
     """Write a part of a trace: of a time, of some clients, the first requests."""
-    read = read_trace(_params(file, trace_format, names, clients_from, trace_line))
-    table = _until(read.trace, seed, end)
+    params = _params(file, trace_format, names, clients_from, trace_line)
+    table = _table(params, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
     part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
     _write(part, output)
@@ -177,13 +177,11 @@ def _params(
     return params
 
 
-def _table(params: TraceParams, seed: int) -> Table:
-    return read_trace(params).trace.table(seed)
-
-
-def _until(trace: Trace, seed: int, end: float | None) -> Table:
+def _table(params: TraceParams, seed: int, end: float | None = None) -> Table:
     """Its requests, before the end if there is one."""
+    trace = read_trace(params).trace
     table = trace.table(seed, inf if end is None else end)
+    table = replace(table, synthetic=tuple(synthetic_parts(params, trace)))
     return table if end is None else cut(table, end_s=end)
 
 

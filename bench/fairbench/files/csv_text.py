@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from fairbench.errors import DataError
-from fairbench.files.reader import decoded, lines
+from fairbench.errors.validation import shortened
+from fairbench.files.reader import LARGEST_PART, decoded, limit_bytes, lines
 
 
 class Row(NamedTuple):
-    """The cells of a row by column, and the number of its line, 2 for the first."""
+    """The cells of a row by column, and the number of its last line."""
 
     number: int
     cells: dict[str, str]
@@ -20,6 +22,7 @@ class Row(NamedTuple):
 
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Python's reader of the rows, which raises ``csv.Error``, and DataError as ``lines`` does."""
+    csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
     found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
     return csv.DictReader(decoded(data, f"{shown}, line {number}") for number, data in found)
 
@@ -28,12 +31,19 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
     """The rows under the first line, which names the columns; missing cells are empty.
 
     ``streamed``: as in ``lines``.
-    Raises DataError naming the line: it is no CSV, cannot be read, or is too large.
+    Raises DataError naming the line: it is no CSV, cannot be read, or is too large, or it is not
+    clear which cell is in which column.
     """
-    number = 1
+    reader = csv_reader(file, shown, streamed=streamed)
+    rows = reader.reader
     try:
-        for number, row in enumerate(csv_reader(file, shown, streamed=streamed), start=2):
+        for name, times in Counter(reader.fieldnames or ()).items():
+            if name and times > 1:
+                raise DataError(f"{shown}, line 1: column {shortened(repr(name))}: is there twice")
+        for row in reader:
             # None is the name of cells beyond the last column, and the value of a missing cell.
-            yield Row(number, {k: v or "" for k, v in row.items() if k is not None})
+            if any(row.pop(None, ())):
+                raise DataError(f"{shown}, line {rows.line_num}: more cells than columns")
+            yield Row(rows.line_num, {k: v or "" for k, v in row.items()})
     except csv.Error as error:
-        raise DataError(f"{shown}, line {number + 1}: not CSV: {error}") from None
+        raise DataError(f"{shown}, line {rows.line_num}: not CSV: {error}") from None

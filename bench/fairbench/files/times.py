@@ -11,11 +11,17 @@ UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 # A count since 1970 is larger than this in its unit, and smaller in the next coarser one.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
-_LARGEST = 2**62
+_LARGEST = 2**62  # so that the time between any two fits 64 bits
+
+
+class Nanoseconds(int):
+    """A time that is in nanoseconds whatever its size."""
 
 
 def unit_of(value: Any) -> str:
     """The unit of a number by its size: since 1970 if it can be, else seconds."""
+    if isinstance(value, Nanoseconds):
+        return "ns"
     number = _number(value)
     found = (unit for unit, least in _SINCE_1970 if number is not None and abs(number) >= least)
     return next(found, "s")
@@ -24,20 +30,25 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """A time or a length of time. ``unit`` is that of numbers; ISO 8601 without a zone is UTC.
 
-    Raises ValueError for what is neither, or beyond a hundred years or so of 1970.
+    Raises ValueError for what is neither, or 146 years or more from 1970.
     """
     number = _number(value)
     if number is None:
-        moment = _moment(value)
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        whole = (since.days * 86_400 + since.seconds) * 10**9
-        return whole + since.microseconds * 1000
-    if isinstance(number, float) and not isfinite(number):
+        found = _since_1970(value)
+    elif isinstance(value, Nanoseconds):
+        found = int(value)
+    elif isinstance(number, float) and not isfinite(number * UNITS[unit]):
         raise ValueError(f"{value!r} is no time")
-    found = number * UNITS[unit] if isinstance(number, int) else round(number * UNITS[unit])
-    if abs(found) > _LARGEST:
+    else:
+        found = number * UNITS[unit] if isinstance(number, int) else round(number * UNITS[unit])
+    if abs(found) >= _LARGEST:
         raise ValueError(f"{value!r} is too far from any time")
     return found
+
+
+def _since_1970(value: Any) -> int:
+    since = _moment(value) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def _number(value: Any) -> int | float | None:

@@ -12,12 +12,12 @@ from fairbench.errors import UsageError
 from fairbench.errors.printable import printable
 from fairbench.workloads.model import MAX_NAME, Arrivals, Scenario, WorkloadSpec
 from fairbench.workloads.program_params import Value
-from fairbench.workloads.traces.read import TraceParams, check_params, read_trace
+from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
+from fairbench.workloads.traces.trace import Trace
 
 KIND = "replay"  # of arrivals and of programs
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
-MAX_CLIENTS = 1000
 MAX_DRAIN_S = 600.0
 WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 
@@ -38,7 +38,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
     params = replace(params, format=read.format, sha256=read.sha256)
     duration_s = floor(trace.span_s / params.time_scale) + 1.0
     return WorkloadSpec(
-        name=_name(params, synthetic=bool(synthetic_parts(params, drawn=trace.drawn))),
+        name=_name(params, synthetic=bool(synthetic_parts(params, trace))),
         description="a recorded trace",
         program=KIND,
         latency="program" if trace.pauses else "ttft",
@@ -67,7 +67,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
     if read.trace.left_out:
         said.append(f"{read.trace.left_out:,} failed requests left out")
     facts = {"trace": printable(", ".join(said))}
-    if synthetic := synthetic_parts(params, drawn=read.trace.drawn):
+    if synthetic := synthetic_parts(params, read.trace):
         facts[SYNTHETIC] = "; ".join(synthetic)
     return facts
 
@@ -104,14 +104,14 @@ def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def synthetic_parts(params: TraceParams, *, drawn: bool) -> list[str]:
-    """What of the traffic nobody recorded; ``drawn`` if its times are only known by windows."""
-    found = []
+def synthetic_parts(params: TraceParams, trace: Trace) -> list[str]:
+    """What of the traffic nobody recorded, be it by these parameters or by what the file says."""
+    found = [printable(part) for part in trace.synthetic]
     if params.clients:
         found.append(f"the {params.clients} clients are made up, by Zipf's law")
     if params.spread:
         found.append("batched arrivals are spread out")
-    if drawn:
+    if trace.drawn:
         found.append("times and lengths are drawn from measured windows")
     return found
 

@@ -161,8 +161,14 @@ def test_the_spend_of_litellm_in_another_writing(read):
 @pytest.mark.parametrize(
     ("record", "complaint"),
     [
-        (sglang("finished", "00", "a", out={"meta_info": {}}), "line 1: input_tokens = None"),
-        (sglang("finished", "xx", "a"), "line 1: input_tokens = None: must be a whole number"),
+        (
+            sglang("finished", "00", "a", out={"meta_info": {}}),
+            "no requests, but for 1 that failed",
+        ),
+        (
+            sglang("finished", "xx", "a", out={"meta_info": {"prompt_tokens": "x"}}),
+            "line 1: input_tokens = 'x': must be a whole number",
+        ),
         ({"resourceSpans": 3}, "no requests"),
         ({"resourceSpans": [{"scopeSpans": [{"spans": [7, {}]}]}]}, "no requests"),
         (

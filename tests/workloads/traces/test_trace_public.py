@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import fairbench
+from fairbench.errors import UsageError
+from fairbench.execute.requests import experiment
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from shared_data import SHARED, needs
@@ -18,6 +20,14 @@ TRACES = (
     ("vtc_arena_trace.jsonl.gz", "arena", 1500, 27, 30.0),
     ("vtc_measured_runs.jsonl.gz", "vtc", 1889, 2, 30.0),
 )
+
+
+@needs(SHARED / "data" / "agent_sessions.jsonl.gz")
+def test_sessions_of_many_months_are_refused_as_a_whole():
+    with pytest.raises(
+        UsageError, match=r"lasts \d+ days at a time_scale of 1, at most 100 can be"
+    ):
+        experiment({"trace": str(SHARED / "data" / "agent_sessions.jsonl.gz")}, {})
 
 
 @pytest.mark.slow

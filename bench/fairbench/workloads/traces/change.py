@@ -11,6 +11,7 @@ import numpy as np
 from fairbench.errors import UsageError, unknown_name
 from fairbench.workloads.traces.table import Table
 
+LONGEST_S = 4e9  # about what times that are read can be apart from 0
 LABEL_BYTES = 5
 ID_BYTES = 8
 
@@ -58,6 +59,9 @@ def scaled(table: Table, rate: float) -> Table:
     """``rate`` times as many requests a second: all times are divided by it."""
     if not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate}: must be above 0")
+    longest_s = max(table.span_s, float(np.nan_to_num(table.end_s).max()))
+    if longest_s > rate * LONGEST_S:
+        raise UsageError(f"--rate {rate}: it would last more than {LONGEST_S:,.0f} s")
     return replace(table, arrival_s=table.arrival_s / rate, end_s=table.end_s / rate)
 
 

@@ -47,6 +47,7 @@ class Columns:
         self._names = given_columns(asked.names)
         self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
         self._unit = unit
+        self._guessed: str | None = None  # that unit, if only the size of a time says it
         self._block_size = block_size
         self._unseen = set(self._names)
         self._last: tuple[str, Record] | None = None
@@ -66,14 +67,14 @@ class Columns:
             self._last = where, record
             self._unseen = {name for name in self._unseen if cells[name] is None}
         text = _text(cells.get("text"), where)
-        read = tokens_of(text) if text and "input_tokens" not in cells else 0
-        if not read:
-            read = _tokens(cells["input_tokens"], columns["input_tokens"], where, MAX_INPUT)
+        read = _tokens(cells.get("input_tokens"), columns.get("input_tokens"), where, MAX_INPUT)
+        if text and _given(cells.get("input_tokens")) is None:
+            read = tokens_of(text)
         written = _tokens(cells["output_tokens"], columns["output_tokens"], where, MAX_OUTPUT)
         if not read or not written:
             return None
         at_ns = self._time(cells["time"], columns["time"], where)
-        most, blocks = _given(cells.get("max_tokens")), _blocks(cells.get("hash_ids"), where)
+        blocks = _blocks(cells.get("hash_ids"), where)
         size = self._size(cells.get("block_size"), where) if blocks else 0
         if text and not blocks:
             blocks, size = blocks_of(text), BLOCK_TOKENS
@@ -82,11 +83,12 @@ class Columns:
             client_name(cells.get("client"), where),
             read,
             written,
-            0 if most is None else _tokens(most, columns["max_tokens"], where, MAX_OUTPUT),
+            _tokens(cells.get("max_tokens"), columns.get("max_tokens"), where, MAX_OUTPUT),
             _name(cells.get("session"), "session", where),
             self._end(cells, columns, at_ns, where),
             blocks,
             size,
+            _synthetic(record),
         )
 
     def check_named(self) -> None:
@@ -120,10 +122,12 @@ class Columns:
                 raise DataError(f"{where}: {printable(str(missing))}")
 
     def _time(self, value: Any, column: Column, where: str) -> int:
-        unit = column.unit or self._unit
-        if unit is None:
-            unit = self._unit = unit_of(value)
-        return _nanoseconds(value, unit, column, where)
+        if column.unit is None and self._unit is None:
+            self._guessed = self._unit = unit_of(value)
+        return _nanoseconds(value, self._unit_of(column), column, where)
+
+    def _unit_of(self, column: Column) -> str:
+        return column.unit or self._unit or "s"
 
     def _end(
         self, cells: Mapping[str, Any], columns: Mapping[str, Column], at_ns: int, where: str
@@ -134,8 +138,13 @@ class Columns:
             if value is None:
                 continue
             column = columns[field]
-            usual = self._unit or "s" if field == "end" else "s"
-            end_ns = _nanoseconds(value, column.unit or usual, column, where)
+            unit = column.unit or self._unit_of(columns["time"])
+            if field == "latency" and not column.unit and self._guessed not in (None, "s"):
+                raise DataError(
+                    f"{where}: {_shown(column, value)}: in what unit? Its times seem to be in "
+                    f"{self._guessed}: say it with --map latency_{self._guessed}={column.name}"
+                )
+            end_ns = _nanoseconds(value, unit, column, where)
             end_ns += at_ns if field == "latency" else 0
             if end_ns < at_ns:
                 raise DataError(f"{where}: {_shown(column, value)}: before its time")
@@ -213,11 +222,14 @@ def _nanoseconds(value: Any, unit: str, column: Column, where: str) -> int:
     except (ValueError, OverflowError):
         raise DataError(
             f"{where}: {_shown(column, value)}: must be a number or an ISO 8601 "
-            "time, such as 2024-05-01T12:00:00Z"
+            "time, such as 2024-05-01T12:00:00Z, of the years 1824 to 2115"
         ) from None
 
 
-def _tokens(value: Any, column: Column, where: str, most: int) -> int:
+def _tokens(value: Any, column: Column | None, where: str, most: int) -> int:
+    """A number of tokens; none where nothing is said, as of a request that failed."""
+    if column is None or _given(value) is None:
+        return 0
     number = value
     if isinstance(value, str) and len(value) <= 20:
         try:
@@ -242,10 +254,16 @@ def _name(value: Any, field: str, where: str) -> str:
     return text
 
 
+def _synthetic(record: Record) -> str:
+    """What of it a trace of our own says that nobody recorded."""
+    value = record.get("synthetic")
+    return value if isinstance(value, str) and len(value) <= MAX_NAME else ""
+
+
 def _text(value: Any, where: str) -> str:
     """The text of a prompt, "" for none."""
     value = _given(value)
-    if value is None:
+    if value in (None, "[]", "{}"):
         return ""
     if not isinstance(value, str | list):
         raise DataError(f"{where}: text = {shortened(repr(value))}: must be a text or messages")

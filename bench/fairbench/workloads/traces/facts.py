@@ -72,7 +72,7 @@ def _lengths(name: str, tokens: Ints) -> dict[str, Any]:
 
 def _peak(arrival_s: Floats) -> float:
     """The most requests a second of any whole minute."""
-    return float(np.bincount((arrival_s // PEAK_S).astype(np.int64)).max() / PEAK_S)
+    return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / PEAK_S)
 
 
 def shared(table: Table) -> dict[str, float]:

@@ -20,6 +20,9 @@ from fairbench.workloads.traces.table import TableBuilder
 from fairbench.workloads.traces.trace import Trace
 from fairbench.workloads.traces.zipf import assigned
 
+MAX_CLIENTS = 1000
+MAX_SCALE = 1e9
+
 
 @dataclass(frozen=True)
 class TraceParams:
@@ -46,6 +49,12 @@ def check_params(params: TraceParams) -> None:
     """Raise UsageError for a number that no trace can be played with."""
     if not 0 < params.time_scale < inf:
         raise UsageError(f"time_scale = {params.time_scale}: must be above 0")
+    if not 1 / MAX_SCALE <= params.time_scale <= MAX_SCALE:
+        raise UsageError(
+            f"time_scale = {params.time_scale}: must be from {1 / MAX_SCALE:g} to {MAX_SCALE:g}"
+        )
+    if params.clients > MAX_CLIENTS:
+        raise UsageError(f"clients = {params.clients}: must be at most {MAX_CLIENTS:,}")
     for name in ("clients", "line"):
         if (value := getattr(params, name)) < 0:
             raise UsageError(f"{name} = {value}: must be above 0")

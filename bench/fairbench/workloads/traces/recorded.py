@@ -24,7 +24,7 @@ class RecordedTrace:
         self._table = table
         self.clients = table.clients
         self.span_s = table.span_s
-        self.left_out = table.left_out
+        self.left_out, self.synthetic = table.left_out, table.synthetic
         self._rows, self._first = _by_program(table.session)
         heads = self._rows[self._first[:-1]]  # the first request of each program
         by_client = np.lexsort((heads, table.client[heads]))
@@ -62,8 +62,8 @@ class RecordedTrace:
             if later is not None:
                 next_s, end_s = float(table.arrival_s[later]), float(table.end_s[row])
                 gap_s = (next_s - float(table.arrival_s[row])) / speed
-                if end_s == end_s:  # known, so what was thinking is too
-                    gap_s, think_s = 0.0, max(0.0, next_s - end_s) / speed
+                if end_s <= next_s:  # known, so what was thinking is too
+                    gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])
             calls.append(
                 Call(

@@ -61,6 +61,7 @@ class WindowedTrace:
     """A ``Trace``. Prompts share nothing; a request is a program. ``shown`` names its file."""
 
     drawn, pauses = True, False
+    synthetic: tuple[str, ...] = ()
 
     def __init__(self, clients: tuple[WindowedClient, ...], left_out: int, shown: str) -> None:
         self._clients, self._shown = clients, shown

@@ -17,7 +17,8 @@ class Row(NamedTuple):
 
     ``end_ns`` is when its answer was complete; ``session`` names the program that it is a step of;
     ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with:
-    the same identity is the same content, and what follows is nobody else's.
+    the same identity is the same content, and what follows is nobody else's. ``synthetic`` says
+    what of it nobody recorded.
     """
 
     at_ns: int
@@ -29,3 +30,4 @@ class Row(NamedTuple):
     end_ns: int | None = None
     blocks: Sequence[int] = ()
     block_size: int = 0
+    synthetic: str = ""

@@ -17,6 +17,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # of a row while it is read and sorted
+MAX_SYNTHETIC = 8  # different ones
 SINCE_1970_NS = 10**15  # times this large are of a calendar, and floats hold their microseconds
 
 
@@ -26,7 +27,8 @@ class Table:
 
     ``arrival_s`` is from the first request on; ``end_s`` is NaN where it is not known, ``session``
     -1. The blocks of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of
-    ``block_size[i]`` tokens each. ``left_out`` requests had failed.
+    ``block_size[i]`` tokens each. ``left_out`` requests had failed; ``synthetic`` is what of them
+    nobody recorded.
     """
 
     clients: tuple[str, ...]
@@ -41,6 +43,7 @@ class Table:
     first_block: Ints
     blocks: Ints
     left_out: int = 0
+    synthetic: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -84,11 +87,14 @@ class TableBuilder:
         self._sessions: dict[tuple[int, str], int] = {}
         self._numbers = {name: array("q") for name in ("at", "end", *COUNTS)}
         self._counts, self._blocks = array("q"), array("q")
+        self._synthetic: dict[str, None] = {}
         self.left_out = 0
 
     def add(self, row: Row) -> None:
         """Raises DataError once there are more than fit into memory."""
         self._memory.take(ROW_BYTES + 24 * len(row.blocks))
+        if row.synthetic and len(self._synthetic) < MAX_SYNTHETIC:
+            self._synthetic[row.synthetic] = None
         client = self._clients.setdefault(row.client, len(self._clients))
         session = -1
         if row.session:
@@ -120,6 +126,7 @@ class TableBuilder:
             first_block=np.append(_before(counts), counts.sum()),
             blocks=np.array(self._blocks),
             left_out=self.left_out,
+            synthetic=tuple(self._synthetic),
             **column | {"client": code[column["client"]]},
         )
         return table.taken(np.argsort(arrival_s, kind="stable"))

@@ -21,6 +21,7 @@ class TracedProgram(NamedTuple):
 class Trace(Protocol):
     """The traffic of a file, by client.
 
+    ``synthetic``: what of it nobody recorded, as the file says itself.
     ``drawn``: its times and lengths are drawn anew for each seed, from what was measured.
     ``pauses``: whether a program has several calls, with time between them.
     """
@@ -33,6 +34,9 @@ class Trace(Protocol):
 
     @property
     def drawn(self) -> bool: ...
+
+    @property
+    def synthetic(self) -> tuple[str, ...]: ...
 
     @property
     def pauses(self) -> bool: ...

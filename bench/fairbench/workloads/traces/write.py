@@ -38,6 +38,9 @@ class TraceLine(BaseModel):
         list[int], Field(description="Identities of the blocks that its prompt begins with.")
     ] = []
     block_size: Annotated[int, Ge(0), Field(description="Tokens of such a block.")] = 0
+    synthetic: Annotated[
+        str, Field(max_length=MAX_NAME, description="What of it nobody recorded, if anything.")
+    ] = ""
 
 
 def trace_schema() -> str:
@@ -48,6 +51,7 @@ def trace_schema() -> str:
 
 def lines_of(table: Table) -> Iterator[dict[str, Any]]:
     """The requests of a table; what is not known of one is not there."""
+    synthetic = "; ".join(table.synthetic)[:MAX_NAME]
     for row in range(len(table)):
         line: dict[str, Any] = {
             "time": float(table.arrival_s[row]),
@@ -64,16 +68,20 @@ def lines_of(table: Table) -> Iterator[dict[str, Any]]:
         blocks = table.blocks[table.first_block[row] : table.first_block[row + 1]]
         if len(blocks):
             line |= {"hash_ids": blocks.tolist(), "block_size": int(table.block_size[row])}
+        if synthetic:
+            line["synthetic"] = synthetic
         yield line
 
 
 def write_trace(table: Table, path: Path) -> None:
     """Write a trace; a file of that name is refused. Raises UsageError if it cannot be written."""
+    part = path.with_name(f".{path.name}.part")  # a file of the name itself is always whole
     try:
-        with path.open("x", encoding="utf-8") as file:
+        if path.exists():
+            raise UsageError(f"--output-file {path}: is there already")
+        with part.open("w", encoding="utf-8") as file:
             for line in lines_of(table):
                 file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
-    except FileExistsError:
-        raise UsageError(f"--output-file {path}: is there already") from None
+        part.rename(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"--output-file {path}: cannot be written: {error}") from None

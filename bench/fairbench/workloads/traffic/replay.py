@@ -12,6 +12,9 @@ from fairbench.workloads.traces.read import TraceParams, check_params, read_trac
 from fairbench.workloads.traces.trace import Trace
 from fairbench.workloads.traffic.source import Arrival, Load
 
+DAY_S = 86_400
+MAX_PLAYED_S = 100.0 * DAY_S  # 2^63 ps are 106 days, some of which what is not yet answered needs
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replayed:
@@ -60,7 +63,21 @@ class Replay:
         if load.client >= len(trace.clients):
             raise UsageError(f"clients: the trace has {len(trace.clients)}, and no others")
         speed = self._params.time_scale
-        return Replayed(trace, load.client, speed, load.num_programs, load.until_s)
+        source = Replayed(trace, load.client, speed, load.num_programs, load.until_s)
+        self._check_length(source)
+        return source
+
+    def _check_length(self, source: Replayed) -> None:
+        """Raise UsageError for more than a clock of picoseconds in 64 bits can tell."""
+        played_s = min(source.until_s, source.trace.span_s / source.speed)
+        if played_s > MAX_PLAYED_S and source.num_programs is not None:
+            played_s = min(played_s, source.last_arrival_s(random.Random(0)))
+        if played_s > MAX_PLAYED_S:
+            raise UsageError(
+                f"trace {self._params.file}: lasts {played_s / DAY_S:,.0f} days at a time_scale of "
+                f"{source.speed:g}, at most {MAX_PLAYED_S / DAY_S:.0f} can be played: give "
+                "--duration or a larger --time-scale, or a part of it by `fairbench trace cut --to`"
+            )
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None

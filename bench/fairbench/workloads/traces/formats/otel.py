@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fairbench.files.times import Nanoseconds
 from fairbench.workloads.traces.format import Record
 from fairbench.workloads.traces.formats.flattened import Flattened, first_given, inner
 
@@ -32,14 +33,22 @@ def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
             continue
         yield {
             **attributes,
-            "time": first_given(span.get("startTimeUnixNano"), span.get("start_time")),
-            "end": first_given(span.get("endTimeUnixNano"), span.get("end_time")),
+            "time": first_given(_unix_ns(span, "start"), span.get("start_time")),
+            "end": first_given(_unix_ns(span, "end"), span.get("end_time")),
             "client": first_given(attributes.get("user.id"), attributes.get("enduser.id")),
             "input_tokens": read or 0,
             "output_tokens": written or 0,
             "max_tokens": attributes.get("gen_ai.request.max_tokens"),
             "session": attributes.get("gen_ai.conversation.id"),
         }
+
+
+def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
+    """OTLP's time, which is always in nanoseconds; as it is if it is no number."""
+    value = span.get(f"{which}TimeUnixNano")
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return Nanoseconds(value)
+    return Nanoseconds(value) if type(value) is int else value
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:

@@ -21,6 +21,8 @@ from fairbench.workloads.traces.renewal import LAWS, Lengths, Window, WindowedCl
 from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT
 
 WIDTH_S = 600.0
+MAX_COUNT = 10**6  # requests of a window, which are drawn at once
+MOST_S = 4e9
 
 
 class ServeGen:
@@ -69,11 +71,12 @@ def _client(record: Any, where: str) -> WindowedClient:
 def _numbers(window: Any, where: str) -> tuple[float, float, float, str]:
     if isinstance(window, list) and len(window) >= 4 and window[3] in LAWS:
         numbers = window[:3]
-        if all(_is_number(one) and 0 <= one < 1e12 for one in numbers) and numbers[1] < 1e5:
+        known = all(_is_number(one) and 0 <= one < MOST_S for one in numbers)
+        if known and numbers[1] * WIDTH_S <= MAX_COUNT:
             return float(numbers[0]), float(numbers[1]), float(numbers[2]), window[3]
     raise DataError(
         f"{where}: windows: {shortened(repr(window))}: must be [start, rate, CV, "
-        f"{' or '.join(map(repr, LAWS))}]"
+        f"{' or '.join(map(repr, LAWS))}], the rate at most {MAX_COUNT / WIDTH_S:,.0f}/s"
     )
 
 

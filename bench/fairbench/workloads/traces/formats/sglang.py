@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairbench.files.times import nanoseconds
+from fairbench.files.times import Nanoseconds, nanoseconds, unit_of
 from fairbench.workloads.traces.format import Record
 from fairbench.workloads.traces.formats.flattened import Flattened, inner
 
@@ -26,9 +26,9 @@ def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     if record.get("event") != FINISHED:
         return
     meta = inner(record, "out", "meta_info")
-    end, latency_s = record.get("timestamp"), inner(meta, "e2e_latency")
+    time, end = _times(record.get("timestamp"), inner(meta, "e2e_latency"))
     yield {
-        "time": _before(end, latency_s),
+        "time": time,
         "end": end,
         "input_tokens": inner(meta, "prompt_tokens"),
         "output_tokens": inner(meta, "completion_tokens"),
@@ -38,12 +38,13 @@ def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     }
 
 
-def _before(end: Any, latency_s: Any) -> Any:
-    """When a request came, in nanoseconds; as it is where one of both cannot be read."""
+def _times(end: Any, latency_s: Any) -> tuple[Any, Any]:
+    """When a request came and ended; the end is both where one of both cannot be read."""
     try:
-        return nanoseconds(end, "s") - nanoseconds(latency_s, "s")
-    except ValueError:
-        return end
+        end_ns = nanoseconds(end, unit_of(end))
+        return Nanoseconds(end_ns - nanoseconds(latency_s, "s")), Nanoseconds(end_ns)
+    except (ValueError, OverflowError):
+        return end, end
 
 
 SGLANG = Flattened("sglang", _recognise, _requests)
