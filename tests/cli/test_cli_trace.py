@@ -64,3 +64,11 @@ def test_a_trace_is_written_as_a_whole_or_not_at_all(tmp_path, refused):
     command = ["trace", "scale", path, "-o", tmp_path / "out.jsonl", "--rate"]
     assert refused(*command, "1e-320").startswith("--rate 1e-320: it would last more than")
     assert [one.name for one in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_a_key_that_can_be_guessed_is_refused(tmp_path, refused):
+    (tmp_path / "key").write_text("x" * 15)
+    (tmp_path / "log.csv").write_text("t,isl,osl\n0,5,1\n")
+    flags = ["-o", tmp_path / "out.jsonl", "--key-file", tmp_path / "key"]
+    line = refused("trace", "anonymize", tmp_path / "log.csv", *flags)
+    assert line.endswith("must hold 16 characters at least")

@@ -27,6 +27,8 @@ from fairbench.workloads.traces.read import TraceParams, check_params, joined_co
 from fairbench.workloads.traces.table import Table
 from fairbench.workloads.traces.write import write_trace
 
+SHORTEST_KEY = 16
+
 trace = typer.Typer(
     help="Inspect recorded traffic, or write a part of it.",
     add_completion=False,
@@ -85,6 +87,7 @@ def inspect(
         "file": file,
         "format": read.format,
         "sha256": read.sha256,
+        "unit": read.unit,
         "synthetic": "; ".join(synthetic_parts(params, read.trace)),
         **facts_of_table(table),
     }
@@ -161,9 +164,17 @@ def anonymize(
     seed: Seed = 0,
 ) -> None:
     """Write a trace without names and texts: what was shared still is."""
-    key = token_bytes(32) if key_file is None else read_key(key_file, f"{key_file}").encode()
+    key = token_bytes(32) if key_file is None else _key(key_file)
     params = _params(file, trace_format, names, clients_from, trace_line)
     _write(anonymized(_table(params, seed), key), output)
+
+
+def _key(file: Path) -> bytes:
+    """Too long to be guessed, as every label would be with it."""
+    key = read_key(file, f"{file}")
+    if len(key) < SHORTEST_KEY:
+        raise UsageError(f"--key-file {file}: must hold {SHORTEST_KEY} characters at least")
+    return key.encode()
 
 
 def _params(

@@ -18,7 +18,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "client": (
         *("client", "tenant", "user", "clientid", "tenantid", "userid", "clientname", "username"),
         *("enduser", "customer", "customerid", "organization", "organizationid", "org", "orgid"),
-        *("team", "teamid", "account", "accountid", "apikey", "apikeyid"),
+        *("team", "teamid", "account", "accountid", "apikeyid"),
     ),
     "input_tokens": (
         *("inputtokens", "prompttokens", "inputlength", "inputlen", "promptlen", "promptlength"),

@@ -6,11 +6,14 @@ import csv
 from collections import Counter
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
+from itertools import chain
 from typing import NamedTuple
 
 from fairbench.errors import DataError
 from fairbench.errors.validation import shortened
 from fairbench.files.reader import LARGEST_PART, decoded, limit_bytes, lines
+
+MAX_CELLS = 100_000  # between tabs or semicolons
 
 
 class Row(NamedTuple):
@@ -24,7 +27,23 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     """Python's reader of the rows, which raises ``csv.Error``, and DataError as ``lines`` does."""
     csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
     found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
-    return csv.DictReader(decoded(data, f"{shown}, line {number}") for number, data in found)
+    texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
+    header = next(texts, "")
+    separator = separator_of(header)
+    if separator != ",":  # cells between other marks are not counted as memory
+        texts = (_checked(text, separator, shown) for text in texts)
+    return csv.DictReader(chain([header], texts), delimiter=separator)
+
+
+def separator_of(header: str) -> str:
+    """What is between the names of columns: a comma, else a tab, else a semicolon."""
+    return next((mark for mark in (",", "\t", ";") if mark in header), ",")
+
+
+def _checked(text: str, separator: str, shown: str) -> str:
+    if text.count(separator) > MAX_CELLS:
+        raise DataError(f"{shown}: a line of more than {MAX_CELLS:,} cells")
+    return text
 
 
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Row]:

@@ -46,6 +46,11 @@ def nanoseconds(value: Any, unit: str) -> int:
     return found
 
 
+def is_calendar(value: Any) -> bool:
+    """Whether it is no number, so that it can only be ISO 8601."""
+    return _number(value) is None
+
+
 def _since_1970(value: Any) -> int:
     since = _moment(value) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

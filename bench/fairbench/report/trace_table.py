@@ -33,7 +33,8 @@ def inspected_title(facts: Mapping[str, Any]) -> str:
 def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     failed = f", and {facts['left_out']:,} that failed, left out" if facts["left_out"] else ""
     yield "requests", f"{facts['requests']:,} in {facts['programs']:,} programs{failed}"
-    yield "time", f"{_time(facts['span_s'])} from the first to the last"
+    unit = f", in {facts['unit']}" if facts.get("unit") else ""
+    yield "time", f"{_time(facts['span_s'])} from the first to the last{unit}"
     mean, cv = _number(facts["per_s"]), _number(facts["cv"])
     yield "rate", f"{mean}/s on average, {_number(facts['peak_per_s'])}/s in the busiest minute"
     yield "burstiness", f"{cv} (coefficient of variation of the gaps; Poisson is 1)"

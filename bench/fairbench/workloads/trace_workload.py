@@ -73,11 +73,22 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
-    """The same for a manifest, with the whole ``trace_sha256``."""
+    """The same for a manifest, with the whole ``trace_sha256`` and who was called otherwise."""
     params = _params_of(workload)
     if params is None:
         return {}
-    return {**trace_facts(workload), "trace_sha256": read_trace(params).sha256}
+    read = read_trace(params)
+    names = read.trace.clients
+    renamed = [
+        f"{plain} = {printable(name)}"
+        for plain, name in zip(plain_names(names), names, strict=True)
+        if plain != name
+    ]
+    return {
+        **trace_facts(workload),
+        "trace_sha256": read.sha256,
+        **({"trace_renamed": "; ".join(renamed)} if renamed else {}),
+    }
 
 
 def _params_of(workload: WorkloadSpec) -> TraceParams | None:
@@ -90,18 +101,28 @@ def _params_of(workload: WorkloadSpec) -> TraceParams | None:
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Names as those of a workload's clients: letters, digits, - and _, each once.
 
-    Other characters become _, and one that would be there twice has a number behind it.
+    Other characters become _, and one that would be there twice has a number behind it. Names that
+    need no change keep theirs.
     """
+    given = tuple(names)
+    kept = {name for name in given if _plain(name) == name}
     found: dict[str, None] = {}
-    for name in names:
-        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).lstrip("_-")[: MAX_NAME - 6] or "client"
-        plain = re.sub(r"^client-(?=\d+$)", "client_", plain)
+    for name in given:
+        if name in kept:
+            found[name] = None
+            continue
+        plain = _plain(name)
         number, unique = 1, plain
-        while unique in found:
+        while unique in found or unique in kept:
             number += 1
             unique = f"{plain}_{number}"
         found[unique] = None
     return tuple(found)
+
+
+def _plain(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).lstrip("_-")[: MAX_NAME - 6] or "client"
+    return re.sub(r"^client-(?=\d+$)", "client_", plain)
 
 
 def synthetic_parts(params: TraceParams, trace: Trace) -> list[str]:

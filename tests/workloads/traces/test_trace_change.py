@@ -158,7 +158,7 @@ def chat(role, content):
 def test_the_commands_write_what_run_plays(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("t,user,isl,osl\n0,a,5,1\n1,b,6,1\n3,a,7,1\n", encoding="utf-8")
-    (tmp_path / "key").write_text("secret\n", encoding="utf-8")
+    (tmp_path / "key").write_text("a secret of some length\n", encoding="utf-8")
     commands = [
         ["cut", str(path), "--to", "2"],
         ["scale", f"{tmp_path}/0.jsonl", "--rate", "4"],

@@ -10,6 +10,8 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError, UsageError
 from fairbench.execute.requests import experiment
 from fairbench.files.times import nanoseconds
+from fairbench.workloads.trace_workload import plain_names, trace_manifest, trace_workload
+from fairbench.workloads.traces.facts import shared
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 DAYS = ("9999-12-31", "0001-01-01", "2250-01-01", "1700-01-01")
@@ -133,3 +135,83 @@ def test_what_was_made_up_still_is_in_what_is_written_of_it(tmp_path):
     summary = fairbench.run(trace=f"{tmp_path}/3.jsonl", scheduler="fcfs").summary
     assert (summary["workload"], summary["synthetic"]) == ("trace-3-synthetic", drawn)
     assert f"SYNTHETIC: {drawn}" in CliRunner().invoke(app, ["trace", "inspect", files[2]]).stdout
+
+
+@pytest.mark.parametrize("tokens", [340, 500, 200, 50])
+def test_the_same_text_is_shared_as_a_whole_however_long_it_is_said_to_be(read, tokens):
+    text = "In the beginning was a prompt of some length, and it went on. " * 20
+    log = [{"t": at, "prompt": text, "isl": tokens, "osl": 1} for at in range(10)]
+    assert shared(read(log).table())["infinite_hit_rate"] == 0.9
+    log.append({"t": 10, "prompt": text[:-1] + "!", "isl": tokens, "osl": 1})
+    table = read(log).table()
+    first, size = table.first_block.tolist(), table.block_size.tolist()[0]
+    assert table.blocks[first[9] - 1] != table.blocks[first[10] :][-1]
+    assert 0 < table.input_tokens[0] - (first[1] - 1) * size <= size
+
+
+def test_one_size_of_blocks_by_the_median_and_no_guess_of_what_was_cut_off(read):
+    text = "x" * 920  # ten blocks of 92, about 200 tokens
+    log = [{"t": n, "prompt": text, "isl": isl, "osl": 1} for n, isl in enumerate((400, 400, 90))]
+    table = read([*log, {"t": 3, "prompt": text, "isl": 1000, "osl": 1}]).table()
+    assert table.block_size.tolist() == [40] * 4
+    assert (table.first_block[1:] - table.first_block[:-1]).tolist() == [10, 10, 3, 10]
+
+
+def test_logs_that_begin_with_other_events_are_known(read, tmp_path):
+    meta = {"prompt_tokens": 3, "completion_tokens": 4, "e2e_latency": 1.5}
+    log = [
+        *({"event": "server.start"} for _ in range(99)),
+        {"event": "request.finished", "rid": "1", "timestamp": 9, "out": {"meta_info": meta}},
+    ]
+    assert read(log).table().input_tokens.tolist() == [3]
+    assert read(log, format="sglang").table().input_tokens.tolist() == [3]
+    with pytest.raises(DataError, match="line 1: no column for time"):
+        read([{"event": "server.start"}, *log])
+
+
+@pytest.mark.parametrize(
+    ("record", "form", "unit"),
+    [
+        ({"timestamp": 1714564800}, "jsonl", "s, by their size"),
+        ({"timestamp": 27000}, "mooncake", "ms"),
+        ({"timestamp": 27000, "client": "x"}, "jsonl", "s, by their size"),
+        ({"timestamp_ms": 27000}, "jsonl", "ms"),
+        ({"timestamp": "2024-05-01T12:00:00Z"}, "mooncake", "ISO 8601"),
+    ],
+)
+def test_the_format_and_the_unit_that_were_taken_are_said(tmp_path, record, form, unit):
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(record | {"input_length": 9, "output_length": 5, "hash_ids": []}))
+    found = read_trace(TraceParams(str(path)))
+    assert (found.format, found.unit) == (form, unit)
+    shown = CliRunner().invoke(app, ["trace", "inspect", str(path)])
+    assert f"from the first to the last, in {unit}" in shown.stdout
+
+
+@pytest.mark.parametrize("mark", ["\t", ";"])
+def test_other_marks_between_columns_are_known_by_the_header(read, mark):
+    text = 't,user,isl,osl\n0,"a,b",5,1\n'.replace(",", mark, 3).replace('",', f'"{mark}')
+    table = read(text.replace("0,", f"0{mark}").replace("5,1", f"5{mark}1")).table()
+    assert (table.clients, table.input_tokens.tolist()) == (("a,b",), [5])
+
+
+def test_a_secret_column_names_clients_only_where_it_is_asked_for(read):
+    text = "t,api_key,isl,osl\n0,sk-1,5,1\n"
+    assert read(text).clients == ("all",)
+    assert read(text, columns="client=api_key").clients == ("sk-1",)
+
+
+def test_names_that_need_no_change_keep_theirs_and_others_are_told(tmp_path):
+    assert plain_names(["a b", "a_b", "a.b"]) == ("a_b_2", "a_b", "a_b_3")
+    path = tmp_path / "log.csv"
+    path.write_text("t,user,isl,osl\n0,a b,5,1\n0,a_b,5,1\n")
+    workload = trace_workload(TraceParams(str(path)))
+    assert trace_manifest(workload)["trace_renamed"] == "a_b_2 = a b"
+
+
+def test_long_names_are_counted_as_memory(read, monkeypatch):
+    monkeypatch.setenv("FAIRBENCH_READ_MIB", "1")
+    rows = "".join(f"{n},{n:0999d},1,1\n" for n in range(300))
+    with pytest.raises(DataError, match="is too large"):
+        read("t,user,isl,osl\n" + rows)
+    assert len(read("t,user,isl,osl\n" + rows.replace("0" * 990, "")).table()) == 300

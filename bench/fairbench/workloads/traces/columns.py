@@ -11,7 +11,7 @@ from fairbench.errors.printable import printable
 from fairbench.errors.validation import shortened
 from fairbench.files.column_names import NAMES, Column, plain, recognised, split_unit
 from fairbench.files.json_text import INTEGERS, Place
-from fairbench.files.times import nanoseconds, unit_of
+from fairbench.files.times import Nanoseconds, is_calendar, nanoseconds, unit_of
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.rows import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT, Row
 from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of, text_of, tokens_of
@@ -44,6 +44,7 @@ class Columns:
         unit: str | None = None,
         block_size: int = 0,
     ) -> None:
+        self._notes = asked.notes
         self._names = given_columns(asked.names)
         self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
         self._unit = unit
@@ -76,8 +77,9 @@ class Columns:
         at_ns = self._time(cells["time"], columns["time"], where)
         blocks = _blocks(cells.get("hash_ids"), where)
         size = self._size(cells.get("block_size"), where) if blocks else 0
+        estimated = 0
         if text and not blocks:
-            blocks, size = blocks_of(text), BLOCK_TOKENS
+            blocks, size, estimated = blocks_of(text), BLOCK_TOKENS, tokens_of(text)
         return Row(
             at_ns,
             client_name(cells.get("client"), where),
@@ -89,6 +91,7 @@ class Columns:
             blocks,
             size,
             _synthetic(record),
+            estimated,
         )
 
     def check_named(self) -> None:
@@ -122,9 +125,20 @@ class Columns:
                 raise DataError(f"{where}: {printable(str(missing))}")
 
     def _time(self, value: Any, column: Column, where: str) -> int:
-        if column.unit is None and self._unit is None:
+        known = column.unit or self._unit or isinstance(value, Nanoseconds)
+        if not known and not is_calendar(value):
             self._guessed = self._unit = unit_of(value)
+        if not self._notes:
+            self._notes["unit"] = self._said(value, column)
         return _nanoseconds(value, self._unit_of(column), column, where)
+
+    def _said(self, value: Any, column: Column) -> str:
+        """The unit of its times and what says it, for people."""
+        if is_calendar(value):
+            return "ISO 8601"
+        guessed = column.unit is None and self._guessed is not None
+        unit = "ns" if isinstance(value, Nanoseconds) else self._unit_of(column)
+        return f"{unit}, by their size" if guessed else unit
 
     def _unit_of(self, column: Column) -> str:
         return column.unit or self._unit or "s"

@@ -15,10 +15,14 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user says of a file: ``names`` the columns of fields, ``line`` which of its runs."""
+    """What a user says of a file: ``names`` the columns of fields, ``line`` which of its runs.
+
+    ``notes`` are what reading it found out: ``unit``, that of its times.
+    """
 
     names: Mapping[str, str] = field(default_factory=dict)
     line: int = 0
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 class PlacedRow(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from math import inf
 from pathlib import Path
 
@@ -62,11 +61,12 @@ def check_params(params: TraceParams) -> None:
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace, and what is known of its file."""
+    """A trace, and what is known of its file: ``unit`` is that of its times, if they have one."""
 
     trace: Trace
     format: str
     sha256: str
+    unit: str = ""
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
@@ -109,18 +109,15 @@ def _read(
     clients: int,
     spread: bool,
 ) -> ReadTrace:
-    records = records_of(path)
-    first = next(records)
-    chosen = format_of(format_name, first.value, first.where)
+    chosen, records = format_of(format_name, records_of(path))
     asked = Asked(columns_of(columns), line)
-    everything = chain([first], records)
     if isinstance(chosen, Measured):
         if clients or spread:
             field = "clients" if clients else "spread"
             raise UsageError(f"{field}: a trace in the format {chosen.name} says that itself")
-        return ReadTrace(chosen.trace(everything, asked), chosen.name, digest(path, f"{path}"))
+        return ReadTrace(chosen.trace(records, asked), chosen.name, digest(path, f"{path}"))
     builder = TableBuilder(f"{path}")
-    for _, row in chosen.rows(everything, asked):
+    for _, row in chosen.rows(records, asked):
         if row is None:
             builder.left_out += 1
         else:
@@ -130,7 +127,8 @@ def _read(
         table = spread_out(table)
     if clients:
         table = assigned(table, clients)
-    return ReadTrace(RecordedTrace(table), chosen.name, digest(path, f"{path}"))
+    sha256 = digest(path, f"{path}")
+    return ReadTrace(RecordedTrace(table), chosen.name, sha256, asked.notes.get("unit", ""))
 
 
 def joined_columns(names: Mapping[str, str]) -> str:

@@ -18,7 +18,8 @@ class Row(NamedTuple):
     ``end_ns`` is when its answer was complete; ``session`` names the program that it is a step of;
     ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with:
     the same identity is the same content, and what follows is nobody else's. ``synthetic`` says
-    what of it nobody recorded.
+    what of it nobody recorded. ``estimated`` is about how many tokens the text of the
+    blocks has, 0 if they are of none.
     """
 
     at_ns: int
@@ -31,3 +32,4 @@ class Row(NamedTuple):
     blocks: Sequence[int] = ()
     block_size: int = 0
     synthetic: str = ""
+    estimated: int = 0

@@ -12,11 +12,13 @@ import numpy.typing as npt
 from fairbench.errors import DataError
 from fairbench.files.reader import Memory
 from fairbench.workloads.traces.rows import Row
+from fairbench.workloads.traces.texts import fitted
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # of a row while it is read and sorted
+NAME_BYTES = 200  # of a client or a session, beside its characters
 MAX_SYNTHETIC = 8  # different ones
 SINCE_1970_NS = 10**15  # times this large are of a calendar, and floats hold their microseconds
 
@@ -86,19 +88,22 @@ class TableBuilder:
         self._clients: dict[str, int] = {}
         self._sessions: dict[tuple[int, str], int] = {}
         self._numbers = {name: array("q") for name in ("at", "end", *COUNTS)}
-        self._counts, self._blocks = array("q"), array("q")
+        self._counts, self._blocks, self._estimated = array("q"), array("q"), array("q")
         self._synthetic: dict[str, None] = {}
         self.left_out = 0
 
     def add(self, row: Row) -> None:
         """Raises DataError once there are more than fit into memory."""
-        self._memory.take(ROW_BYTES + 24 * len(row.blocks))
+        self._memory.take(ROW_BYTES + 24 * len(row.blocks) * (2 if row.estimated else 1))
         if row.synthetic and len(self._synthetic) < MAX_SYNTHETIC:
             self._synthetic[row.synthetic] = None
+        names = len(self._clients) + len(self._sessions)
         client = self._clients.setdefault(row.client, len(self._clients))
         session = -1
         if row.session:
             session = self._sessions.setdefault((client, row.session), len(self._sessions))
+        if names < len(self._clients) + len(self._sessions):
+            self._memory.take(NAME_BYTES + 4 * (len(row.client) + len(row.session)))
         took_ns = -1 if row.end_ns is None else row.end_ns - row.at_ns
         lengths = (row.input_tokens, row.output_tokens, row.max_tokens)
         values = (row.at_ns, took_ns, client, *lengths, session, row.block_size)
@@ -106,6 +111,7 @@ class TableBuilder:
             column.append(value)
         self._counts.append(len(row.blocks))
         self._blocks.extend(row.blocks)
+        self._estimated.append(row.estimated)
 
     def table(self) -> Table:
         """All of them, clients in the order of their names. Raises DataError if there are none."""
@@ -117,14 +123,19 @@ class TableBuilder:
         names = sorted(self._clients, key=_natural)
         code = np.empty(len(names), np.int64)
         code[[self._clients[name] for name in names]] = np.arange(len(names))
-        counts = np.array(self._counts)
+        counts, blocks = np.array(self._counts), np.array(self._blocks)
+        estimated = np.array(self._estimated)
+        if estimated.any():
+            tokens = column["input_tokens"]
+            counts, blocks, size = fitted(counts, blocks, tokens, estimated)
+            column["block_size"] = np.where(estimated > 0, size, column["block_size"])
         arrival_s = _seconds(at_ns)
         table = Table(
             tuple(names),
             arrival_s=arrival_s,
             end_s=np.where(took_ns < 0, np.nan, arrival_s + took_ns / 1e9),
             first_block=np.append(_before(counts), counts.sum()),
-            blocks=np.array(self._blocks),
+            blocks=blocks,
             left_out=self.left_out,
             synthetic=tuple(self._synthetic),
             **column | {"client": code[column["client"]]},

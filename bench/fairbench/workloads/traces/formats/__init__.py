@@ -5,8 +5,12 @@ The first that fits is what ``auto`` chooses: those that know more of a file com
 
 from __future__ import annotations
 
-from fairbench.errors import DataError, unknown_name
-from fairbench.workloads.traces.format import Format, Measured, Record
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from fairbench.errors import unknown_name
+from fairbench.files.json_text import Place
+from fairbench.workloads.traces.format import Format, Measured
 from fairbench.workloads.traces.formats.agent import AGENT
 from fairbench.workloads.traces.formats.arena import ARENA
 from fairbench.workloads.traces.formats.azure import AZURE
@@ -22,24 +26,31 @@ from fairbench.workloads.traces.formats.vtc import VTC
 
 AUTO = "auto"
 
+LOOKED_AT = 100  # records
+
+_ANY = (CSV, JSON_LINES)  # which fit anything
 _ALL: tuple[Format | Measured, ...] = (
     *(AGENT, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC),
     *(VLLM, SGLANG, OTEL, LITELLM),
-    *(CSV, JSON_LINES),  # which fit anything
+    *_ANY,
 )
 FORMATS: dict[str, Format | Measured] = {one.name: one for one in _ALL}
 
 
-def format_of(name: str, first: Record, where: str) -> Format | Measured:
-    """The format called ``name``, or the first that fits.
+def format_of(name: str, records: Iterator[Place]) -> tuple[Format | Measured, Iterator[Place]]:
+    """The format called ``name``, or the first that fits; and the records, all of them.
 
-    Raises UsageError for an unknown name, DataError for a file that is not in that format.
+    ``auto`` looks on where only what fits anything does: logs may begin with other events. Raises
+    UsageError for an unknown name.
     """
-    if name == AUTO:
-        return next(one for one in FORMATS.values() if one.fits(first))
-    if name not in FORMATS:
+    if name in FORMATS:
+        return FORMATS[name], records
+    if name != AUTO:
         raise unknown_name("trace format", name, [AUTO, *FORMATS])
-    if not FORMATS[name].fits(first):
-        fitting = next(one.name for one in FORMATS.values() if one.fits(first))
-        raise DataError(f"{where}: not in the format {name}; it looks like {fitting}")
-    return FORMATS[name]
+    seen: list[Place] = []
+    for record in islice(records, LOOKED_AT):
+        seen.append(record)
+        for one in _ALL[: -len(_ANY)]:
+            if one.fits(record.value):
+                return one, chain(seen, records)
+    return next(one for one in _ANY if one.fits(seen[0].value)), chain(seen, records)

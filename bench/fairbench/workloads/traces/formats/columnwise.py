@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import Place
-from fairbench.workloads.traces.columns import Columns
+from fairbench.workloads.traces.columns import NEEDED, Columns
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 
 
@@ -32,6 +32,9 @@ class Columnwise:
         lists = {name: run[name] for name in wanted.values() if isinstance(run.get(name), list)}
         if len({len(one) for one in lists.values()}) > 1:
             raise DataError(f"{where}: {', '.join(lists)}: must be lists of one length")
+        for name in NEEDED:
+            if wanted[name] not in lists:
+                raise DataError(f"{where}: {wanted[name]}: must be a list")
         columns = Columns(asked, self.usual, unit="s")
         for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
             place = f"{where}, request {number}"

@@ -7,9 +7,23 @@ apart. There are no clients.
 
 from __future__ import annotations
 
+from fairbench.workloads.traces.format import Record
 from fairbench.workloads.traces.formats.plain import Plain
 
-MOONCAKE = Plain(
+FOREIGN = frozenset({"client", "session", "block_size", "time"})
+SINCE_1970_S = 10**9
+
+
+class Mooncake(Plain):
+    """Known by its columns, and by having none of ours and times that can be milliseconds."""
+
+    def fits(self, first: Record) -> bool:
+        at = first.get("timestamp")
+        seconds = isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
+        return super().fits(first) and not seconds and not FOREIGN & set(first)
+
+
+MOONCAKE = Mooncake(
     "mooncake",
     needs=("timestamp", "input_length", "output_length", "hash_ids"),
     unit="ms",
