@@ -1,6 +1,7 @@
 """Traces at the edges: far times, units, missing numbers, steps at once, what was made up."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.execute.requests import experiment
 from fairbench.files.times import nanoseconds
 from fairbench.workloads.trace_workload import plain_names, trace_manifest, trace_workload
-from fairbench.workloads.traces.facts import shared
+from fairbench.workloads.traces.facts import facts_of_table, shared
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 DAYS = ("9999-12-31", "0001-01-01", "2250-01-01", "1700-01-01")
@@ -94,7 +95,7 @@ def test_a_request_of_which_nothing_is_known_is_left_out(read):
 def test_a_window_of_too_many_requests_is_refused(read):
     lens = {"0": {"input_tokens": [[5], [1]], "output_tokens": [[5], [1]]}}
     for window in ([0, 99999, 1, "Gamma"], [9.9e11, 1, 1, "Gamma"]):
-        with pytest.raises(DataError, match=r"line 1: windows: .* the rate at most 1,667/s"):
+        with pytest.raises(DataError, match=r"line 1: windows: .* the rate at most 5,000/s"):
             read([{"client": 1, "windows": [window], "lens": lens}])
 
 
@@ -215,3 +216,12 @@ def test_long_names_are_counted_as_memory(read, monkeypatch):
     with pytest.raises(DataError, match="is too large"):
         read("t,user,isl,osl\n" + rows)
     assert len(read("t,user,isl,osl\n" + rows.replace("0" * 990, "")).table()) == 300
+
+
+def test_a_client_without_requests_has_no_facts(read):
+    table = read("t,user,isl,osl\n0,a,5,1\n1,b,6,1\n").table()
+    facts = facts_of_table(replace(table, clients=("a", "b", "c")))
+    assert [(one["client"], one["input_tokens"]) for one in facts["clients"]] == [
+        ("a", 5),
+        ("b", 6),
+    ]

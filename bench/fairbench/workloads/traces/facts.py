@@ -21,7 +21,8 @@ def facts_of_table(table: Table) -> dict[str, Any]:
     """
     sessions = table.session[table.session >= 0]
     by_client = np.argsort(table.client, kind="stable")
-    parts = np.split(by_client, np.cumsum(np.bincount(table.client))[:-1])
+    counts = np.bincount(table.client, minlength=len(table.clients))
+    parts = np.split(by_client, np.cumsum(counts)[:-1])
     alone = len(table) - len(sessions)
     return {
         **_numbers(table, np.arange(len(table))),
@@ -38,6 +39,7 @@ def facts_of_table(table: Table) -> dict[str, Any]:
                 **_numbers(table, rows),
             }
             for name, rows in zip(table.clients, parts, strict=True)
+            if len(rows)
         ],
     }
 

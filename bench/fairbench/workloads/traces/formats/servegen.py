@@ -21,7 +21,7 @@ from fairbench.workloads.traces.renewal import LAWS, Lengths, Window, WindowedCl
 from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT
 
 WIDTH_S = 600.0
-MAX_COUNT = 10**6  # requests of a window, which are drawn at once
+MAX_COUNT = 3 * 10**6  # requests of a window, which are drawn at once; measured are 1.2 million
 MOST_S = 4e9
 
 
