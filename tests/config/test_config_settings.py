@@ -34,7 +34,7 @@ def test_settings_hold_exactly_the_parts_in_use():
     [
         ("dlpm.quantun", 5, "unknown parameter of dlpm 'quantun'"),
         ("vtc.charg", "input", "unknown parameter of vtc 'charg'"),  # not in use, yet an error
-        ("vtc.charge", "inputs", "vtc.charge = 'inputs': choose from extend, input."),
+        ("vtc.charge", "inputs", "vtc.charge = 'inputs': choose from extend, input, gpu-time."),
         ("dlpn.quantum", 5, "unknown part in a setting 'dlpn'"),
         ("preble.groups", 5, "preble is a pair: set the parameters of preble-e2 or of preble-gr"),
         ("tot.branch", 3, "unknown parameter of tot 'branch'"),

@@ -98,7 +98,8 @@ def test_an_emulated_run_sends_what_a_simulated_one_does(short):
         assert found[key] == simulated.summary[key], key
     assert found["completed"] == found["num_requests"]
     for name, columns in simulated.tables().items():
-        assert pq.read_table(path / f"{name}.parquet").column_names == list(columns)
+        told = [column for column in columns if column != "gpu_s"]  # only simulated
+        assert pq.read_table(path / f"{name}.parquet").column_names == told
 
 
 @pytest.mark.slow
