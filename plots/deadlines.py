@@ -49,9 +49,12 @@ BLUE, GREY = "#0072b2", "0.8"  # of Okabe and Ito; every panel has one blue line
 
 
 def name_of(spec: ExperimentSpec) -> str:
-    """The local scheduler, and within what its deadlines count if it is not its default."""
+    """The local scheduler, and what is set of it that is not the default."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    return spec.local if within == "client" else f"{spec.local} within={within}"
+    quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0: by its rule
+    told = {"within": within if within != "client" else None, "quantum": quantum}
+    set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
+    return " ".join([spec.local, *set_])
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
