@@ -48,7 +48,10 @@ def summary(whole_summary):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--scheduler", "d2lmp"], "unknown scheduler 'd2lmp': choose from d2lpm, dlpm, fair-finish, fcfs"),
+        (
+            ["--scheduler", "d2lmp"],
+            "unknown scheduler 'd2lmp': choose from d2lpm, dlpm, fair-finish, fcfs",
+        ),
         (["--scheduler", "d2lmp"], "Did you mean 'd2lpm'?"),
         (["--router", "robin"], "unknown router 'robin'"),
         (["--local", "vct"], "Did you mean 'vtc'?"),
@@ -57,7 +60,10 @@ def summary(whole_summary):
         (["--gpu", "b100"], "unknown gpu 'b100'"),
         (["--model", "llama"], "unknown model 'llama'"),
         (["--set", "dlpm.quantun=5"], "Did you mean 'quantum'?"),
-        (["--set", "vtc.charge=imput"], "vtc.charge = 'imput': choose from extend, input, gpu-time."),
+        (
+            ["--set", "vtc.charge=imput"],
+            "vtc.charge = 'imput': choose from extend, input, gpu-time.",
+        ),
         (["--set", "quantum=5"], "--set quantum=5: write NAME.PARAM=VALUE"),
         (["--set", "dlpm.quantum"], "--set dlpm.quantum: write NAME.PARAM=VALUE"),
         (["--dp", "0"], "dp = 0: must be greater than or equal to 1"),

@@ -97,6 +97,36 @@ def test_vllm_sees_an_empty_queue_when_the_cap_is_reached():
     assert home.cap.tokens == 164 + 2 * 105
 
 
+@pytest.mark.parametrize("local", ["fcfs", "justitia", "autellix"])
+def test_whom_vllm_passes_over_is_not_offered_again_in_the_pass(local):
+    home = VLLMHome(plugin_config(local, {}), Ledger(), SimpleNamespace(running=[]))
+    for number in range(2):
+        home.arrived(Theirs(number), 0.0)
+    offered = []
+    while (theirs := home.head()) is not None:  # neither of them ever runs
+        offered.append(theirs.request_id)
+        home.pop()
+    assert offered == ["r0", "r1"]
+    home.end_pass()
+    assert len(home.view) == 0
+
+
+@pytest.mark.parametrize("local", ["fcfs", "justitia", "lpm-client-cap"])
+def test_a_session_of_vllm_waits_again_between_its_turns(local):
+    settings = {LOAD_CAP: 400} | ({f"{local}.max_running": 1} if local == "lpm-client-cap" else {})
+    cache = SimpleNamespace(get_computed_blocks=lambda theirs: (None, 0))
+    engine = SimpleNamespace(running=[], kv_cache_manager=cache)
+    home = VLLMHome(plugin_config(local, settings), Ledger(), engine)
+    session = Theirs(0)
+    for turn in range(5):
+        session.status = SimpleNamespace(name="WAITING")
+        home.arrived(session, float(turn))
+        assert vllm_pass(home) == [session]
+        assert home.cap.tokens == 164
+    home.gone(session)
+    assert home.cap.tokens == 0
+
+
 def test_auto_waits_until_the_servers_own_steps_are_known():
     home = Home(plugin_config("fcfs", {LOAD_CAP: "auto"}), Ledger(), lambda _: [], lambda req: 0)
     assert home.costs is not None

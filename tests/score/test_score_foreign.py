@@ -287,6 +287,7 @@ BAD = {
     "more of its tokens are cached than it has": {"cached_tokens": 101},
     "unknown status 'done'": {"status": "done"},
     "a time is infinite": {"end": float("inf")},
+    "a time is beyond 10^12 s": {"end": 1e300},
     "unknown status '[1]'": {"status": [1]},
     "end = True: must be a number": {"end": True},
 }

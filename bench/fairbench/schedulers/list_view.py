@@ -63,6 +63,9 @@ class ListView:
     def __len__(self) -> int:
         return len(self._requests)
 
+    def __contains__(self, request: object) -> bool:
+        return request in self._arrival
+
     def enter(self, request: Request) -> None:
         """Append an arrival or a retracted request."""
         self._arrival[request] = next(self._numbers)

@@ -22,6 +22,9 @@ COUNTS = {
 }
 """Fields that are whole numbers, with the least and the most that each can be."""
 
+MOST_S = 1e12
+"""Beyond that, 30,000 years, a time is a mistake, and its square no number."""
+
 MOMENTS = ("start", "first_token", "end", "admitted")
 """Fields that are times by a clock, not lengths of time."""
 
@@ -186,6 +189,7 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
     return {
         "start is missing": np.isnan(start),
         "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
+        "a time is beyond 10^12 s": np.any(np.abs([start, first, last]) > MOST_S, axis=0),
         "its first token is before its start": first < start,
         "its end is before its first token": last < first,
         "it ended, but its first token is missing": ended & np.isnan(first),

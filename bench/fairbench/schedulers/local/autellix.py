@@ -115,7 +115,7 @@ class Autellix(LocalScheduler):
         self._now_s = now_s
         self._promote(now_s)
         due = self.params.preempt and now_s - self._preempted_s >= self.params.preempt_every_s
-        for request in self._waiting:
+        for request in self._waiting.within(view):
             if (yield request):
                 continue
             if not due:

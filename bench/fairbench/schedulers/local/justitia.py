@@ -107,7 +107,7 @@ class Justitia(LocalScheduler):
         self._waiting.enter(request, self._programs[request].end)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        for request in self._waiting:
+        for request in self._waiting.within(view):
             if not (yield request):
                 return
 

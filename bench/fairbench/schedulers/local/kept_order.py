@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import count
 from typing import Any
 
@@ -35,12 +35,15 @@ class KeptOrder:
         if entry is not None:
             self._sorted.remove(entry)
 
-    def __iter__(self) -> Iterator[Request]:
-        """Those that wait now and still do when it is their turn; who enters meanwhile is left."""
+    def within(self, view: Container[Request]) -> Iterator[Request]:
+        """Those that wait now, and in the view when it is their turn; who enters meanwhile is left.
+
+        A home may show part of what waits: vLLM passes over whose grammar is not ready.
+        """
         newest, at = next(self._numbers), None
         while True:
             at = next(self._sorted.irange(at, None, (False, False)), None)
             if at is None:
                 return
-            if at[1] < newest:
+            if at[1] < newest and at[2] in view:
                 yield at[2]

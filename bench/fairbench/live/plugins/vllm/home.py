@@ -60,10 +60,13 @@ class Home:
     def arrived(self, theirs: Theirs, now_s: float) -> None:
         """vLLM has put a request into its queue."""
         tracked = self._tracked.get(theirs.request_id)
-        if tracked is None:  # else a session that goes on
+        if tracked is None:
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self.scheduler.on_arrival(tracked.request, self.view, now_s)
+        else:  # a session that goes on: it has stopped running, and waits again
+            self.cap.leave(tracked.request)
+            self.scheduler.on_retract(tracked.request, self.view, now_s)
         self.view.enter(tracked.request)
 
     def _track(self, theirs: Theirs, now_s: float) -> Tracked:
