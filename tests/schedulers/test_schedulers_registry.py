@@ -1,12 +1,17 @@
 """Schedulers by name, bundled and installed."""
 
+from math import inf
+
 import pytest
 
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers import registry
+from fairbench.schedulers.gateway.admission.control import AdmissionParams
+from fairbench.schedulers.gateway.bands import GatewayParams
+from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES, detector_class, policy_class
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.params import make_params
+from fairbench.schedulers.params import make_params, param_names
 from fairbench.schedulers.setup import Setup
 
 
@@ -18,6 +23,34 @@ def test_every_local_scheduler_is_known_by_its_own_name(name):
 @pytest.mark.parametrize("name", registry.ROUTERS)
 def test_every_router_is_known_by_its_own_name(name):
     assert registry.build_router(name, {}, 4).name == name
+
+
+MAY_BE_INFINITE = {  # each says what that means
+    *("fair-finish.slack", "ray-prefix.imbalanced_threshold"),
+    *("preble-e2.rebalance_threshold", "preble-e2.autoscale_factor", "preble-e2.imbalance_ratio"),
+    *("preble-e2-code.rebalance_threshold", "preble-e2-code.autoscale_factor"),
+    *("preble-e2-code.hit_ratio", "edf.aging_s", "edf.rescue_s"),
+    *("edf-dlpm.aging_s", "dlpm-edf.aging_s"),
+}
+PARTS = [
+    *((name, registry.local_class(name).Params) for name in registry.LOCALS),
+    *((name, registry.router_class(name).Params) for name in registry.ROUTERS),
+    *((name, policy_class(name).Params) for name in POLICIES),
+    *((name, detector_class(name).Params) for name in DETECTORS),
+    *(("admission", AdmissionParams), ("gateway", GatewayParams)),
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "params", "key"),
+    [(*part, f"{part[0]}.{one}") for part in PARTS for one in param_names(part[1])],
+)
+def test_infinity_is_refused_in_one_line_where_it_means_nothing(part, params, key):
+    if key in MAY_BE_INFINITE:
+        make_params(part, params, {key: inf})
+    else:
+        with pytest.raises(UsageError, match=rf"^{key} = inf: (must be|choose from) .*$"):
+            make_params(part, params, {key: inf})
 
 
 def test_no_name_is_both_a_router_and_a_local_scheduler():

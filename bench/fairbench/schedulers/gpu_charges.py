@@ -23,8 +23,16 @@ class GPUCharges:
 
     def admitted(self, request: Request, extend_tokens: int) -> int:
         """The time that its prompt is expected to take by itself, whoever else is computed then."""
+        return self._charge(request, extend_tokens, 0.0)
+
+    def dispatched(self, request: Request, extend_tokens: int) -> int:
+        """The same, without what an iteration takes however little is computed."""
+        return self._charge(request, extend_tokens, self._costs.prefill_s(0, 1))
+
+    def _charge(self, request: Request, extend_tokens: int, less_s: float) -> int:
         cached = max(0, request.input_tokens - extend_tokens)
-        ahead_ps = round(self._costs.prefill_s(cached, extend_tokens) * PS_PER_S)
+        prefill_s = self._costs.prefill_s(cached, extend_tokens) - less_s
+        ahead_ps = round(max(0.0, prefill_s) * PS_PER_S)
         self._ahead[request] = ahead_ps
         return ahead_ps
 

@@ -1,6 +1,7 @@
 """Admission control as an object: its estimate by hand, and what holds whatever happens."""
 
 from collections import Counter
+from inspect import isfunction
 from math import inf
 
 import pytest
@@ -8,10 +9,13 @@ from gateway_helpers import Emptiest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbench.core import Request, Segment
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.control import AdmissionParams
-from fairbench.schedulers.gateway.admission.reroute import rerouting
+from fairbench.schedulers.gateway.admission.reroute import Rerouting, rerouting
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
+from fairbench.schedulers.routing.d2lpm import D2LPM
+from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
@@ -219,6 +223,41 @@ def test_who_would_be_late_where_the_router_sends_it_goes_elsewhere():
     cluster.arrive(first=60.0)  # in time at both
     assert [len(one) for one in cluster.at] == [5, 1]
     assert not cluster.refused
+
+
+def test_the_router_behind_hears_everything_that_a_router_is_told():
+    hooks = {name for name, one in vars(Router).items() if isfunction(one)}
+    assert "on_gpu_time" in hooks
+    assert hooks <= set(vars(Rerouting))
+
+
+def test_gpu_time_is_charged_where_the_router_decided():
+    inner = D2LPM(D2LPM.Params(charge="gpu-time"), 2)
+    router = rerouting(inner)
+    router.prepare(Setup(costs=Costs()))
+    request = Request(0, "a", 0, 0, (Segment("p", 101),), 101, 9, 0.0)
+    router.choose = lambda request, worker, now_s: 1 - worker
+    assert router.route(request, 0.0) == 1
+    before = inner.credit["a"][0]
+    router.on_gpu_time(request, 1, 3.0)
+    router.on_finish(request, 1, Segment("o", 9), 1.0)
+    assert before - inner.credit["a"][0] == pytest.approx((3 - 1) * PS_PER_S)  # 1 s was ahead
+
+
+def test_a_choice_that_came_to_nothing_is_taken_back():
+    inner = FairFinish(FairFinish.Params(), 3)
+    router = rerouting(inner)
+    router.prepare(Setup())
+    request = Request(0, "a", 0, 0, (Segment("p", 100),), 100, 9, 0.0)
+    router.choose = lambda request, worker, now_s: 1
+    assert router.route(request, 0.0) == 1  # the router says 0
+    router.on_worker_leave(1, 0.0)
+    router.choose = lambda request, worker, now_s: worker
+    again = router.route(request, 0.0)
+    router.on_finish(request, again, Segment("o", 9), 0.0)
+    for worker in (0, 2):
+        assert inner._fleet.in_flight(worker) == 0
+        assert inner._backlogs[worker].work("a") == 0
 
 
 def test_the_router_hears_of_its_own_choice():

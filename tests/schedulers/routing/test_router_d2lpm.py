@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 import fairbench
-from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.schedulers.routing.d2lpm import D2LPM, refill
 from fairbench.schedulers.setup import Setup
 
@@ -30,6 +30,32 @@ def test_one_refill_equals_repeated_ones(credit, quantum):
         literal = {worker: left + quantum for worker, left in literal.items()}
     refill(credit, quantum)
     assert credit == literal
+
+
+class FixedCosts:
+    """An iteration takes 50 ms, and a token of a prompt 10 us more."""
+
+    def prefill_s(self, cached_tokens, new_tokens):
+        return 0.05 + new_tokens * 1e-5
+
+    def decode_step_s(self, requests, context_tokens):
+        return 0.05
+
+
+def test_gpu_time_is_charged_ahead_without_what_a_batch_shares():
+    """Else 30 requests at once would get back the time of 30 iterations, many quanta."""
+    router = make(1, charge="gpu-time", worker_quantum=1000)
+    router.prepare(Setup(costs=FixedCosts()))
+    sent = [request(number, "f", (f"p{number}", 101)) for number in range(30)]
+    for one in sent:
+        router.route(one, 0.0)
+    quantum = router._quantum("f")
+    assert router.credit["f"][0] == pytest.approx(quantum - 30 * 100 * 1e-5 * PS_PER_S)
+    for one in sent:
+        router.on_gpu_time(one, 0, 0.003)
+        router.on_finish(one, 0, answer(1), 0.0)
+        assert router.credit["f"][0] <= quantum
+    assert router.credit["f"][0] == pytest.approx(quantum - 30 * 0.003 * PS_PER_S)
 
 
 def test_a_quantum_far_below_the_debt_still_terminates():

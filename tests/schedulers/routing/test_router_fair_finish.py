@@ -297,6 +297,19 @@ def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
     assert chosen == {1: 1, 4: 0}
 
 
+def test_weights_that_change_in_place_count_at_once():
+    """f and g keep h away by 356 each, the work of its request, until g has twice the weight."""
+    weights = {"f": 1.0, "g": 1.0}
+    router = make(weights=weights, slack=0)
+    router._backlogs[0].add(98, "f", 1000)
+    router._backlogs[1].add(99, "g", 1000)
+    first = request(0, "h", ("p", 100))
+    assert router.route(first, 0.0) == 0
+    router.on_failure(first, 0, 0.0)
+    weights["g"] = 2.0
+    assert router.route(request(1, "h", ("q", 100)), 0.0) == 0  # a tie would go to 1
+
+
 def test_what_a_client_allows_counts_for_nothing():
     for allowed in (1, 100_000):
         router = make()

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Annotated, Literal
 
 from annotated_types import Ge
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
@@ -27,7 +28,7 @@ class GatewayParams:
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
-    ttl_s: Annotated[float, Ge(0)] = 0.0
+    ttl_s: Annotated[FiniteFloat, Ge(0)] = 0.0
     band_requests: Annotated[int, Ge(0)] = 0
     max_requests: Annotated[int, Ge(0)] = 0
     priority: dict[str, int] = field(default_factory=dict)

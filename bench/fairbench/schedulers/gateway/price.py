@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
@@ -19,8 +20,8 @@ class PriceParams:
     what it took is charged, or given back, when it is over.
     """
 
-    input_weight: Annotated[float, Gt(0)] = 1.0
-    output_weight: Annotated[float, Ge(0)] = 2.0
+    input_weight: Annotated[FiniteFloat, Gt(0)] = 1.0
+    output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0
     assumed_output_tokens: Annotated[int, Ge(0)] = 128
     corrected: bool = True
 

@@ -9,6 +9,7 @@ from math import inf
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
@@ -70,12 +71,12 @@ class Autellix(LocalScheduler):
 
         policy: Literal["atlas", "plas"] = "atlas"
         queues: Annotated[int, Gt(0)] = 8
-        first_s: Annotated[float, Gt(0)] = 2.0
-        beta: Annotated[float, Ge(0)] = 10.0
+        first_s: Annotated[FiniteFloat, Gt(0)] = 2.0
+        beta: Annotated[FiniteFloat, Ge(0)] = 10.0
         preempt: bool = True
-        preempt_every_s: Annotated[float, Ge(0)] = 0.3
-        step_s: Annotated[float, Gt(0)] = 0.03
-        prefill_token_s: Annotated[float, Gt(0)] = 1e-4
+        preempt_every_s: Annotated[FiniteFloat, Ge(0)] = 0.3
+        step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
+        prefill_token_s: Annotated[FiniteFloat, Gt(0)] = 1e-4
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -21,7 +21,7 @@ class UrgentDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """Those of DLPM, and ``aging_s`` as in ``Urgency``."""
+        """Those of DLPM, and ``aging_s`` as in ``Urgency``; with inf nobody ages."""
 
         aging_s: Annotated[float, Gt(0)] = 60.0
 

@@ -8,6 +8,7 @@ from math import inf
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import (
@@ -55,12 +56,15 @@ class EDF(LocalScheduler):
     class Params:
         """``default_s``: the deadline of requests without one; ``aging_s``: the longest wait.
 
+        Nobody ages where that is inf, and whoever would be late is rescued at once where
+        ``rescue_s`` is.
+
         ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
         whichever is quicker, or not at all. ``chunks`` (in engines whose steps mix prompts and
         outputs): a step has no more of prompts than lets the running requests keep their pace.
         """
 
-        default_s: Annotated[float, Gt(0)] = 30.0
+        default_s: Annotated[FiniteFloat, Gt(0)] = 30.0
         aging_s: Annotated[float, Gt(0)] = 60.0
         preempt: Literal["quicker", "recompute", "swap", "no"] = "quicker"
         rescue_s: Annotated[float, Ge(0)] = 0.2

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selection, WaitingView
@@ -39,8 +40,8 @@ class TextbookEDF(LocalScheduler):
     class Params:
         """``step_s``: a decode step, in which the listing counts."""
 
-        step_s: Annotated[float, Gt(0)] = 0.03
-        default_s: Annotated[float, Gt(0)] = 30.0
+        step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
+        default_s: Annotated[FiniteFloat, Gt(0)] = 30.0
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, WaitingView
@@ -46,11 +47,11 @@ class Equinox(LeastCounter):
         """``user_share`` is the weight of the first counter, 1 less it that of the second."""
 
         user_share: Annotated[float, Ge(0), Le(1)] = 0.7
-        output_weight: Annotated[float, Ge(0)] = 2.0
-        latency_weight: Annotated[float, Ge(0)] = 0.1
+        output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0
+        latency_weight: Annotated[FiniteFloat, Ge(0)] = 0.1
         predictor: Literal["average", "oracle"] = "average"
-        step_s: Annotated[float, Gt(0)] = 0.03
-        prefill_token_s: Annotated[float, Gt(0)] = 1e-4
+        step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
+        prefill_token_s: Annotated[FiniteFloat, Gt(0)] = 1e-4
 
     def __init__(self, params: Params) -> None:
         super().__init__()

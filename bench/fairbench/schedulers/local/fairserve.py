@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, Setup, WaitingView
@@ -55,8 +56,8 @@ class FairServe(LeastCounter):
         overload_waiting: Annotated[int, Gt(0)] = 64
         overload_usage: Annotated[float, Gt(0), Le(1)] = 0.95
         normalise: bool = True
-        input_weight: Annotated[float, Ge(0)] = 1.0
-        output_weight: Annotated[float, Gt(0)] = 2.0
+        input_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
+        output_weight: Annotated[FiniteFloat, Gt(0)] = 2.0
 
     def __init__(self, params: Params) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from typing import Annotated, Literal
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
@@ -82,7 +83,7 @@ class Justitia(LocalScheduler):
 
         cost: Literal["kv", "tokens"] = "kv"
         predictor: Literal["oracle", "average"] = "oracle"
-        step_s: Annotated[float, Gt(0)] = 0.03
+        step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -8,6 +8,7 @@ from math import sqrt
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
@@ -49,12 +50,12 @@ class Niyama(LocalScheduler):
     class Params:
         """Seconds a token of prompt, of an output, and of waiting without deadline; see above."""
 
-        alpha_s: Annotated[float, Ge(0)] = 0.008
-        step_s: Annotated[float, Gt(0)] = 0.05
+        alpha_s: Annotated[FiniteFloat, Ge(0)] = 0.008
+        step_s: Annotated[FiniteFloat, Gt(0)] = 0.05
         outputs: Literal["history", "none"] = "history"
-        sigmas: Annotated[float, Ge(0)] = 2.0
-        default_s: Annotated[float, Gt(0)] = 1800.0
-        prefill_tok_s: Annotated[float, Gt(0)] = 8500.0
+        sigmas: Annotated[FiniteFloat, Ge(0)] = 2.0
+        default_s: Annotated[FiniteFloat, Gt(0)] = 1800.0
+        prefill_tok_s: Annotated[FiniteFloat, Gt(0)] = 8500.0
         relegate: bool = True
         chunks: bool = False
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError, unknown_name
@@ -46,7 +47,7 @@ class VTC(LocalScheduler):
         lift: Literal["paper", "none"] = "paper"
         sharing: Sharing | None = None
         form: Literal["paper", "artifact", "artifact-2023"] = "paper"
-        weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
+        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 

@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 from typing import Annotated
 
 from annotated_types import Ge
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.draws import draw
@@ -37,7 +38,7 @@ class AibrixPrefixCache(CountingRouter):
         """``deviations`` of requests in flight above the mean that a match may have."""
 
         imbalance: Annotated[int, Ge(0)] = 8
-        deviations: Annotated[float, Ge(0)] = 1.0
+        deviations: Annotated[FiniteFloat, Ge(0)] = 1.0
         index_tokens: Annotated[int, Ge(0)] = 200_000
         whole_percents: bool = True
 

@@ -43,6 +43,10 @@ class Backlog:
             del self._of_client[client]
         self._sums = None
 
+    def reweigh(self) -> None:
+        """What clients are entitled to has changed."""
+        self._sums = None
+
     def finish(self, client: str, work: int) -> float:
         """When so much more work of a client would be done, were it shared fairly, from now on.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.location_tree import Found
@@ -54,8 +55,8 @@ class CacheAware(CountingRouter):
         rules: Literal["sgl-router", "sgl-model-gateway", "smg"] = "smg"
         cache_threshold: Annotated[float, Ge(0), Le(1)] = 0.3
         balance_abs: Annotated[int, Ge(0)] = 64
-        balance_rel: Annotated[float, Ge(0)] = 1.5
-        eviction_interval_s: Annotated[float, Gt(0)] = 60.0
+        balance_rel: Annotated[FiniteFloat, Ge(0)] = 1.5
+        eviction_interval_s: Annotated[FiniteFloat, Gt(0)] = 60.0
         max_tree_size: Annotated[int, Gt(0)] = 2**26
         kv_events: bool = False
         balance_usage: Annotated[float, Ge(0), Le(1)] = 1.0

@@ -26,7 +26,8 @@ class D2LPM(Router):
     quanta until it is in credit somewhere. Where Algorithm 2 as printed never ends (lines 4-6),
     the set of workers in credit is computed again after the refill, which is summed in closed form.
     A credit never exceeds the quantum, and a debt never exceeds one prompt plus the outputs of the
-    requests under way there.
+    requests under way there. (With ``charge=gpu-time`` a credit can exceed it by what requests were
+    charged ahead and did not take: all of it goes back, so that charges add up to busy time.)
     """
 
     name = "d2lpm"
@@ -42,12 +43,12 @@ class D2LPM(Router):
         ``charge``: ``input`` deducts the full prompt (line 16), ``uncached`` only what the chosen
         worker does not hold; ``split`` and ``owner`` deduct the latter from those who share a
         prefix there, as in ``SharedCharges`` (``input`` is its ``each``, ``uncached`` its
-        ``first``); ``gpu-time`` deducts what the worker is expected to take for the latter, and at
-        the end what it really took for all of it in place of that; a quantum is then the time of so
-        many computed tokens. Matches below ``min_match_tokens`` are ignored, so that a system
-        prompt shared by all need not make a worker the favourite. ``insert_on_finish`` inserts
-        prompt and output when the request ends, so that a follow-up turn matches both (Algorithm 2
-        inserts prompts only, line 18).
+        ``first``); ``gpu-time`` deducts what the worker is expected to take for the latter, beyond
+        what an iteration takes anyway, and at the end what it really took for all of it in place of
+        that; a quantum is then the time of so many computed tokens. Matches below
+        ``min_match_tokens`` are ignored, so that a system prompt shared by all need not make a
+        worker the favourite. ``insert_on_finish`` inserts prompt and output when the request ends,
+        so that a follow-up turn matches both (Algorithm 2 inserts prompts only, line 18).
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
@@ -107,7 +108,7 @@ class D2LPM(Router):
     def _due(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         charge, weight = self.params.charge, self.params.extend_weight
         if self._time is not None:
-            return {request.client: self._time.admitted(request, tokens)}
+            return {request.client: self._time.dispatched(request, tokens)}
         if charge == "split" or charge == "owner":
             shared = self._shared.setdefault(worker, SharedCharges(charge))
             return {who: weight * n for who, n in shared.charges(request, tokens).items()}

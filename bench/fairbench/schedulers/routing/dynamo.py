@@ -8,6 +8,7 @@ from math import exp
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.draws import draw
@@ -37,8 +38,8 @@ class Dynamo(CountingRouter):
 
         generation: Literal[1, 2] = 2
         overlap_credit: Annotated[float, Ge(0), Le(1)] = 1.0
-        prefill_scale: Annotated[float, Ge(0)] = 1.0
-        temperature: Annotated[float, Ge(0)] = 0.0
+        prefill_scale: Annotated[FiniteFloat, Ge(0)] = 1.0
+        temperature: Annotated[FiniteFloat, Ge(0)] = 0.0
         block_tokens: Annotated[int, Gt(0)] = 16
 
     def __init__(self, params: Params, workers: int) -> None:

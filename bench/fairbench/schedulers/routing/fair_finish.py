@@ -49,6 +49,7 @@ class FairFinish(Router):
         self._tree = LocationTree(LocationNode)
         self._lengths = OutputLengths()
         self._work = RequestWork()
+        self._weights: dict[str, float] = {}  # by which backlogs are summed; the setup's may change
         self._backlogs = {worker: self._backlog() for worker in self._fleet.workers}
 
     def _backlog(self) -> Backlog:
@@ -65,6 +66,7 @@ class FairFinish(Router):
         return SLACK_UNITS * self._work.unit_tokens if given is None else given
 
     def route(self, request: Request, now_s: float) -> int:
+        self._heed_weights()
         found = self._tree.find(request.prompt)
         work = self._works(request, found.node)
         finish = {w: self._backlogs[w].finish(request.client, work[w]) for w in work}
@@ -73,6 +75,12 @@ class FairFinish(Router):
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
+
+    def _heed_weights(self) -> None:
+        if self.setup.weights != self._weights:
+            self._weights = dict(self.setup.weights)
+            for backlog in self._backlogs.values():
+                backlog.reweigh()
 
     def _works(self, request: Request, node: LocationNode) -> dict[int, int]:
         """What the request costs at each worker; at least one token is always computed."""

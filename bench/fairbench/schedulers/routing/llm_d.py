@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import truncate
@@ -39,10 +40,10 @@ class LlmD(CountingRouter):
         A pool that nobody knows counts as 31,250 blocks, llm-d's own default.
         """
 
-        prefix_weight: Annotated[float, Ge(0)] = 1.0
-        load_weight: Annotated[float, Ge(0)] = 1.0
-        queue_weight: Annotated[float, Ge(0)] = 0.0
-        kv_weight: Annotated[float, Ge(0)] = 0.0
+        prefix_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
+        load_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
+        queue_weight: Annotated[FiniteFloat, Ge(0)] = 0.0
+        kv_weight: Annotated[FiniteFloat, Ge(0)] = 0.0
         queue_threshold: Annotated[int, Gt(0)] = 128
         block_tokens: Annotated[int, Gt(0)] = 16
         max_prefix_blocks: Annotated[int, Ge(0)] = 256

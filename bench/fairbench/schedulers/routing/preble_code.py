@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router
@@ -55,21 +56,21 @@ class PrebleE2Code(Router):
         token before any is seen. Prefill times as for ``preble-e2``.
         """
 
-        window_s: Annotated[float, Gt(0)] = 180.0
+        window_s: Annotated[FiniteFloat, Gt(0)] = 180.0
         rebalance_threshold: Annotated[float, Ge(1)] = 1.5
         rebalance_after: Annotated[int, Ge(0)] = 50
         rebalance_min_hits: Annotated[int, Ge(1)] = 2
         rebalance_max_chain: Annotated[int, Ge(1)] = 3
         autoscale_factor: Annotated[float, Gt(1)] = 2.0
         hit_ratio: Annotated[float, Gt(0)] = 0.7
-        hit_ratio_window_s: Annotated[float, Gt(0)] = 30.0
+        hit_ratio_window_s: Annotated[FiniteFloat, Gt(0)] = 30.0
         eviction_cost: bool = True
-        first_tpot_s: Annotated[float, Gt(0)] = 0.15
-        prefill_ms_per_token: Annotated[float, Ge(0)] = 0.05031337
-        prefill_base_ms: Annotated[float, Ge(0)] = 5.506
+        first_tpot_s: Annotated[FiniteFloat, Gt(0)] = 0.15
+        prefill_ms_per_token: Annotated[FiniteFloat, Ge(0)] = 0.05031337
+        prefill_base_ms: Annotated[FiniteFloat, Ge(0)] = 5.506
         prefill_linear_from_tokens: Annotated[int, Ge(0)] = 256
-        prefill_short_ms: Annotated[float, Ge(0)] = 10.5
-        prefill_tiny_ms: Annotated[float, Ge(0)] = 8.96
+        prefill_short_ms: Annotated[FiniteFloat, Ge(0)] = 10.5
+        prefill_tiny_ms: Annotated[FiniteFloat, Ge(0)] = 8.96
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
@@ -53,20 +54,20 @@ class PrebleE2(Router):
         that of an 8B model on an A100, one request at a time.
         """
 
-        window_s: Annotated[float, Gt(0)] = 180.0
+        window_s: Annotated[FiniteFloat, Gt(0)] = 180.0
         exploit: bool = True
         rebalance_threshold: Annotated[float, Ge(1)] = 1.5
         autoscale_factor: Annotated[float, Gt(1)] = 2.0
         imbalance_ratio: Annotated[float, Ge(1)] = 1.5
         eviction_cost: bool = True
         capacity_tokens: Annotated[int, Ge(0)] = 0
-        default_output_tokens: Annotated[float, Ge(0)] = 45.0
-        prefill_ms_per_token: Annotated[float, Ge(0)] = 0.05031337
-        prefill_base_ms: Annotated[float, Ge(0)] = 5.506
+        default_output_tokens: Annotated[FiniteFloat, Ge(0)] = 45.0
+        prefill_ms_per_token: Annotated[FiniteFloat, Ge(0)] = 0.05031337
+        prefill_base_ms: Annotated[FiniteFloat, Ge(0)] = 5.506
         prefill_linear_from_tokens: Annotated[int, Ge(0)] = 256
-        prefill_short_ms: Annotated[float, Ge(0)] = 10.5
-        prefill_tiny_ms: Annotated[float, Ge(0)] = 8.96
-        decode_ms_per_token: Annotated[float, Ge(0)] = 12.5
+        prefill_short_ms: Annotated[FiniteFloat, Ge(0)] = 10.5
+        prefill_tiny_ms: Annotated[FiniteFloat, Ge(0)] = 8.96
+        decode_ms_per_token: Annotated[FiniteFloat, Ge(0)] = 12.5
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params

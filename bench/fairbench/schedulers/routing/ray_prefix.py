@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.routing.counting import CountingRouter, lowest
@@ -31,14 +32,16 @@ class RayPrefix(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Names and defaults are Ray's; lengths are in characters."""
+        """Names and defaults are Ray's; lengths are in characters.
+
+        With ``imbalanced_threshold`` inf no load counts as out of balance."""
 
         imbalanced_threshold: Annotated[float, Ge(0)] = 10
         match_rate_threshold: Annotated[float, Ge(0), Le(1)] = 0.1
         do_eviction: bool = False
         eviction_threshold: Annotated[int, Gt(0)] = 400_000
         eviction_target: Annotated[int, Gt(0)] = 360_000
-        eviction_interval_s: Annotated[float, Gt(0)] = 10.0
+        eviction_interval_s: Annotated[FiniteFloat, Gt(0)] = 10.0
 
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
@@ -34,7 +35,7 @@ class VllmRouter(CountingRouter):
 
         min_match_tokens: Annotated[int, Ge(0)] = 0
         chunk_tokens: Annotated[int, Gt(0)] = 32
-        window_s: Annotated[float, Gt(0)] = 60.0
+        window_s: Annotated[FiniteFloat, Gt(0)] = 60.0
 
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)

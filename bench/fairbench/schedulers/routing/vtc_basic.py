@@ -8,6 +8,7 @@ from math import ceil
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.draws import draw
@@ -35,15 +36,15 @@ class VtcBasic(CountingRouter):
     class Params:
         """Weights of the two scores and of tokens, and the window in seconds."""
 
-        fairness_weight: Annotated[float, Ge(0)] = 1.0
-        utilization_weight: Annotated[float, Ge(0)] = 1.0
-        input_weight: Annotated[float, Ge(0)] = 1.0
-        output_weight: Annotated[float, Ge(0)] = 2.0
-        output_ratio: Annotated[float, Ge(0)] = 1.5
-        max_load: Annotated[float, Gt(0)] = 100.0
-        min_bucket: Annotated[float, Gt(0)] = 1000.0
-        first_max: Annotated[float, Gt(0)] = 8000.0
-        window_s: Annotated[float, Gt(0)] = 300.0
+        fairness_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
+        utilization_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
+        input_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
+        output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0
+        output_ratio: Annotated[FiniteFloat, Ge(0)] = 1.5
+        max_load: Annotated[FiniteFloat, Gt(0)] = 100.0
+        min_bucket: Annotated[FiniteFloat, Gt(0)] = 1000.0
+        first_max: Annotated[FiniteFloat, Gt(0)] = 8000.0
+        window_s: Annotated[FiniteFloat, Gt(0)] = 300.0
         true_outputs: bool = False
         drop_all: bool = False
 

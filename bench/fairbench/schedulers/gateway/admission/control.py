@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
@@ -33,9 +34,9 @@ class AdmissionParams:
 
     policy: Literal["off", "refuse", "demote"] = OFF
     ahead: Ahead = "fair"
-    margin: Annotated[float, Gt(0)] = 1.0
+    margin: Annotated[FiniteFloat, Gt(0)] = 1.0
     reroute: bool = True
-    aging_s: Annotated[float, Gt(0)] = 60.0
+    aging_s: Annotated[FiniteFloat, Gt(0)] = 60.0
     profile: str = ""
 
     @property

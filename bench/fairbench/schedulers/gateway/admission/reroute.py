@@ -25,7 +25,8 @@ def rerouting(router: Router) -> Rerouting:
 class Rerouting(Router):
     """Any ``router``, and ``choose`` after it; made by ``rerouting``.
 
-    The router never hears that it was overruled: what it counts is what it decided.
+    The router never hears that it was overruled: what it counts is what it decided. Should that be
+    asked again, the worker that had the request being gone, its first decision counts as failed.
     """
 
     def __init__(self, router: Router) -> None:
@@ -38,6 +39,9 @@ class Rerouting(Router):
         self.router.prepare(setup)
 
     def route(self, request: Request, now_s: float) -> int | None:
+        voided = self._routed.pop(request, None)
+        if voided is not None:
+            self.router.on_failure(request, voided, now_s)
         worker = self.router.route(request, now_s)
         if worker is None:
             return None
@@ -48,6 +52,9 @@ class Rerouting(Router):
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         self.router.on_first_token(request, self._routed.get(request, worker), at_s)
+
+    def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
+        self.router.on_gpu_time(request, self._routed.get(request, worker), gpu_s)
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self.router.on_finish(request, self._routed.pop(request, worker), output, now_s)

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Annotated
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
@@ -31,7 +32,7 @@ class DRR(FlowPolicy):
     class Params(PriceParams):
         """As ``PriceParams``. ``quantum`` is what a turn grants a client of weight 1, in tokens."""
 
-        quantum: Annotated[float, Gt(0)] = 2_000.0
+        quantum: Annotated[FiniteFloat, Gt(0)] = 2_000.0
 
     def __init__(self, params: Params) -> None:
         self.params = params

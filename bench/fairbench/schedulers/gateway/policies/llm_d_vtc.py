@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
@@ -31,9 +32,9 @@ class LlmdVTC(FlowPolicy):
     class Params(PriceParams):
         """As ``PriceParams``. ``forget_s``: idle flows lose their counter (llm-d: 5 minutes)."""
 
-        output_weight: Annotated[float, Gt(0)] = 3.0
+        output_weight: Annotated[FiniteFloat, Gt(0)] = 3.0
         corrected: bool = False
-        forget_s: Annotated[float, Gt(0)] = 300.0
+        forget_s: Annotated[FiniteFloat, Gt(0)] = 300.0
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
@@ -35,9 +36,9 @@ class ProgramAware(FlowPolicy):
         then their service has decayed to nothing.
         """
 
-        service_weight: Annotated[float, Ge(0)] = 0.8
-        wait_weight: Annotated[float, Ge(0)] = 0.2
-        half_life_s: Annotated[float, Ge(0)] = 60.0
+        service_weight: Annotated[FiniteFloat, Ge(0)] = 0.8
+        wait_weight: Annotated[FiniteFloat, Ge(0)] = 0.2
+        half_life_s: Annotated[FiniteFloat, Ge(0)] = 60.0
 
     def __init__(self, params: Params) -> None:
         self.params = params

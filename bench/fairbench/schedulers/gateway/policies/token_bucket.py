@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
@@ -24,8 +25,8 @@ class TokenBucket(LocalScheduler):
     class Params:
         """``rate_per_min`` and ``burst`` are requests of one client."""
 
-        rate_per_min: Annotated[float, Gt(0)] = 600.0
-        burst: Annotated[float, Ge(1)] = 10.0
+        rate_per_min: Annotated[FiniteFloat, Gt(0)] = 600.0
+        burst: Annotated[FiniteFloat, Ge(1)] = 10.0
 
     def __init__(self, params: Params) -> None:
         self.params = params

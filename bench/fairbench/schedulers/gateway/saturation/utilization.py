@@ -8,6 +8,7 @@ from math import floor
 from typing import Annotated
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.gateway.saturation.detector import Detector
@@ -34,10 +35,10 @@ class Utilization(Detector):
         ``poll_s`` is the time between two polls of all workers (llm-d's default: 50 ms).
         """
 
-        waiting: Annotated[float, Gt(0)] = 5.0
-        kv_usage: Annotated[float, Gt(0)] = 0.8
-        poll_s: Annotated[float, Gt(0)] = 0.05
-        stale_s: Annotated[float, Gt(0)] = 0.2
+        waiting: Annotated[FiniteFloat, Gt(0)] = 5.0
+        kv_usage: Annotated[FiniteFloat, Gt(0)] = 0.8
+        poll_s: Annotated[FiniteFloat, Gt(0)] = 0.05
+        stale_s: Annotated[FiniteFloat, Gt(0)] = 0.2
         credit: bool = False
 
     def __init__(self, params: Params) -> None:
