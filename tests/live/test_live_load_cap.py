@@ -59,6 +59,40 @@ def test_sglang_is_offered_no_more_than_fits_under_the_cap():
     assert home.cap.tokens == 164 + 2 * 105
 
 
+def test_sglang_would_fit_none_that_the_cap_refuses():
+    home = Home(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
+    home._preemption = SimpleNamespace(spent=False, would_fit=lambda req, without: True)
+    waiting = [Req(), Req(), Req()]
+    for req in waiting:
+        assert home.accepts(req, 0.0)
+        home.queued(req, retracted=False, now_s=0.0)
+    running = sglang_pass(home, waiting)
+    home.batch.look(SimpleNamespace(reqs=running))
+    first, last = (home._tracked[req].request for req in (running[0], *waiting))
+    assert not home.batch.would_fit(last, [])
+    assert home.batch.would_fit(last, [first])
+
+
+@pytest.mark.parametrize(("number", "full"), [(2, False), (3, True)])
+def test_as_in_the_simulator_a_sglang_batch_is_full_once_the_cap_refused_somebody(number, full):
+    hooks = Hooks(plugin_config("fcfs", CAP), "0.5.23")
+    batch = SimpleNamespace(batch_is_full=False, is_empty=lambda: False, reqs=[])
+    waiting = [Req() for _ in range(number)]
+    for req in waiting:
+        req.finished = lambda: False
+        assert hooks.home.accepts(req, 0.0)
+        hooks.home.queued(req, retracted=False, now_s=0.0)
+    scheduler = SimpleNamespace(waiting_queue=waiting, running_batch=batch)
+
+    def original(scheduler):
+        return sglang_pass(hooks.home, scheduler.waiting_queue), batch
+
+    assert len(hooks.admit(original, scheduler)[0]) == 2
+    assert batch.batch_is_full is full
+    hooks.admit(lambda scheduler: (None, SimpleNamespace(**vars(batch))), scheduler)
+    assert not hooks.home.capped  # of that pass
+
+
 class Theirs:
     """Of vLLM's request what the home reads."""
 

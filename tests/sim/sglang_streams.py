@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import SimpleNamespace
 from unittest import mock
 
@@ -207,14 +208,14 @@ def retelling(base):
     return Retelling
 
 
-def ask_ours(name, settings, stream):
+def ask_ours(name, settings, stream, cap=inf):
     """What our engine does, by iteration. Decode steps after the first of a run are implied."""
     cls = local_class(name)
-    return ask_ours_under(cls, make_params(name, cls.Params, settings), stream)
+    return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap)
 
 
-def ask_ours_under(cls, params, stream):
-    """The same under a scheduler of this class."""
+def ask_ours_under(cls, params, stream, cap=inf):
+    """The same under a scheduler of this class. ``cap`` is the most context that may run."""
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
     home = Home(
@@ -240,6 +241,7 @@ def ask_ours_under(cls, params, stream):
     profile.worker, profile.heard, scheduler.heard = home.worker, heard, heard
     home.worker._costs = ProfileCosts(PLAIN)  # to share time out: the profile hears of steps only
     home.worker.cache.on_evict = evicted
+    home.worker.cap.most_tokens = cap
     for number, arrival in enumerate(stream.arrivals):
         tokens.of((Segment(f"out-{number}", arrival.output),))  # same ids as in ask_sglang
         tokens.of(arrival.prompt)

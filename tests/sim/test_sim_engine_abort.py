@@ -39,6 +39,17 @@ def test_a_waiting_request_leaves_the_queue_and_is_never_computed():
     assert last.status == FINISHED
 
 
+def test_the_load_cap_learns_from_one_that_lost_its_memory_and_waits():
+    home = Home(pool=110, schedule_conservativeness=0.1)
+    both = home.send(20, 60), home.send(20, 60, at_ps=5_000 * US)
+    home.run(50_000 * US)
+    (lost,) = (one for one in both if one.retractions)
+    assert lost.request in home.worker.waiting
+    abort_at(home, lost, 50_000)
+    home.run(50_000 * US)
+    assert home.worker.cap._running.lengths.expected("x") == lost.produced > 10
+
+
 def test_one_that_arrived_in_the_iteration_under_way_leaves_unheard():
     home = Home(Finishes())
     done = []

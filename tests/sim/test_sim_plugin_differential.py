@@ -5,6 +5,7 @@ The same object, the same random streams: both have to do the same in every iter
 
 import random
 from collections import Counter
+from math import inf
 from zlib import crc32
 
 import pytest
@@ -37,18 +38,22 @@ SCHEDULERS = {
     "dlpm-skip": {"dlpm.quantum": 30, "dlpm.no_room": "skip"},
     "dlpm-recompute": {"dlpm.quantum": 30, "dlpm.charge_recompute": True},
 }
+CAPPED = ["vtc", "dlpm-skip"]  # run under a load cap too
 
 
-@pytest.mark.parametrize("case", SCHEDULERS)
-def test_a_scheduler_admits_alike_in_both_homes(case):
+@pytest.mark.parametrize(
+    ("case", "cap"), [*((case, inf) for case in SCHEDULERS), *((case, 300) for case in CAPPED)]
+)
+def test_a_scheduler_admits_alike_in_both_homes(case, cap):
     settings = SCHEDULERS[case]
     name = next(iter(settings), case).split(".")[0]
     seen = Counter()
     for seed in range(30):
         stream = random_stream(seed)
         hooks = Hooks(plugin_config(name, settings), VERSION)
+        hooks.home.cap.most_tokens = cap
         theirs = ask_sglang("fcfs", stream, hooks)
-        assert_alike(theirs, ask_ours(name, settings, stream), stream)
+        assert_alike(theirs, ask_ours(name, settings, stream, cap), stream)
         assert hooks.home.idle
         for done in theirs.values():
             seen["retracted"] += len(done.retracted)
@@ -105,14 +110,16 @@ def hooked(scheduler):
     return hooks
 
 
-def test_what_is_preempted_and_retracted_is_alike_in_both_homes():
+@pytest.mark.parametrize("cap", [inf, 300])
+def test_what_is_preempted_and_retracted_is_alike_in_both_homes(cap):
     """Also what becomes free by it: ``would_fit`` is asked in both, and always true in SGLang."""
     seen = Counter()
     for seed in range(60):
         stream = random_stream(seed)
         hooks = hooked(Displacing(FCFS.Params()))
+        hooks.home.cap.most_tokens = cap
         theirs = ask_sglang("fcfs", stream, hooks)
-        assert_alike(theirs, ask_ours_under(Displacing, FCFS.Params(), stream), stream)
+        assert_alike(theirs, ask_ours_under(Displacing, FCFS.Params(), stream, cap), stream)
         assert hooks.home.idle
         assert sum(len(one.finished) for one in theirs.values()) == len(stream.arrivals)
         said = hooks.home.scheduler.said

@@ -44,21 +44,27 @@ class Asking(FCFS):
             admitted.add(request)
 
 
-def sglang_home(policy, seed):
+def sglang_home(policy, seed, **limits):
     draw = Random(seed)
-    return Home(policy, pool=draw.choice([150, 300]), full_reservation=draw.random() < 0.3)
+    limits |= {"pool": draw.choice([150, 300]), "full_reservation": draw.random() < 0.3}
+    return Home(policy, **limits)
 
 
-def vllm_home(policy, seed):
-    return VLLMHome(policy, blocks=Random(seed).choice([8, 16]), max_num_seqs=16)
+def vllm_home(policy, seed, **limits):
+    return VLLMHome(policy, blocks=Random(seed).choice([8, 16]), max_num_seqs=16, **limits)
 
 
+# A request costs 10 tokens beside its context.
+READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 0.5, "c_K": 0.001})
+
+
+@pytest.mark.parametrize("limits", [{}, {"profile": READS, "load_cap": 200}])
 @pytest.mark.parametrize("home_of", [sglang_home, vllm_home])
 @given(st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
-def test_what_would_fit_does_and_nothing_else(home_of, seed):
+def test_what_would_fit_does_and_nothing_else(home_of, limits, seed):
     draw, policy = Random(seed), Asking(seed)
-    home = home_of(policy, seed)
+    home = home_of(policy, seed, **limits)
     shared = prompt("a", 32, "b", 20), prompt("a", 32, "c", 11), prompt("a", 32)
     for _ in range(12):
         parts = draw.choice([draw.randint(1, 60), *shared])

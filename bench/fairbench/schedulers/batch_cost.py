@@ -12,6 +12,7 @@ efficiency. Both numbers are of the engine's own costs, and nothing here of any 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairbench.core import CostModel, Request
@@ -92,9 +93,11 @@ class BatchCost:
     def __len__(self) -> int:
         return len(self._context)
 
-    def tokens(self, request_tokens: float) -> float:
-        """The cost now, with ``request_tokens`` as in ``StepUnits``."""
-        return self._context_tokens + len(self._context) * request_tokens
+    def tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
+        """The cost now, but of some, with ``request_tokens`` as in ``StepUnits``."""
+        gone = [self._context[one] for one in without if one in self._context]
+        left = len(self._context) - len(gone)
+        return self._context_tokens - sum(gone) + left * request_tokens
 
     def expected_context(self, request: Request) -> int:
         """Its mean context while it decodes."""

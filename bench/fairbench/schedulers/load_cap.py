@@ -7,6 +7,7 @@ how long they are; this one is a limit on their cost.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from fairbench.core import CostModel, Request
@@ -59,12 +60,11 @@ class LoadCap:
         """The cost of what runs."""
         return self._running.tokens(self._request_tokens)
 
-    def has_room(self, request: Request) -> bool:
-        """Whether it may be admitted now."""
-        if not len(self._running):
-            return True
+    def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
+        """Whether it may be admitted now, or could be if those did not run."""
+        rest = self._running.tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
-        return self.tokens + more <= self.most_tokens
+        return not rest or rest + more <= self.most_tokens
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:

@@ -68,10 +68,11 @@ class RunningView(Protocol):
         ...
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        """Whether this waiting request would find memory in this pass without those running ones.
+        """Whether this waiting request would find room in this pass without those running ones.
 
-        By the engine's own test for room: what the pass has admitted so far counts, and what is
-        kept free for outputs. False where nothing is preempted. A walk over the batch.
+        By the engine's own test for memory, and its load cap: what the pass has admitted so far
+        counts, and what is kept free for outputs. False where nothing is preempted. A walk over the
+        batch.
         """
         ...
 

@@ -18,17 +18,21 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_hold import UNKNOWN_QUANTUM, HoldingDLPM
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import NothingRunning
 
 REQUEST_TOKENS = 100  # what a request costs beyond its context, with these costs
 UNIT_TOKENS = 10_000
 
 
 class Linear:
+    def __init__(self, fixed_s=0.010):
+        self.fixed_s = fixed_s
+
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.0
 
     def decode_step_s(self, requests, context_tokens):
-        return 0.010 + 1e-4 * requests + 1e-6 * context_tokens
+        return self.fixed_s + 1e-4 * requests + 1e-6 * context_tokens
 
 
 def make(costs=True, **params) -> HoldingDLPM:
@@ -80,6 +84,13 @@ class TestByHand:
         assert ids(held_server(floor=174)) == [0, 1, 2]
         assert ids(held_server(floor=173)) == [0]
 
+    def test_what_this_pass_admitted_counts_also_where_the_batch_is_that_of_before(self):
+        server = Server(make(quantum=20, floor=1), slots=9)
+        server.view.running = NothingRunning()  # as in SGLang's first pass, to its end
+        server.arrive(call(0, "b", 10, new=6), *(call(number, "a", 10) for number in (1, 2, 3)))
+        server.run_pass()
+        assert ids(server) == [0, 1, 2]
+
     def test_it_can_be_turned_off(self):
         assert ids(held_server(hold=False)) == [0, 1, 2, 3]
 
@@ -101,6 +112,20 @@ class TestUnits:
         assert isinstance(bound, ServiceBound)
         assert (bound.quantum_tokens, bound.source) == (1_000, "DLPM Theorem 4.1")
         assert make(quantum=7).quantum == 7
+
+    def test_a_quantum_is_at_least_1(self):
+        scheduler = HoldingDLPM(HoldingDLPM.Params())
+        scheduler.prepare(Setup(costs=Linear(fixed_s=4e-6)))
+        assert scheduler.quantum == 1
+
+    def test_in_a_real_server_the_quantum_follows_the_fit(self):
+        costs, scheduler = Linear(fixed_s=0.0), HoldingDLPM(HoldingDLPM.Params())
+        scheduler.prepare(Setup(costs=costs))
+        server, quanta = Server(scheduler, slots=9), []
+        for costs.fixed_s in (0.0, 0.010, 0.020):
+            server.run_pass()
+            quanta.append(scheduler.quantum)
+        assert quanta == [UNKNOWN_QUANTUM, 1_000, 2_000]
 
     def test_at_four_units_it_holds(self):
         tokens = 4 * UNIT_TOKENS - REQUEST_TOKENS - 64

@@ -60,9 +60,13 @@ class HoldingDLPM(DLPM):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        units = step_units(setup.costs)
+        self._learn_quantum()
+
+    def _learn_quantum(self) -> None:
+        """A real server's costs are fitted while it serves."""
+        units = step_units(self.setup.costs)
         if units is not None and not self.params.quantum:
-            self.quantum = round(units.unit_tokens / QUANTA_A_UNIT)
+            self.quantum = max(1, round(units.unit_tokens / QUANTA_A_UNIT))
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)
@@ -80,11 +84,13 @@ class HoldingDLPM(DLPM):
         self._batch.finish(request, self._produced.pop(request, 0))
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._learn_quantum()
         if self._someone_in_credit(view, set()) or self._may_refill(view):
             yield from super().select(view, now_s)
 
     def _may_refill(self, view: WaitingView) -> bool:
-        if not self.params.hold or not len(view.running):
+        # With SGLang ``view.running`` lacks what this pass has admitted, the batch cost does not.
+        if not self.params.hold or not len(self._batch):
             return True
         return not (self._someone_only_runs_in_credit(view) and self._is_heavy())
 

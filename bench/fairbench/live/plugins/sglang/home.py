@@ -81,6 +81,7 @@ class Home:
         self.batch = LiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch)
         self.cap = config.load_cap()
+        self.capped = False  # in this pass the load cap was in somebody's way
         wanted = self.scheduler.wants_costs or config.has_cap
         self.costs = FittedCosts() if wanted else None
         self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
@@ -186,10 +187,10 @@ class Home:
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 answer = self._preempt(candidate)
-            elif self.cap.has_room(candidate):
+            elif self._preemption.spent or self.cap.has_room(candidate):
                 return candidate
             else:
-                answer = False
+                answer, self.capped = False, True
             candidate = resume(self._selection, answer)
         return None
 
@@ -204,7 +205,9 @@ class Home:
         return done
 
     def _would_fit(self, request: Request, without: list[Req]) -> bool:
-        return self._preemption.would_fit(self.view.req_of(request), without)
+        gone = [self._tracked[req].request for req in without]
+        fits = self.cap.has_room(request, gone)
+        return fits and self._preemption.would_fit(self.view.req_of(request), without)
 
     def no_room(self, req: Req) -> Next:
         """There was no room for the candidate: what the scheduler wants now."""

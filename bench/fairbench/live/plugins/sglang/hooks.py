@@ -138,7 +138,7 @@ class Hooks:
         """Around ``_get_new_batch_prefill_raw``: the queue can be armed only in here."""
         self.home.sweep(scheduler.waiting_queue)
         queue = scheduler.waiting_queue = ArmedQueue(scheduler.waiting_queue)
-        self._passed_over = False
+        self._passed_over = self.home.capped = False
         self.preemption.began(scheduler)
         if self.home.scheduler.preempts:
             # A pass is made even when the batch is full, and asks ``preempt_to_schedule`` then.
@@ -150,7 +150,8 @@ class Hooks:
         for req in self.preemption.taken:  # (0.5.17 would lose them where nothing was admitted)
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)
-        if self._passed_over and (new_batch is not None or not running_batch.is_empty()):
+        refused = self._passed_over or self.home.capped
+        if refused and (new_batch is not None or not running_batch.is_empty()):
             running_batch.batch_is_full = True
         return new_batch, running_batch
 

@@ -33,6 +33,12 @@ class Preemption:
         original(adder, *args, **named)
         self._adder = adder
 
+    @property
+    def spent(self) -> bool:
+        """The pass has computed its most: SGLang ends it at the next candidate, whoever that is."""
+        state = None if self._adder is None else self._adder.budget_state()
+        return state is not None and state is type(state).OTHER
+
     def take(self, req: Req) -> bool:
         """Release a running request. False if it does not run, or nothing is admitted now."""
         adder = self._adder

@@ -95,6 +95,7 @@ class Worker(EngineLoop[KVNode]):
         elif sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
             self.host.drop(sequence)
+            self.cap.finish(sequence.request, sequence.produced)
             sequence.status = REFUSED
             self.scheduler.on_finish(sequence.request)
             sequence.on_done(sequence)
@@ -279,6 +280,8 @@ class Worker(EngineLoop[KVNode]):
     def _would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
         """Whether a waiting request would get in, in the pass under way, without some that run."""
         assert self._pass is not None
+        if not self.cap.has_room(request, [sequence.request for sequence in without]):
+            return False
         batch, gone = self.batch, []
         for sequence in without:
             assert sequence.node is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fairbench.core import Request
 from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 from fairbench.sim.engine.batch import RunningBatch
@@ -182,11 +183,16 @@ class RunningListView:
     """A RunningView of it. Nothing is kept free for outputs to come."""
 
     def __init__(
-        self, running: RunningList, waiting: WaitingQueue[BlockNode], cache: BlockCache
+        self,
+        running: RunningList,
+        waiting: WaitingQueue[BlockNode],
+        cache: BlockCache,
+        cap: LoadCap,
     ) -> None:
         self._running = running
         self._waiting = waiting
         self._cache = cache
+        self._cap = cap
 
     @property
     def free_tokens(self) -> int:
@@ -211,6 +217,8 @@ class RunningListView:
         return client_load(self, client)
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        if not self._cap.has_room(request, without):
+            return False
         sequence = self._waiting.sequence_of(request)
         node, _ = self._waiting.match(request)
         gone = [one for one in self._running.sequences if one.request in without]

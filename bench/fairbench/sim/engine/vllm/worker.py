@@ -54,7 +54,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         batch = self.running.batch
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
         super().__init__(index, clock, scheduler, profile, log, batch, waiting, host, cap)
-        self.waiting.running = RunningListView(self.running, waiting, self.cache)
+        self.waiting.running = RunningListView(self.running, waiting, self.cache, cap)
         self._booking = Booking()
         self._admission = Admission(limits, self.running, self.waiting, self._booking, host, cap)
         self._preemption = Preemption(
