@@ -7,14 +7,12 @@ from pathlib import Path
 
 import typer
 
-from fairbench.cli.progress import shown_progress
-from fairbench.execute.context import run_context
+from fairbench.cli.paper_runs import filled
 from fairbench.figures.preble.draw import plot
 from fairbench.figures.preble.store import fill, read
 from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
 
 PREBLE = "preble"
-SEEDS = 3
 
 
 def reproduce_preble(
@@ -30,11 +28,7 @@ def reproduce_preble(
 
     Raises Interrupted when interrupted, and what a run raised.
     """
-    seeds = 1 if quick else SEEDS
-    with run_context(shown_progress(show)) as context:
-        fill(folder, context, seeds=seeds)
-        if context.interrupted():
-            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    seeds = filled(fill, folder, quick=quick, show=show)
     results = read(folder, seeds=seeds)
     for path in plot(results, output, formats):
         typer.echo(path)

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import typer
 
-from fairbench.cli.progress import shown_progress
-from fairbench.execute.context import run_context
+from fairbench.cli.paper_runs import filled
 from fairbench.figures.vtc.draw import plot
 from fairbench.figures.vtc.store import fill, read
 from fairbench.figures.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
 
 VTC = "vtc"
-
-
-SEEDS = 3
 
 
 def reproduce_vtc(
@@ -32,11 +28,7 @@ def reproduce_vtc(
 
     Raises Interrupted when interrupted, and what a run raised.
     """
-    seeds = 1 if quick else SEEDS
-    with run_context(shown_progress(show)) as context:
-        fill(folder, context, seeds=seeds)
-        if context.interrupted():
-            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    seeds = filled(fill, folder, quick=quick, show=show)
     results = read(folder)
     for path in plot(results, output, formats):
         typer.echo(path)

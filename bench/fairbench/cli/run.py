@@ -24,6 +24,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.cli.output import print_json, print_summary
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
@@ -38,8 +39,7 @@ from fairbench.live.backends.registry import check_live
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.interval_lines import repeat_lines
 from fairbench.results.store import read_run
-from fairbench.workloads.traces.columns import FIELDS, parse_names
-from fairbench.workloads.traces.formats import AUTO, FORMATS
+from fairbench.workloads.traces.columns import parse_names
 
 
 def run(
@@ -67,32 +67,13 @@ def run(
         str | None,
         Option(metavar="FILE", help="Play recorded traffic instead of a workload."),
     ] = None,
-    trace_format: Annotated[
-        str | None,
-        Option(
-            metavar="|".join((AUTO, *FORMATS)),
-            help="Format of the trace. [default: auto, the first that fits]",
-        ),
-    ] = None,
-    trace_map: Annotated[
-        list[str] | None,
-        Option(
-            "--map",
-            metavar="FIELD=COLUMN",
-            help="A column of the trace that has no common name; may be repeated. Fields: "
-            f"{', '.join(FIELDS)}; time_ms and so on for other units.",
-        ),
-    ] = None,
-    trace_line: Annotated[
-        int | None, Option(help="Which run of a trace file with one run a line.")
-    ] = None,
+    trace_format: TraceFormat = None,
+    trace_map: TraceMap = None,
+    trace_line: TraceLine = None,
     trace_spread: Annotated[
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
-    clients_from: Annotated[
-        str | None,
-        Option(metavar="COLUMN", help="The column of a trace that says whose a request is."),
-    ] = None,
+    clients_from: ClientsFrom = None,
     scenario: Annotated[
         str | None,
         Option(

@@ -13,6 +13,7 @@ from typer import Option
 
 from fairbench.cli.flags import split_commas
 from fairbench.cli.output import look, print_json
+from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
 from fairbench.errors import UsageError
 from fairbench.figures.trace import draw_trace
 from fairbench.files.secret import read_key
@@ -20,9 +21,9 @@ from fairbench.report.table import printed
 from fairbench.report.trace_table import inspected, inspected_title
 from fairbench.workloads.trace_workload import synthetic_parts
 from fairbench.workloads.traces.change import anonymized, cut, scaled
-from fairbench.workloads.traces.columns import FIELDS, parse_names
+from fairbench.workloads.traces.columns import parse_names
 from fairbench.workloads.traces.facts import facts_of_table
-from fairbench.workloads.traces.formats import AUTO, FORMATS
+from fairbench.workloads.traces.formats import AUTO
 from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns, read_trace
 from fairbench.workloads.traces.table import Table
 from fairbench.workloads.traces.write import write_trace
@@ -41,32 +42,16 @@ Output = Annotated[
     Path,
     Option("--output-file", "-o", metavar="FILE.jsonl", help="Written in the schema of our own."),
 ]
-FormatOption = Annotated[
-    str,
-    Option("--trace-format", metavar="|".join((AUTO, *FORMATS)), help="The first that fits."),
-]
-Map = Annotated[
-    list[str] | None,
-    Option(
-        "--map",
-        metavar="FIELD=COLUMN",
-        help=f"A column without a common name; may be repeated. Fields: {', '.join(FIELDS)}.",
-    ),
-]
-From = Annotated[
-    str | None, Option(metavar="COLUMN", help="The column that says whose a request is.")
-]
-Line = Annotated[int, Option(min=0, help="Which run of a file with one run a line.")]
 Seed = Annotated[int, Option(help="Seed of what a format leaves to be drawn.")]
 
 
 @trace.command()
 def inspect(
     file: File,
-    trace_format: FormatOption = AUTO,
-    names: Map = None,
-    clients_from: From = None,
-    trace_line: Line = 0,
+    trace_format: TraceFormat = None,
+    names: TraceMap = None,
+    clients_from: ClientsFrom = None,
+    trace_line: TraceLine = None,
     end: Annotated[
         float | None, Option("--to", min=0.0, help="Only so many seconds of it.")
     ] = None,
@@ -115,10 +100,10 @@ def cut_trace(
     largest: Annotated[
         int | None, Option(min=1, help="Only the clients with the most requests, so many.")
     ] = None,
-    trace_format: FormatOption = AUTO,
-    names: Map = None,
-    clients_from: From = None,
-    trace_line: Line = 0,
+    trace_format: TraceFormat = None,
+    names: TraceMap = None,
+    clients_from: ClientsFrom = None,
+    trace_line: TraceLine = None,
     seed: Seed = 0,
 ) -> None:
     """Write a part of a trace: of a time, of some clients, the first requests."""
@@ -134,10 +119,10 @@ def scale(
     file: File,
     output: Output,
     rate: Annotated[float, Option(help="So many times as many requests a second.")],
-    trace_format: FormatOption = AUTO,
-    names: Map = None,
-    clients_from: From = None,
-    trace_line: Line = 0,
+    trace_format: TraceFormat = None,
+    names: TraceMap = None,
+    clients_from: ClientsFrom = None,
+    trace_line: TraceLine = None,
     seed: Seed = 0,
 ) -> None:
     """Write a trace at another rate: all its times are divided."""
@@ -157,10 +142,10 @@ def anonymize(
             "[default: a new one, which is forgotten]",
         ),
     ] = None,
-    trace_format: FormatOption = AUTO,
-    names: Map = None,
-    clients_from: From = None,
-    trace_line: Line = 0,
+    trace_format: TraceFormat = None,
+    names: TraceMap = None,
+    clients_from: ClientsFrom = None,
+    trace_line: TraceLine = None,
     seed: Seed = 0,
 ) -> None:
     """Write a trace without names and texts: what was shared still is."""
@@ -178,12 +163,18 @@ def _key(file: Path) -> bytes:
 
 
 def _params(
-    file: str, trace_format: str, names: list[str] | None, clients_from: str | None, line: int
+    file: str,
+    trace_format: str | None,
+    names: list[str] | None,
+    clients_from: str | None,
+    line: int | None,
 ) -> TraceParams:
     columns = parse_names(names)
     if clients_from is not None:
         columns["client"] = clients_from
-    params = TraceParams(file, trace_format, columns=joined_columns(columns), line=line)
+    params = TraceParams(
+        file, trace_format or AUTO, columns=joined_columns(columns), line=line or 0
+    )
     check_params(params)
     return params
 

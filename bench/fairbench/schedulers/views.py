@@ -158,7 +158,9 @@ class FleetView(Protocol):
 class NothingRunning:
     """A ``RunningView`` for homes without a batch, such as a queue before the cluster."""
 
-    free_tokens = 0
+    @property
+    def free_tokens(self) -> int:
+        return 0
 
     def __len__(self) -> int:
         return 0

@@ -14,6 +14,7 @@ from fairbench.workloads.model import MAX_NAME, Arrivals, Scenario, WorkloadSpec
 from fairbench.workloads.program_params import Value
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traces.trace import Trace
+from fairbench.workloads.traffic.replay import Replay
 
 KIND = "replay"  # of arrivals and of programs
 SCENARIO = "recorded"
@@ -93,9 +94,8 @@ def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
 
 def _params_of(workload: WorkloadSpec) -> TraceParams | None:
     """Those of its trace, None for a workload that plays none."""
-    if workload.arrivals is None or workload.arrivals.kind != KIND:
-        return None
-    return TraceParams(**workload.arrivals.params)  # type: ignore[arg-type]  # it is validated
+    traffic = workload.traffic()
+    return traffic.params if isinstance(traffic, Replay) else None
 
 
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:

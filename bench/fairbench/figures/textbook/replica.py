@@ -67,7 +67,7 @@ class _Batch(NothingRunning):
         self._produced = produced
 
     @property
-    def free_tokens(self) -> int:  # type: ignore[override]  # there a constant
+    def free_tokens(self) -> int:
         return (BUDGET_BLOCKS - self.used()) * BLOCK_TOKENS
 
     def __len__(self) -> int:

@@ -52,17 +52,17 @@ class Replay:
 
     def __init__(self, params: TraceParams) -> None:
         check_params(params)
-        self._params = params
+        self.params = params
 
     def usual(self, load: Load) -> Replayed:
         if load.burstiness != 1:
             raise UsageError(f"burstiness = {load.burstiness:g}: the times of a trace are given")
         if load.rate_given:
             raise UsageError("request_rate: the times of a trace are given; give time_scale")
-        trace = read_trace(self._params).trace
+        trace = read_trace(self.params).trace
         if load.client >= len(trace.clients):
             raise UsageError(f"clients: the trace has {len(trace.clients)}, and no others")
-        speed = self._params.time_scale
+        speed = self.params.time_scale
         source = Replayed(trace, load.client, speed, load.num_programs, load.until_s)
         self._check_length(source)
         return source
@@ -74,7 +74,7 @@ class Replay:
             played_s = min(played_s, source.last_arrival_s(random.Random(0)))
         if played_s > MAX_PLAYED_S:
             raise UsageError(
-                f"trace {self._params.file}: lasts {played_s / DAY_S:,.0f} days at a time_scale of "
+                f"trace {self.params.file}: lasts {played_s / DAY_S:,.0f} days at a time_scale of "
                 f"{source.speed:g}, at most {MAX_PLAYED_S / DAY_S:.0f} can be played: give "
                 "--duration or a larger --time-scale, or a part of it by `fairbench trace cut --to`"
             )

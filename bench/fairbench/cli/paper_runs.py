@@ -1,0 +1,30 @@
+"""What ``fairbench reproduce`` does alike for a paper of its own: VTC's, Preble's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from fairbench.cli.progress import shown_progress
+from fairbench.execute.context import RunContext, run_context
+
+SEEDS = 3
+
+
+class Fill(Protocol):
+    """Simulates what a folder lacks of so many seeds."""
+
+    def __call__(self, folder: Path, context: RunContext, *, seeds: int) -> None: ...
+
+
+def filled(fill: Fill, folder: Path, *, quick: bool, show: bool) -> int:
+    """Run what is missing; of how many seeds the folder has everything then.
+
+    Raises Interrupted when interrupted, and what a run raised.
+    """
+    seeds = 1 if quick else SEEDS
+    with run_context(shown_progress(show)) as context:
+        fill(folder, context, seeds=seeds)
+        if context.interrupted():
+            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    return seeds

@@ -1,0 +1,34 @@
+"""How a recorded trace is to be read: flags of ``run`` and of ``trace``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+from fairbench.workloads.traces.columns import FIELDS
+from fairbench.workloads.traces.formats import AUTO, FORMATS
+
+TraceFormat = Annotated[
+    str | None,
+    Option(
+        metavar="|".join((AUTO, *FORMATS)),
+        help="Format of the trace. [default: auto, the first that fits]",
+    ),
+]
+TraceMap = Annotated[
+    list[str] | None,
+    Option(
+        "--map",
+        metavar="FIELD=COLUMN",
+        help="A column of the trace that has no common name; may be repeated. Fields: "
+        f"{', '.join(FIELDS)}; time_ms and so on for other units.",
+    ),
+]
+TraceLine = Annotated[
+    int | None, Option(min=0, help="Which run of a trace file with one run a line.")
+]
+ClientsFrom = Annotated[
+    str | None,
+    Option(metavar="COLUMN", help="The column of a trace that says whose a request is."),
+]
