@@ -5,19 +5,16 @@ Overlap scheduling is off. Rules: docs/engine.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
-
 from fairbench.core import Request, Segment
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Preempt, never
+from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import END, Clock
-from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
+from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache, KVNode
 from fairbench.sim.engine.loop import EngineLoop
@@ -25,6 +22,7 @@ from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
 from fairbench.sim.engine.sglang.pass_interval import PassInterval
+from fairbench.sim.engine.sglang.preemption import Preemption
 from fairbench.sim.engine.sglang.retraction import Retraction
 from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
@@ -51,9 +49,6 @@ class Worker(EngineLoop[KVNode]):
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
         super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting, host, cap)
-        self.waiting.running = BatchView(
-            self.batch, lambda: cache.free + cache.evictable, self._would_fit
-        )
         self.limits = limits
         self.cache = cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
@@ -62,10 +57,13 @@ class Worker(EngineLoop[KVNode]):
         self._chunked: Sequence | None = None
         self._prefills: list[Prefill] = []
         self._prefill_start_ps = 0
-        self._pass: PrefillPass | None = None  # the last one
-        self._preempted: list[Sequence] = []  # in the pass under way
         self._retraction = Retraction(
             clock, lambda: self.scheduler, self.batch, self.waiting, cache, cap
+        )
+        parts = (self.batch, self.waiting, host, self._ratio, self._retraction, cap)
+        self._preemption = Preemption(*parts, self._end_stretch)
+        self.waiting.running = BatchView(
+            self.batch, lambda: cache.free + cache.evictable, self._preemption.would_fit
         )
 
     def fits(self, request: Request) -> bool:
@@ -176,10 +174,10 @@ class Worker(EngineLoop[KVNode]):
         if not self.scheduler.cache_aware:
             self.waiting.pass_unmatched()
         attempt = self._fill_pass()
+        if preempted := self._preemption.requeue():
+            self._batch_is_full = False
         if not attempt.admitted:
-            return bool(self._preempted) and self._requeue_preempted() and self._start_prefill()
-        if self._preempted:
-            self._requeue_preempted()
+            return preempted and not len(self.batch) and self._start_prefill()
         self._prefills = attempt.admitted
         for prefill in attempt.admitted:
             sequence, taken = prefill.sequence, prefill.loaded + prefill.tokens
@@ -196,13 +194,14 @@ class Worker(EngineLoop[KVNode]):
     def _fill_pass(self) -> PrefillPass:
         limits = self.limits
         reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
-        attempt = self._pass = PrefillPass(
+        attempt = PrefillPass(
             self.cache,
             self.host,
             reserved,
             limits.max_prefill_tokens,
             limits.chunked_prefill_size,
         )
+        self._preemption.begin(attempt)
         if self._chunked is not None:
             attempt.continue_chunk(self._chunked)
         no_slots = run_selection(
@@ -213,7 +212,7 @@ class Worker(EngineLoop[KVNode]):
             limits.max_running_requests,
             self.cap,
             self._clock.now_ps,
-            partial(self._preempt, attempt) if self._preempts else never,
+            self._preemption.take if self._preempts else never,
         )
         if no_slots or (attempt.out_of_memory and (attempt.admitted or len(self.batch.sequences))):
             self._batch_is_full = True
@@ -276,48 +275,3 @@ class Worker(EngineLoop[KVNode]):
         self._retraction.until_a_step_fits()
         self._ratio.after_retraction(self.batch)
         self._batch_is_full = False
-
-    def _would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
-        """Whether a waiting request would get in, in the pass under way, without some that run."""
-        assert self._pass is not None
-        if not self.cap.has_room(request, [sequence.request for sequence in without]):
-            return False
-        batch, gone = self.batch, []
-        for sequence in without:
-            assert sequence.node is not None
-            gone.append((sequence.node, batch.private(sequence) + self._kept(sequence)))
-        return self._pass.would_fit(self.waiting.sequence_of(request), self.waiting, gone)
-
-    def _kept(self, sequence: Sequence) -> float:
-        """What an admission leaves free for the outputs that a running request may still have."""
-        to_go = sequence.request.max_new_tokens - self.batch.produced(sequence)
-        return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self.batch.steps)
-
-    def _preempt(self, attempt: PrefillPass, wish: Preempt) -> bool:
-        """Take a running request's memory back, at its scheduler's wish.
-
-        False: it does not run, or cannot be copied to the host.
-        """
-        request = wish.request
-        sequence = next((one for one in self.batch.sequences if one.request is request), None)
-        if sequence is None:
-            return False
-        produced = self.batch.produced(sequence)
-        held = request.input_tokens + produced - 1  # the last token has no KV yet
-        if wish.swap and not self.host.has_room(held):
-            return False
-        self._end_stretch()
-        attempt.give_back(self._kept(sequence))
-        self._retraction.preempt(sequence)
-        if wish.swap:
-            self.host.store(sequence, held)
-        self._preempted.append(sequence)
-        return True
-
-    def _requeue_preempted(self) -> bool:
-        """The pass is over: what it preempted waits again. Whether nothing else is running."""
-        preempted, self._preempted = self._preempted, []
-        for sequence in preempted:
-            self._retraction.wait_again(sequence)
-        self._batch_is_full = False
-        return not len(self.batch)

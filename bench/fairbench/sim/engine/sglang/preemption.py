@@ -1,0 +1,90 @@
+"""What a scheduler that preempts takes from running requests in the pass under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from fairbench.core import Request
+from fairbench.schedulers.drive import Preempt
+from fairbench.schedulers.load_cap import LoadCap
+from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
+from fairbench.sim.engine.host_memory import HostMemory
+from fairbench.sim.engine.kv_cache import KVNode
+from fairbench.sim.engine.sglang.admission import PrefillPass
+from fairbench.sim.engine.sglang.retraction import Retraction
+from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
+from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.sequence import Sequence
+
+
+class Preemption:
+    """``end_stretch`` books the decode steps so far, before the batch changes."""
+
+    def __init__(
+        self,
+        batch: RunningBatch,
+        waiting: WaitingQueue[KVNode],
+        host: HostMemory,
+        ratio: NewTokenRatio,
+        retraction: Retraction,
+        cap: LoadCap,
+        end_stretch: Callable[[], None],
+    ) -> None:
+        self._batch = batch
+        self._waiting = waiting
+        self._host = host
+        self._ratio = ratio
+        self._retraction = retraction
+        self._cap = cap
+        self._end_stretch = end_stretch
+        self._pass: PrefillPass | None = None
+        self._taken: list[Sequence] = []
+
+    def begin(self, attempt: PrefillPass) -> None:
+        """The pass in which memory is taken, and asked about, from now on."""
+        self._pass = attempt
+
+    def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
+        """Whether a waiting request would get in, in the pass under way, without some that run."""
+        assert self._pass is not None
+        if not self._cap.has_room(request, [sequence.request for sequence in without]):
+            return False
+        gone = []
+        for sequence in without:
+            assert sequence.node is not None
+            gone.append((sequence.node, self._batch.private(sequence) + self._kept(sequence)))
+        return self._pass.would_fit(self._waiting.sequence_of(request), self._waiting, gone)
+
+    def _kept(self, sequence: Sequence) -> float:
+        """What an admission leaves free for the outputs that a running request may still have."""
+        to_go = sequence.request.max_new_tokens - self._batch.produced(sequence)
+        return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self._batch.steps)
+
+    def take(self, wish: Preempt) -> bool:
+        """Take a running request's memory back, at its scheduler's wish.
+
+        False: it does not run, or cannot be copied to the host.
+        """
+        assert self._pass is not None
+        request = wish.request
+        sequence = next((one for one in self._batch.sequences if one.request is request), None)
+        if sequence is None:
+            return False
+        produced = self._batch.produced(sequence)
+        held = request.input_tokens + produced - 1  # the last token has no KV yet
+        if wish.swap and not self._host.has_room(held):
+            return False
+        self._end_stretch()
+        self._pass.give_back(self._kept(sequence))
+        self._retraction.preempt(sequence)
+        if wish.swap:
+            self._host.store(sequence, held)
+        self._taken.append(sequence)
+        return True
+
+    def requeue(self) -> bool:
+        """The pass is over: what it preempted waits again. Whether there was any."""
+        taken, self._taken = self._taken, []
+        for sequence in taken:
+            self._retraction.wait_again(sequence)
+        return bool(taken)
