@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
-from fairbench.cli.exits import FAILED
+from fairbench.cli.bench_file import OutputDetails, OutputFile, run_lines
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     Gateway,
@@ -22,23 +21,16 @@ from fairbench.cli.flags import (
     split_command,
     with_key,
 )
-from fairbench.cli.output import print_json, print_summary
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.run_endings import run_once, run_repeatedly
 from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
-from fairbench.config import ExperimentSpec
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
-from fairbench.errors import RunFailed
-from fairbench.execute.context import RunContext, run_context
-from fairbench.execute.one_run import run_and_save
-from fairbench.execute.repeats import repeat
+from fairbench.execute.context import run_context
 from fairbench.execute.requests import FLAGS, experiment
 from fairbench.hardware.engines import ENGINES
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
-from fairbench.metrics.tail import shown_tail
-from fairbench.report.interval_lines import repeat_lines
-from fairbench.results.store import read_run
 from fairbench.workloads.traces.columns import parse_names
 
 
@@ -271,56 +263,6 @@ def run(
     on_saved = run_lines(output_file, details=output_details)
     with run_context(shown_progress(not disable_tqdm)) as context:
         if num_runs > 1:
-            _repeat(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
+            run_repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
         else:
-            _once(spec, options, result_dir, on_saved, context, as_json=as_json)
-
-
-def _once(
-    spec: ExperimentSpec,
-    options: LiveOptions,
-    result_dir: Path,
-    on_saved: OnSaved,
-    context: RunContext,
-    *,
-    as_json: bool,
-) -> None:
-    """Run, save, print. Raises, after that, if the run did not come to its end."""
-    result, path = run_and_save(spec, options, result_dir, context)
-    on_saved(read_run(path))
-    if as_json:
-        print_json(result.summary)
-        typer.echo(f"fairbench: saved to {path}", err=True)
-    else:
-        print_summary(result.summary, path, complete=result.complete)
-    if result.complete:
-        return
-    if context.interrupted():
-        raise context.interrupted.ended("interrupted; what had finished is saved")
-    raise RunFailed(f"{result.summary['notes']['complete']}; what had finished is saved")
-
-
-def _repeat(
-    spec: ExperimentSpec,
-    num_runs: int,
-    options: LiveOptions,
-    result_dir: Path,
-    on_saved: OnSaved,
-    context: RunContext,
-    *,
-    as_json: bool,
-) -> None:
-    """Run several seeds, print what they give together; exit if they did not come to their end."""
-    repeats = repeat(spec, num_runs, result_dir, options, context)
-    if repeats.combined is None:
-        raise typer.Exit(context.interrupted.exit_code)
-    for run in repeats.runs:
-        on_saved(run)
-    if as_json:
-        print_json(repeats.combined)
-        typer.echo(f"fairbench: saved to {repeats.path}", err=True)
-    else:
-        tail = shown_tail(run.summary for run in repeats.runs)
-        typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))
-    if not repeats.combined["complete"]:
-        raise typer.Exit(context.interrupted.exit_code if context.interrupted() else FAILED)
+            run_once(spec, options, result_dir, on_saved, context, as_json=as_json)

@@ -1,0 +1,70 @@
+"""How ``fairbench run`` goes on once it knows what to run: runs, saves, prints, and ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fairbench.cli.bench_file import OnSaved
+from fairbench.cli.exits import FAILED
+from fairbench.cli.output import print_json, print_summary
+from fairbench.config import ExperimentSpec
+from fairbench.errors import RunFailed
+from fairbench.execute.context import RunContext
+from fairbench.execute.one_run import run_and_save
+from fairbench.execute.repeats import repeat
+from fairbench.live.backends.base import LiveOptions
+from fairbench.metrics.tail import shown_tail
+from fairbench.report.interval_lines import repeat_lines
+from fairbench.results.store import read_run
+
+
+def run_once(
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    result_dir: Path,
+    on_saved: OnSaved,
+    context: RunContext,
+    *,
+    as_json: bool,
+) -> None:
+    """Run, save, print. Raises, after that, if the run did not come to its end."""
+    result, path = run_and_save(spec, options, result_dir, context)
+    on_saved(read_run(path))
+    if as_json:
+        print_json(result.summary)
+        typer.echo(f"fairbench: saved to {path}", err=True)
+    else:
+        print_summary(result.summary, path, complete=result.complete)
+    if result.complete:
+        return
+    if context.interrupted():
+        raise context.interrupted.ended("interrupted; what had finished is saved")
+    raise RunFailed(f"{result.summary['notes']['complete']}; what had finished is saved")
+
+
+def run_repeatedly(
+    spec: ExperimentSpec,
+    num_runs: int,
+    options: LiveOptions,
+    result_dir: Path,
+    on_saved: OnSaved,
+    context: RunContext,
+    *,
+    as_json: bool,
+) -> None:
+    """Run several seeds, print what they give together; exit if they did not come to their end."""
+    repeats = repeat(spec, num_runs, result_dir, options, context)
+    if repeats.combined is None:
+        raise typer.Exit(context.interrupted.exit_code)
+    for run in repeats.runs:
+        on_saved(run)
+    if as_json:
+        print_json(repeats.combined)
+        typer.echo(f"fairbench: saved to {repeats.path}", err=True)
+    else:
+        tail = shown_tail(run.summary for run in repeats.runs)
+        typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))
+    if not repeats.combined["complete"]:
+        raise typer.Exit(context.interrupted.exit_code if context.interrupted() else FAILED)
