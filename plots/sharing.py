@@ -9,16 +9,16 @@ the last client has words of its own, and shares nothing.
 
 from __future__ import annotations
 
-import csv
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
+from tables import write
+
 from fairbench.results.store import StoredRun, Summary, runs_in
 
-TABLE = Path(__file__).resolve().parents[1] / "results/tables/sharing.csv"
 SCHEDULERS = ("lpm", "vtc", "dlpm", "d2lpm")
 RULES = {
     "uncached": "first toucher",
@@ -93,11 +93,7 @@ def main() -> None:
     """Read the store, write the table."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    rows = table(runs_in(Path(sys.argv[1]) / "runs"))
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write("sharing", table(runs_in(Path(sys.argv[1]) / "runs")))
 
 
 if __name__ == "__main__":

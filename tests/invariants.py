@@ -47,6 +47,7 @@ def check_all(result, profile=None) -> None:
     tables = map(_plain, (result.requests, result.programs, result.service))
     local, router = local_class(summary["local"]), router_class(summary["router"])
     held = "gateway" in summary or "admission" in summary
+    held = held or summary.get("routers_form") == "ledger"
     limited = local.accepts is not LocalScheduler.accepts or held
     conserving = local.work_conserving and not (router.holds or held)
     check_records(Records(*tables, profile, summary["pool_tokens"], limited, conserving))

@@ -39,6 +39,11 @@ def test_every_command_is_documented_and_has_help(name):
     assert without == []
 
 
+def test_no_document_has_both_sides_of_a_merge():
+    sides = re.compile(r"^(<{7}|={7}|>{7})( .*)?$", re.MULTILINE)
+    assert [name for name, text in FILES.items() if sides.search(text)] == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_speaks_of_no_python_types(name):
     assert "list[str]" not in CliRunner().invoke(app, [name, "--help"]).stdout

@@ -20,8 +20,8 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # Every room by the floor on which it stands; it may use the floors below, and no other room on its
 # own, but for ``BESIDE``.
 FLOORS = (
-    ("errors",),
-    ("core", "streams", "targets", "files"),
+    ("errors", "compiled"),
+    ("core", "streams", "targets", "tenants", "files"),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),
@@ -29,7 +29,8 @@ FLOORS = (
     ("live",),  # the emulator is the simulator's engine
     ("execute",),
     ("report",),
-    ("figures", "gate", "score", "validate"),
+    ("figures", "gate", "score", "validate", "capacity"),
+    ("attack",),
     ("cli",),
     ("api", "__main__"),  # the Python interface, which ``fairbench`` itself names
 )
@@ -177,6 +178,9 @@ READS = re.compile(
 )
 READERS = {
     "config/toml.py": "tomllib.loads: a value on the command line",
+    "execute/on_ray/cluster.py": "pickle.loads: what our own task returned",
+    "execute/on_ray/luggage.py": "read_bytes: regular files, copied and not parsed; our own code",
+    "execute/on_ray/node.py": "pickle.loads, read_bytes: our own task, and what it saved",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
     "live/plugins/config.py": "json.loads: a variable of the environment",
     "live/processes/http.py": "json.load, open: the answer of a server",

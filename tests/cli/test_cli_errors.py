@@ -230,7 +230,7 @@ def test_show_of_a_deeply_nested_summary(refused, tmp_path):
     ("arguments", "expected"),
     [
         (["runn"], "No such command 'runn'. Did you mean 'run'?"),
-        (["show"], "Missing argument 'RUN_DIR'"),
+        (["show"], "Missing argument 'DIR'"),
         (["--verbose"], "No such option: --verbose"),
         (["run", "a.toml", "b.toml"], "unexpected extra argument"),
         (["list", "schedulerz"], "'schedulers', 'routers', 'gateways', 'workloads', 'profiles'"),

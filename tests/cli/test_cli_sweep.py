@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.cli.progress import LineProgress
 from fairbench.live.run_folder import LOCK_FILE, run_folder
 from fairbench.results.sweep_store import SweepStore
 
@@ -112,6 +113,16 @@ def test_finished_points_are_never_run_again(swept, tmp_path):
     assert invoke("--resume", path, "--dry-run").stdout == "0 points, about 0 requests in all\n"
 
 
+def test_points_of_another_sweep_are_reused(swept, tmp_path):
+    _, original = swept
+    result = invoke(*GRID, "--reuse", original, "--name", "again", "--result-dir", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "", "nothing was run"
+    assert (tmp_path / "again" / "metrics.csv").read_bytes() == (
+        original / "metrics.csv"
+    ).read_bytes()
+
+
 def test_a_sweep_that_goes_on_elsewhere_is_left_alone(swept):
     _, path = swept
     with run_folder(path, "alone"):
@@ -141,6 +152,33 @@ def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
     assert lines[0].startswith("tot s1 dp 1, lpm, seed 0: about ")
     assert lines[-2].startswith("126 points, about ")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_large_sweep_says_how_large_before_it_starts(capsys):
+    said = r"2 simulations, about 300,000 requests: roughly [0-9,]+ min on [0-9]+ processors"
+    LineProgress().tasks([200_000.0, 100_000.0])
+    assert re.search(said, capsys.readouterr().err)
+    LineProgress().tasks([2_000.0])
+    assert capsys.readouterr().err == ""
+
+
+def test_rates_clients_and_halves_are_axes():
+    axes = ("--request-rate", "0.5,1", "--clients", "5,6", "--router", "least-loaded,round-robin")
+    result = invoke(*GRID, *axes, "--local", "fcfs", "--dry-run", "--json")
+    names = [point["name"] for point in json.loads(result.stdout)["points"]]
+    assert len(names) == 8
+    assert "chat s1 dp 1 clients=5 request_rate=0.5, least-loaded+fcfs, seed 0" in names
+    wrong = invoke(*GRID, "--request-rate", "fast", "--dry-run")
+    assert wrong.exit_code == 2
+    assert "--request-rate fast: must be numbers with commas between" in wrong.stderr
+
+
+def test_show_prints_the_comparison_again(swept):
+    result, path = swept
+    assert CliRunner().invoke(app, ["show", str(path)]).stdout == result.stdout
+    cells = json.loads(CliRunner().invoke(app, ["show", str(path), "--json"]).stdout)
+    stored = json.loads((path / "comparison.json").read_text())
+    assert cells == {"cells": stored["cells"]}
 
 
 def test_a_failing_point_is_reported_and_stops_no_other(tmp_path):
@@ -194,7 +232,8 @@ def endless(parent, signum):
 def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
     returncode, stdout, stderr, store = endless(tmp_path, signum)
     assert (returncode, stdout) == (code, "")
-    *told, last = stderr.splitlines()
+    size, *told, last = stderr.splitlines()
+    assert "4 simulations, about " in size  # both points, and the clients alone at each
     assert last == (
         "fairbench: interrupted; 1 of 2 points are finished. "
         f"Go on with: fairbench sweep --resume {store.path}"
@@ -229,6 +268,9 @@ def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
         (["--dp", "1", "--num-runs", "0"], "num_runs = 0: must be greater than or equal to 1"),
         (["fig7", "--resume", "here"], "--resume here: goes on with that sweep as it is"),
         (["--resume", "nowhere"], "nowhere/sweep.toml: cannot be read"),
+        (["--dp", "1", "--reuse", "nowhere"], "nowhere/sweep.toml: cannot be read"),
+        (["--dp", "1", "--executor", "slurm"], "unknown executor 'slurm': choose from local, ray."),
+        (["--dp", "1", "--ray-address", "h:1"], "--ray-address h:1: needs --executor ray"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, complaint):

@@ -1,6 +1,11 @@
 """Traces on the command line: what is wrong with a file or a flag is one line, and exit code 2."""
 
+import json
+
 import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
 
 
 @pytest.mark.parametrize(
@@ -72,3 +77,14 @@ def test_a_key_that_can_be_guessed_is_refused(tmp_path, refused):
     flags = ["-o", tmp_path / "out.jsonl", "--key-file", tmp_path / "key"]
     line = refused("trace", "anonymize", tmp_path / "log.csv", *flags)
     assert line.endswith("must hold 16 characters at least")
+
+
+def test_what_writes_a_trace_says_so_for_programs_too(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("t,user,isl,osl\n0,a,9,1\n4,b,9,1\n9,a,9,1\n", encoding="utf-8")
+    output = tmp_path / "part.jsonl"
+    result = CliRunner().invoke(
+        app, ["trace", "cut", str(path), "--to", "5", "-o", str(output), "--json"]
+    )
+    written = {"file": str(output), "requests": 2, "clients": 2, "span_s": 4.0}
+    assert json.loads(result.stdout) == written

@@ -12,6 +12,7 @@ from fairbench.config.sweep import make_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
 from fairbench.execute.requests import sweep_of
+from fairbench.workloads.plan import places_of
 from fairbench.workloads.spec import load_workload
 
 CHAT = load_workload("chat").model_dump(mode="json", exclude_none=True)
@@ -131,3 +132,47 @@ def test_the_example_of_the_documents_is_a_workload():
     (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
     greedy = {"workload": tomllib.loads(example), "scenario": "greedy"}
     assert weights_of(greedy) == {"gold": 4.0, "silver": 2.0}
+
+
+TENANTS = CHAT | {
+    "client_names": ["acme/ml/ann", "acme/ml/bob", "acme/cid"],
+    "client_weights": {"acme/": 4, "acme/ml/ann": 2},
+}
+
+
+def test_tenants_have_weights_as_clients_do():
+    spec = resolve({"workload": TENANTS, "weights": {"acme/ml/": 3}})
+    assert spec.weights == {"acme/ml/ann": 2.0, "acme/": 4.0, "acme/ml/": 3.0}
+    assert spec.tenant_weights == {"acme/": 4.0, "acme/ml/": 3.0}
+    assert resolve({}, {}, stored(spec)) == spec
+    plans = spec.client_plans()
+    assert [plan.weight for plan in plans] == [2.0, 1.0, 1.0, 1.0]
+    assert [plan.owner for plan in plans] == ["acme", "acme", "acme", "client-3"]
+    assert resolve({"workload": TENANTS, "clients": 3, "scenario": "none"}).tenant_weights == {
+        "acme/": 4.0
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"client_weights": {"acme": 2}}, "client in client_weights 'acme'.*Did you mean 'acme/'"),
+        ({"client_weights": {"acme/web/": 2}}, "client in client_weights 'acme/web/'"),
+        ({"client_names": ["acme/"]}, "letters, digits"),
+        ({"client_names": ["acme//ann"]}, "letters, digits"),
+    ],
+)
+def test_names_of_tenants_end_in_a_slash_and_those_of_clients_do_not(change, message):
+    with pytest.raises((UsageError, DataError), match=message):
+        resolve({"workload": TENANTS | change})
+
+
+def test_who_has_an_owner_that_its_name_does_not_tell_has_a_place_below_it():
+    owned = CHAT | {"client_owners": {"client-1": "client-0", "client-2": "mal"}}
+    plans = resolve({"workload": owned, "weights": {"client-1": 2}}).client_plans()
+    assert places_of(plans) == {
+        "client-0": "client-0/client-0",
+        "client-1": "client-0/client-1",
+        "client-2": "mal/client-2",
+    }
+    assert places_of(resolve({"workload": TENANTS}).client_plans()) == {}

@@ -40,6 +40,21 @@ def wait_for_the_end(mark: Path, interrupted):
     return "stopped"
 
 
+def keep(folder: Path, interrupted):
+    """Saves a folder with a file and a file; says where."""
+    (folder / "run").mkdir(parents=True)
+    (folder / "run" / "table").write_bytes(b"rows")
+    (folder / "note").write_bytes(b"noted")
+    return str(folder)
+
+
+def until(condition, patience_s=300):
+    end = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
 if __name__ == "__main__":  # a parent to be killed
     import sys
 

@@ -29,6 +29,8 @@ from fairbench.live.driver.programs import LiveLLM
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records
 from fairbench.sim.run import simulate
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.plan import ProgramArrival, nth_program
 
 IN = (Segment("in", 10),)
 
@@ -290,6 +292,47 @@ def test_the_cap_on_concurrency_holds_and_who_was_held_is_counted():
     held = [record for record in records.requests if record.held_s > 0.01]
     assert len(held) > 100
     assert all(record.sent_s >= record.arrival_s for record in records.requests)
+
+
+def test_a_client_that_watches_its_programs_has_so_many_under_way():
+    spec = small_spec("chat", clients=1, num_programs=4, request_rate=100.0)
+    wrong = {"client": 0, "in_flight": 1}
+    data = spec.workload.model_dump(mode="json", exclude_none=True)
+    data["scenarios"] = {"one": {"rate": 1.0, "misbehaving": [wrong]}}
+    spec = spec.model_copy(
+        update={"scenario": "one", "workload": WorkloadSpec.model_validate(data)}
+    )
+    records, server, _ = driven(spec, gap_s=0.001)
+    assert server.most == 1
+    programs = sorted(records.programs, key=lambda program: program.arrival_s)
+    assert len(programs) == 4
+    for before, after in pairwise(programs):
+        assert after.arrival_s >= before.finish_s
+
+
+class ThreeTimes:
+    """A user who begins three programs, each as soon as the one before has ended."""
+
+    def __init__(self, plan, seed, number):
+        self.left = [nth_program(plan, seed, number + 2 * turn, None) for turn in (2, 1, 0)]
+
+    def next(self, now_s):
+        return ProgramArrival(now_s, self.left.pop()) if self.left else None
+
+
+def test_users_in_a_closed_loop_wait_for_the_end_of_their_programs(monkeypatch):
+    def two(plan, *, seed, source):
+        return tuple(ThreeTimes(plan, seed, number) for number in (0, 1))
+
+    monkeypatch.setattr("fairbench.live.driver.drive.users_of", two)
+    short = {"turns_min": 1, "turns_max": 1, "output_tokens": 4, "output_sigma": 0.0}
+    records, server, _ = driven(small_spec("chat", short, clients=1), gap_s=0.001)
+    assert server.most == 2
+    assert sorted(program.program_id for program in records.programs) == [0, 1, 2, 3, 4, 5]
+    by_number = sorted(records.programs, key=lambda program: program.program_id)
+    for mine in (by_number[::2], by_number[1::2]):
+        for before, after in pairwise(mine):
+            assert after.arrival_s >= before.finish_s
 
 
 def test_a_low_limit_on_open_files_is_raised():

@@ -222,3 +222,14 @@ def test_over_quota_is_429_before_the_body_is_read(keys):
             assert len(worker.seen) == 5
 
     asyncio.run(run())
+
+
+def test_a_tenant_has_a_weight_and_no_quota(keys):
+    keys.write_text('"secret-1" = "acme/ml/ann"\n[clients."acme/ml/"]\nweight = 2\n')
+    assert read_keys(keys).weights == {"acme/ml/": 2.0}
+    keys.write_text(keys.read_text() + "tokens_per_min = 100\n")
+    with pytest.raises(DataError, match=r"clients\.acme/ml/: a tenant has a weight and nothing"):
+        read_keys(keys)
+    keys.write_text('"secret-1" = "acme/ml/ann"\n[clients."acme/web/"]\nweight = 2\n')
+    with pytest.raises(DataError, match="entry 1 is no table of a client with a key"):
+        read_keys(keys)

@@ -137,12 +137,14 @@ def test_every_number_of_a_summary_has_an_entry():
             assert metric_of(key), key
     of_run = {key for key, one in CATALOGUE.items() if one.of is not Of.CLIENT}
     live = {key for key in of_run if key.startswith("lateness_")} | {"held"}
+    live |= {key for key in of_run if key.startswith("tree_")}  # only where clients have tenants
     missing = {key for key in of_run - summary.keys() - live if not CATALOGUE[key].of_comparison}
     assert missing == set()
     of_client = {key for key, one in CATALOGUE.items() if one.of is not Of.RUN}
     missing = of_client - summary["clients"][0].keys()
-    # Weights are there only where some differ from 1.
-    assert {key for key in missing if not CATALOGUE[key].of_comparison} == {"weight"}
+    # Weights are there only where some differ from 1, shares in a tree where there is one.
+    missing = {key for key in missing if not CATALOGUE[key].of_comparison}
+    assert missing == {"weight", "tree_share"}
 
 
 def test_figures_show_metrics():

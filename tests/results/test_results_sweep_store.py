@@ -12,7 +12,7 @@ from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
 from fairbench.results.comparison import compare_sweep
 from fairbench.results.sweep_metrics import write_metrics
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.sweep_store import SweepStore, save_alone
 
 SWEEP = make_sweep({"name": "s", "grid": {"workload": "chat", "scheduler": ["vtc", "lpm", "dlpm"]}})
 
@@ -75,9 +75,23 @@ def test_failures_are_kept_until_they_are_cleared(store):
 
 def test_rows_of_clients_alone_are_read_back(store):
     rows = [alone_row(1), alone_row(2)]
-    store.save_alone("k", rows)
+    save_alone(store.alone_folder, "k", rows)
     (store.path / "alone" / ".other.json.part").write_text("half wri")
     assert store.alone() == {"k": rows}
+
+
+def test_what_other_sweeps_finished_is_taken_once(store, tmp_path):
+    for number, scheduler in enumerate(("lpm", "lpm", "dlpm", "fcfs")):
+        other = SweepStore.create(tmp_path / f"{number}", SWEEP, points(SWEEP))
+        stored(other.runs, {"scheduler": scheduler})
+        stored(other.runs, {"scheduler": "vtc"}, complete=False)
+        save_alone(other.alone_folder, scheduler, [alone_row(number)])
+        store.take_from(other)
+    names = [run.path.name.partition("-")[0] for run in store.finished().values()]
+    assert names == ["lpm", "dlpm"]
+    assert len(list(store.runs.iterdir())) == 2
+    assert store.alone()["lpm"] == [alone_row(0)]
+    assert set(store.alone()) == {"lpm", "dlpm", "fcfs"}
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])

@@ -77,6 +77,14 @@ def test_names_of_csv_stay_texts_and_empty_cells_are_nothing(tmp_path):
     assert scored.requests.finish_s.tolist()[1] != scored.requests.finish_s.tolist()[1]
 
 
+@pytest.mark.parametrize("column", ["client", "Tenant ID", "user"])
+def test_clients_of_csv_are_called_as_they_are_written(tmp_path, column):
+    names = ["nan", "1_0", "1e3", "true", "None", "10", "1.50"]
+    rows = "".join(f"{n},{name},1,1,1,1\n" for n, name in enumerate(names))
+    text = f"start,{column},input_tokens,output_tokens,ttft,latency\n{rows}"
+    assert sorted(scored_of(tmp_path, "a.csv", text).clients) == sorted(names)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -70,9 +70,9 @@ def test_what_dlpm_charges_is_the_busy_time(engine):
     scheduler._let_go = lambda client: None  # credit that is left stays on the books
     granted, refill = [], scheduler._refill
 
-    def watched(view, blocked):
+    def watched(*told):
         before = sum(scheduler.credit.values())
-        done = refill(view, blocked)
+        done = refill(*told)
         granted.append(sum(scheduler.credit.values()) - before)
         return done
 

@@ -150,13 +150,13 @@ class Calls:
         ])  # fmt: skip
 
 
-def cluster_of(streams, pool=100):
+def cluster_of(streams, pool=100, in_flight=None):
     clock, log = Clock(), ServiceLog(["x", "y"])
     limits = EngineLimits(pool, 8192, 16384, 2048)
     worker = Worker(0, clock, FCFS(FCFS.Params()), PLAIN, limits, log, KVCache(pool))
     cluster = Cluster(clock, RoundRobin(RoundRobin.Params(), 1), [worker], ["x", "y"])
     for number, programs in enumerate(streams):
-        cluster.add_client(number, iter(programs))
+        cluster.add_client(number, iter(programs), in_flight)
     return cluster, log
 
 
@@ -210,3 +210,14 @@ def test_documents_that_do_not_fit_are_refused_and_the_others_are_served():
 def test_a_workload_that_does_not_fit_at_all_is_a_usage_error():
     with pytest.raises(UsageError, match="no request fits the KV pool of 100 tokens"):
         simulate(small_spec("fcfs", "tot", pool=100))
+
+
+def test_a_client_that_watches_its_programs_starts_the_next_when_one_has_ended():
+    streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(3)]]
+    together = finish(*cluster_of(streams)).programs
+    assert together.arrival_s.tolist() == [0, 0, 0]
+    one_by_one = finish(*cluster_of(streams, in_flight=1)).programs
+    assert one_by_one.arrival_s.tolist() == [0, *one_by_one.finish_s.tolist()[:2]]
+    assert one_by_one.status.tolist() == [FINISHED] * 3
+    two = finish(*cluster_of(streams, in_flight=2)).programs
+    assert two.arrival_s.tolist() == [0, 0, two.finish_s[0]]

@@ -1,18 +1,15 @@
 """Our vLLM engine against vLLM's own scheduler on many random streams, with a count of what they
-met. In the environment of install.sh: python tests/vllm_cpu/differential.py [FIRST] [STREAMS]
+met. In the environment of install.sh:
+    PYTHONPATH=tests:tests/sim python tests/vllm_cpu/differential.py [--plugin] [FIRST] [STREAMS]
 With --plugin the streams are of three clients, and vLLM's scheduler has ours inside.
 """
 
 import sys
 from collections import Counter
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "sim")]
-
-from vllm_plugin_streams import SCHEDULERS, compare_plugin  # noqa: E402 - found by the path
-from vllm_seam import VERSION, why_absent  # noqa: E402 - found by the path
-from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream  # noqa: E402 - found by the path
+from vllm_plugin_streams import SCHEDULERS, compare_plugin
+from vllm_seam import VERSION, why_absent
+from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream
 
 
 def main(first: int, streams: int) -> None:

@@ -27,7 +27,7 @@ MODELS = {
     "Misbehaving clients": Misbehaving,
     "Clients that run another program": Other,
 }
-(WHOLE,) = re.findall(r"^```toml\n(.*?)^```", TEXT, re.M | re.S)
+WHOLE, MANY = re.findall(r"^```toml\n(.*?)^```", TEXT, re.M | re.S)
 
 
 def rows(section):
@@ -73,6 +73,9 @@ def test_the_file_and_the_examples_of_its_keys_are_allowed():
     whole["classes"] = {"mine": examples("Classes")}
     whole |= {"clients": 2, "client_names": ["alice", "bob"]}
     WorkloadSpec.model_validate(whole)
+    town = WorkloadSpec.model_validate(tomllib.loads(MANY))
+    assert len(MANY.splitlines()) <= 20
+    assert town.clients == 300
     for one in (
         scenario,
         {"rate": 1.0, "misbehaving": [examples("Misbehaving clients")]},

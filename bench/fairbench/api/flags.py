@@ -12,6 +12,7 @@ class RunFlags(TypedDict, total=False):
     scheduler: str | None
     router: str | None
     local: str | None
+    routers: int | None
     gateway: str | None
     saturation: str | None
     dp: int | None
@@ -85,9 +86,14 @@ class SweepFlags(TypedDict, total=False):
     schedulers: Sequence[str] | None
     gateways: Sequence[str] | None
     saturations: Sequence[str] | None
+    routers: int | Sequence[int] | None
     workloads: Sequence[str] | None
     scenarios: Sequence[str] | None
     dp: int | Sequence[int] | None
+    request_rate: float | Sequence[float] | None
+    clients: int | Sequence[int] | None
+    router: str | Sequence[str] | None
+    local: str | Sequence[str] | None
     weights: Mapping[str, float] | None
     goodput: Mapping[str, str] | None
     percentiles: str | None

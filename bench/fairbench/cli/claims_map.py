@@ -11,6 +11,7 @@ import typer
 from fairbench.cli.progress import shown_progress
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
+from fairbench.execute.executor import Executor
 from fairbench.execute.figure_stores import filling
 from fairbench.figures.catalogue import check_drawable
 from fairbench.figures.claims.map_picture import draw_maps
@@ -37,7 +38,9 @@ class MapFiles(NamedTuple):
     formats: Sequence[str]
 
 
-def draw_claims_map(folder: Path, files: MapFiles, *, quick: bool, show: bool) -> None:
+def draw_claims_map(
+    folder: Path, files: MapFiles, executor: Executor, *, quick: bool, show: bool
+) -> None:
     """Run what the store of the map lacks, then draw and tabulate it.
 
     Raises RunFailed if points failed, after the rest is drawn; Interrupted when interrupted.
@@ -51,7 +54,7 @@ def draw_claims_map(folder: Path, files: MapFiles, *, quick: bool, show: bool) -
         "minutes of one processor",
         err=True,
     )
-    with run_context(shown_progress(show)) as context:
+    with run_context(shown_progress(show), executor) as context:
         failures = left.run(context)
         if context.interrupted():
             raise context.interrupted.ended(f"interrupted; what finished is in {folder}")

@@ -22,12 +22,20 @@ COMMANDS: Mapping[str, Entry] = {
         "list:list_names",
         "List schedulers, routers, gateways, workloads, timing profiles or simulated engines.",
     ),
-    "show": Entry("show:show", "Print the summary of a stored run again, from its files."),
+    "show": Entry(
+        "show:show", "Print the summary of a stored run, or the comparison of a sweep, again."
+    ),
     "recover": Entry("recover:recover", "Save what had finished of a run that was killed."),
     "validate": Entry("validate:validate", "Replay measured runs in the simulator, and compare."),
     "sweep": Entry("sweep:sweep", "Run a grid of experiments and compare them."),
     "compare": Entry(
         "compare:compare", "Compare experiments over common seeds: better, worse or cannot tell."
+    ),
+    "plan": Entry(
+        "plan:plan", "Find the smallest cluster that meets targets at a load that stays as it is."
+    ),
+    "attack": Entry(
+        "attack:attack", "Search for what a client gains by cheating, and what the others lose."
     ),
     "leaderboard": Entry(
         "leaderboard:leaderboard", "Rank the schedulers of stored sweeps, and say what is noise."
@@ -40,6 +48,10 @@ COMMANDS: Mapping[str, Entry] = {
         "Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.",
     ),
     "trace": Entry("trace:trace", "Inspect recorded traffic, or write a part of it."),
+    "workload": Entry(
+        "workload:workload",
+        "Check a workload file: its clients, their rates, and the load of a cluster.",
+    ),
     "check": Entry("check:check", "Compare runs with a baseline; exit 1 if one got worse."),
     "score": Entry(
         "score:score", "Compute every fairness metric from anyone's records of requests."

@@ -13,6 +13,7 @@ from fairbench.cli.flags import (
     Gateway,
     Goodput,
     Percentiles,
+    Settings,
     assigned,
     given,
     goodput_flag,
@@ -73,14 +74,7 @@ def compare(
     ] = None,
     goodput: Goodput = None,
     percentiles: Percentiles = None,
-    settings: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME.PARAM=VALUE",
-            help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
-        ),
-    ] = None,
+    settings: Settings = None,
     seed: Annotated[int | None, Option(help="The first seed. [default: 0]")] = None,
     num_runs: Annotated[
         int | None, Option(min=1, help="Seeds of each. [default: 5, or those that are stored]")

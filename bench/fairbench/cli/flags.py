@@ -33,6 +33,14 @@ Goodput = Annotated[
         "[default: the workload's]",
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    Option(
+        "--set",
+        metavar="NAME.PARAM=VALUE",
+        help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
+    ),
+]
 Percentiles = Annotated[
     str | None,
     Option(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fairbench.cli.progress import shown_progress
 from fairbench.execute.context import RunContext, run_context
+from fairbench.execute.executor import Executor
 
 SEEDS = 3
 
@@ -17,13 +18,13 @@ class Fill(Protocol):
     def __call__(self, folder: Path, context: RunContext, *, seeds: int) -> None: ...
 
 
-def filled(fill: Fill, folder: Path, *, quick: bool, show: bool) -> int:
+def filled(fill: Fill, folder: Path, executor: Executor, *, quick: bool, show: bool) -> int:
     """Run what is missing; of how many seeds the folder has everything then.
 
     Raises Interrupted when interrupted, and what a run raised.
     """
     seeds = 1 if quick else SEEDS
-    with run_context(shown_progress(show)) as context:
+    with run_context(shown_progress(show), executor) as context:
         fill(folder, context, seeds=seeds)
         if context.interrupted():
             raise context.interrupted.ended(f"interrupted; what finished is in {folder}")

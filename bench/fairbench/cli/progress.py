@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from time import monotonic
 from typing import Any
@@ -19,6 +19,7 @@ from rich.text import Text
 from fairbench.cli.progress_line import progress_line
 from fairbench.errors.printable import printable
 from fairbench.execute.context import Progress, Silent
+from fairbench.execute.estimate import estimate
 
 
 def shown_progress(wanted: bool) -> Progress:
@@ -36,11 +37,22 @@ def _has_notebook() -> bool:
     return Console(stderr=True).is_jupyter and find_spec("ipywidgets") is not None
 
 
+def _tell_large(costs: Sequence[float]) -> None:
+    """Before many requests: about how long they take, and how large their records are."""
+    if (whole := estimate(costs)).large:
+        typer.echo(f"fairbench: {whole}", err=True)
+
+
 class LineProgress(Silent):
     """A line for each of many tasks that is over, so that a log shows that things go on."""
 
     def __init__(self) -> None:
         self._begun_s = monotonic()
+
+    def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
+        """How much it is, if it is much."""
+        _tell_large(costs)
+        return super().tasks(costs)
 
     def ended(self, name: str, number: int, count: int) -> None:
         """Which it was, and how long all has taken so far."""
@@ -71,6 +83,7 @@ class TerminalProgress:
     @contextmanager
     def tasks(self, costs: Sequence[float]) -> Iterator[Callable[[int], None]]:
         """A bar over tasks of such relative costs, with the time left."""
+        _tell_large(costs)
         columns = [
             TextColumn("{task.fields[done]}/{task.fields[count]}"),
             BarColumn(),

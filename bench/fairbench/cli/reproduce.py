@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.claims_map import MAP, MapFiles, draw_claims_map
+from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
@@ -18,6 +19,8 @@ from fairbench.cli.reproduce_textbook import TEXTBOOK, reproduce_textbook
 from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
 from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.context import run_context
+from fairbench.execute.executor import Executor
+from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.execute.figure_stores import fill_store
 from fairbench.figures.catalogue import FIGURES, check_drawable
 from fairbench.figures.central.store import fill_timings
@@ -50,6 +53,8 @@ def reproduce(
     on_map: Annotated[
         bool, Option("--map", help="With claims: only the map of where each of them holds.")
     ] = False,
+    executor: ExecutorName = LOCAL,
+    ray_address: RayAddress = None,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
 ) -> None:
     """Run what a figure of the DLPM paper lacks, then draw it.
@@ -61,12 +66,14 @@ def reproduce(
     if figure not in known:
         raise unknown_name("figure", figure, known)
     suffixes = read_formats(formats)
+    runs_on = executor_named(executor, ray_address)
     if on_map:
         if figure != CLAIMS:
             raise UsageError(f"--map: is of claims, not of {figure}")
         draw_claims_map(
             result_dir / f"{MAP}{QUICK if quick else ''}",
             MapFiles(output_dir, claims_dir, suffixes),
+            runs_on,
             quick=quick,
             show=not disable_tqdm,
         )
@@ -77,18 +84,18 @@ def reproduce(
     if figure == VTC:
         check_drawable()
         folder, show = result_dir / VTC, not disable_tqdm
-        reproduce_vtc(folder, output_dir, claims_dir, suffixes, quick=quick, show=show)
+        reproduce_vtc(folder, output_dir, claims_dir, suffixes, runs_on, quick=quick, show=show)
         return
     if figure == PREBLE:
         check_drawable()
         folder, show = result_dir / PREBLE, not disable_tqdm
-        reproduce_preble(folder, output_dir, claims_dir, suffixes, quick=quick, show=show)
+        reproduce_preble(folder, output_dir, claims_dir, suffixes, runs_on, quick=quick, show=show)
         return
     if figure != CLAIMS:
         check_drawable()
     names = list(FIGURES) if figure in (ALL, CLAIMS) else [figure]
     folders = {name: result_dir / f"{name}{QUICK if quick else ''}" for name in names}
-    _fill(folders, quick=quick, show=not disable_tqdm)
+    _fill(folders, runs_on, quick=quick, show=not disable_tqdm)
     if figure != CLAIMS:
         for name in names:
             for path in FIGURES[name].plot(folders[name], output_dir, suffixes):
@@ -97,13 +104,13 @@ def reproduce(
         _judge(folders, claims_dir)
 
 
-def _fill(folders: Mapping[str, Path], *, quick: bool, show: bool) -> None:
+def _fill(folders: Mapping[str, Path], executor: Executor, *, quick: bool, show: bool) -> None:
     """Run what is missing in the store of each figure.
 
     Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
     """
     failed = 0
-    with run_context(shown_progress(show)) as context:
+    with run_context(shown_progress(show), executor) as context:
         for name, folder in folders.items():
             if name == TIMED:
                 fill_timings(folder, context, quick=quick)

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from fairbench.cli.paper_runs import filled
+from fairbench.execute.executor import Executor
 from fairbench.figures.preble.draw import plot
 from fairbench.figures.preble.store import fill, read
 from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
@@ -20,6 +21,7 @@ def reproduce_preble(
     output: Path,
     claims_dir: Path,
     formats: Sequence[str],
+    executor: Executor,
     *,
     quick: bool,
     show: bool,
@@ -28,7 +30,7 @@ def reproduce_preble(
 
     Raises Interrupted when interrupted, and what a run raised.
     """
-    seeds = filled(fill, folder, quick=quick, show=show)
+    seeds = filled(fill, folder, executor, quick=quick, show=show)
     results = read(folder, seeds=seeds)
     for path in plot(results, output, formats):
         typer.echo(path)

@@ -14,6 +14,7 @@ from fairbench.cli.flags import (
     Gateway,
     Goodput,
     Percentiles,
+    Settings,
     assigned,
     goodput_flag,
     parse_headers,
@@ -45,6 +46,10 @@ def run(
     ] = None,
     router: Annotated[str | None, Option(help="Another router than the pair's.")] = None,
     local: Annotated[str | None, Option(help="Another local scheduler than the pair's.")] = None,
+    routers: Annotated[
+        int | None,
+        Option(help="So many routers share the fleet; `--set routers.form` says how. [default: 1]"),
+    ] = None,
     gateway: Gateway = None,
     saturation: Annotated[
         str | None,
@@ -112,14 +117,7 @@ def run(
     percentiles: Percentiles = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. [default: 0]")] = None,
-    settings: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME.PARAM=VALUE",
-            help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
-        ),
-    ] = None,
+    settings: Settings = None,
     mem_fraction_static: Annotated[
         float | None, Option(help="Share of GPU memory for weights and KV (as in SGLang).")
     ] = None,

@@ -16,13 +16,23 @@ from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_ar
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
+    ClientFrom,
+    Keys,
+    MaxInflight,
+    MaxQueuePerClient,
     Otel,
+    PeerKeyFile,
+    Peers,
     Promised,
+    Saturation,
     TlsCert,
     TlsKey,
+    Tokenizer,
+    VocabSize,
     WorkerKey,
     WorkerKeyFile,
 )
+from fairbench.cli.serve_peers import peers_by
 from fairbench.cli.serve_plan import client_fields, held_by, plan_text
 from fairbench.config.backend import STARTED
 from fairbench.config.weights import parse_weights
@@ -32,6 +42,7 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.requirements import require_live_extra
 from fairbench.schedulers.registry import split_pair
 from fairbench.schedulers.setup import checked_weights
+from fairbench.tenants import with_tenants
 
 DEFAULT_LOG_DIR = Path("results/serve")
 # What only workers that are started here obey.
@@ -39,7 +50,7 @@ ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_arg", "time_scale"),
     *("server_python", "ready_check_timeout_sec", "log_dir"),
 )
-ONLY_WITH_URLS = ("worker_key", "worker_key_file")
+ONLY_WITH_URLS = ("worker_key", "worker_key_file", "peer", "peer_key_file")
 
 
 def serve(
@@ -54,18 +65,8 @@ def serve(
     worker_key: WorkerKey = None,
     worker_key_file: WorkerKeyFile = None,
     gateway: Gateway = None,
-    saturation: Annotated[
-        str | None,
-        Option(metavar="DETECTOR", help="When the gateway lets go. [default: concurrency]"),
-    ] = None,
-    max_inflight_per_worker: Annotated[
-        str | None,
-        Option(
-            metavar="N|auto",
-            help="With --saturation concurrency: requests at a worker at once. [default: auto, as "
-            "many as workers say that they run]",
-        ),
-    ] = None,
+    saturation: Saturation = None,
+    max_inflight_per_worker: MaxInflight = None,
     dp: Annotated[
         int | None, Option(min=1, help="Start so many workers instead, and end them with this.")
     ] = None,
@@ -100,27 +101,12 @@ def serve(
     tls_key: TlsKey = None,
     admin_port: AdminPort = None,
     admin_key_file: AdminKeyFile = None,
+    peer: Peers = None,
+    peer_key_file: PeerKeyFile = None,
     otel: Otel = False,
-    keys: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.toml",
-            help='API keys, lines of "KEY" = "CLIENT", then tables of weights and quotas; it may '
-            "change meanwhile. Without it a request says whose it is.",
-        ),
-    ] = None,
-    client_from: Annotated[
-        str | None,
-        Option(
-            metavar="user,...",
-            help="Fields of a body that say whose a request is where no header does, strongest "
-            "first: user, safety_identifier, prompt_cache_key. [default: user]",
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
-    ] = None,
+    keys: Keys = None,
+    client_from: ClientFrom = None,
+    tokenizer: Tokenizer = None,
     max_queue: Annotated[
         int,
         Option(
@@ -129,17 +115,8 @@ def serve(
             "makes room for others; more are answered with 429.",
         ),
     ] = 10_000,
-    max_queue_per_client: Annotated[
-        int | None, Option(min=1, help="Most of them of any one client. [default: --max-queue]")
-    ] = None,
-    vocab_size: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Token ids that the model has; requests with others are refused. [default: as the "
-            "workers say]",
-        ),
-    ] = None,
+    max_queue_per_client: MaxQueuePerClient = None,
+    vocab_size: VocabSize = None,
     grace: Annotated[
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
     ] = 30.0,
@@ -218,6 +195,7 @@ def serve(
     asked = not (router or gateway) or bool(_given(context, ("scheduler",)))
     held = held_by(gateway, saturation, max_inflight_per_worker, assigned(settings))
     assignments = held.settings
+    peers = peers_by(peer, peer_key_file, router or split_pair(scheduler)[0], held, admin_port)
     server = {
         "tp": tp,
         "load_format": load_format,
@@ -251,12 +229,14 @@ def serve(
             admin_port=admin_port,
             admin_key=admin_key,
             promises=promised,
+            peers=peers.urls,
+            peer_key=peers.key,
         )
 
     named = (
         named_workers(
             *(worker_url, scheduler, router, assignments, entitled),
-            parts=held.parts,
+            parts=(*held.parts, *peers.parts),
             local=split_pair(scheduler)[1] if asked else None,
             keys=of_workers,
             all_named=admin_port is None,
@@ -293,7 +273,7 @@ def serve(
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:
     """The clients' weights. Raises UsageError for a wrong one, or for whom no key stands."""
     weights = checked_weights(parse_weights(text) or {})
-    known = set(keys.values()) if keys is not None else weights
+    known = set(with_tenants(keys.values())) if keys is not None else weights
     for name in weights:
         if name not in known:
             raise unknown_name("client in --weights", name, known)

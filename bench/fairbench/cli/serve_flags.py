@@ -50,11 +50,66 @@ AdminKeyFile = Annotated[
     Path | None,
     Option(metavar="FILE", help="With --admin-port: the key that it wants to see, a line."),
 ]
+Peers = Annotated[
+    list[str] | None,
+    Option(
+        metavar="URL",
+        help="Another router before the same workers, which is told what clients were charged "
+        "here; repeat it, and name this one there.",
+    ),
+]
+PeerKeyFile = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="With --peer: the key that all routers show each other, a line."),
+]
 Otel = Annotated[
     bool,
     Option(
         "--otel",
         help="Trace requests by OpenTelemetry; where to, its variables say "
         "(OTEL_EXPORTER_OTLP_ENDPOINT). Needs the extra otel.",
+    ),
+]
+Saturation = Annotated[
+    str | None,
+    Option(metavar="DETECTOR", help="When the gateway lets go. [default: concurrency]"),
+]
+MaxInflight = Annotated[
+    str | None,
+    Option(
+        metavar="N|auto",
+        help="With --saturation concurrency: requests at a worker at once. [default: auto, as "
+        "many as workers say that they run]",
+    ),
+]
+Keys = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE.toml",
+        help='API keys, lines of "KEY" = "CLIENT", then tables of weights and quotas; it may '
+        "change meanwhile. Without it a request says whose it is.",
+    ),
+]
+ClientFrom = Annotated[
+    str | None,
+    Option(
+        metavar="user,...",
+        help="Fields of a body that say whose a request is where no header does, strongest "
+        "first: user, safety_identifier, prompt_cache_key. [default: user]",
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
+]
+MaxQueuePerClient = Annotated[
+    int | None, Option(min=1, help="Most of them of any one client. [default: --max-queue]")
+]
+VocabSize = Annotated[
+    int | None,
+    Option(
+        min=1,
+        help="Token ids that the model has; requests with others are refused. [default: as the "
+        "workers say]",
     ),
 ]

@@ -7,26 +7,38 @@ from typing import Annotated
 
 import typer
 
+from fairbench.capacity.carry_out import ANSWER
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_run_line
 from fairbench.cli.output import print_json, print_summary
-from fairbench.errors import DataError
+from fairbench.cli.sweep_output import print_comparison, print_plan
+from fairbench.errors import DataError, UsageError
+from fairbench.execute.sweeps import cell_json
 from fairbench.files.reader import MissingFile
 from fairbench.live.run_folder import FOLDER
+from fairbench.results.comparison import compare_sweep
 from fairbench.results.intervals import INTERVALS_FILE
-from fairbench.results.store import SUMMARY, read_run
+from fairbench.results.store import SUMMARY, read_json, read_run
 from fairbench.results.summary_schema import check_summary
+from fairbench.results.sweep_store import SWEEP_FILE
 from fairbench.sim.records.spool import FOLDER as SIMULATED
 
 
 def show(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run.")],
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory of a run, a sweep or a plan.")
+    ],
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object, nothing else.")
     ] = False,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
 ) -> None:
-    """Print the summary of a stored run again, from its files."""
+    """Print the summary of a stored run, or the comparison of a sweep, again."""
+    if _is_sweep(run_dir):
+        if output_file is not None:
+            raise UsageError(f"--output-file {output_file}: takes single runs, not a sweep")
+        _show_sweep(run_dir, as_json=as_json)
+        return
     try:
         stored = read_run(run_dir)
     except DataError as error:
@@ -41,6 +53,28 @@ def show(
         print_json(stored.summary)
     else:
         print_summary(stored.summary, run_dir, complete=bool(stored.manifest.get("complete")))
+
+
+def _is_sweep(folder: Path) -> bool:
+    """Whether a sweep is in there. A name that no system takes is left to whoever reads it."""
+    try:
+        return (folder / SWEEP_FILE).is_file()
+    except OSError:
+        return False
+
+
+def _show_sweep(folder: Path, *, as_json: bool) -> None:
+    """The answer of a plan; else what is finished of a sweep, compared."""
+    if (folder / ANSWER).is_file():
+        print_plan(read_json(folder / ANSWER), folder, as_json=as_json)
+        return
+    cells = compare_sweep(folder)
+    if not cells:
+        raise DataError(f"{folder}: nothing of this sweep is finished")
+    if as_json:
+        print_json({"cells": [cell_json(cell) for cell in cells]})
+    else:
+        print_comparison(cells, folder)
 
 
 def _hint(folder: Path) -> str:

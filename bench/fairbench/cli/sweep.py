@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
+from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, Percentiles, goodput_flag, split_commas
-from fairbench.cli.output import look, print_json
+from fairbench.cli.output import print_json
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.sweep_output import print_comparison
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.sweep import parse_axis
@@ -19,12 +21,13 @@ from fairbench.config.sweep_points import points
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
 from fairbench.execute.context import run_context
+from fairbench.execute.estimate import estimate
+from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.execute.live_check import check_live_points
 from fairbench.execute.requests import sweep_of
 from fairbench.execute.sweep_jobs import expected_requests
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
 from fairbench.live.backends.base import LiveOptions
-from fairbench.report.comparison_table import comparison_text
 from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
 
@@ -49,6 +52,24 @@ def sweep(
     saturations: Annotated[
         str | None, Option(metavar="A,B", help="When those let go, see `list gateways`.")
     ] = None,
+    routers: Annotated[
+        str | None, Option(metavar="1,2", help="Numbers of routers that share the fleet.")
+    ] = None,
+    router: Annotated[
+        str | None, Option(metavar="A,B", help="Other routers than the pairs'.")
+    ] = None,
+    local: Annotated[
+        str | None, Option(metavar="A,B", help="Other local schedulers than the pairs'.")
+    ] = None,
+    request_rate: Annotated[
+        str | None,
+        Option(
+            metavar="X,Y",
+            help="Programs/s of each well-behaved client over the whole cluster. [default: the "
+            "workload's, times dp]",
+        ),
+    ] = None,
+    clients: Annotated[str | None, Option(metavar="2,8", help="Numbers of clients.")] = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -101,6 +122,13 @@ def sweep(
     resume: Annotated[
         Path | None, Option(metavar="DIR", help="Go on with the sweep in this directory.")
     ] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        Option(
+            metavar="DIR",
+            help="A sweep whose finished points are copied instead of run again; may be repeated.",
+        ),
+    ] = None,
     flush_cache: Annotated[
         bool,
         Option(
@@ -116,6 +144,8 @@ def sweep(
     ready_check_timeout_sec: Annotated[
         float, Option(min=1, help="Seconds within which servers have to be ready.")
     ] = 600.0,
+    executor: ExecutorName = LOCAL,
+    ray_address: RayAddress = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only list the points.")] = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the comparison as one JSON object, and nothing else.")
@@ -134,6 +164,11 @@ def sweep(
         "dp": _axis("--dp", dp, int),
         "gateways": _axis("--gateways", gateways, str),
         "saturations": _axis("--saturations", saturations, str),
+        "routers": _axis("--routers", routers, int),
+        "router": _axis("--router", router, str),
+        "local": _axis("--local", local, str),
+        "request_rate": _axis("--request-rate", request_rate, float),
+        "clients": _axis("--clients", clients, int),
         "weights": parse_weights(weights),
         "goodput": goodput_flag(goodput),
         "percentiles": percentiles,
@@ -147,7 +182,7 @@ def sweep(
     axes = dict(parse_axis(text) for text in settings or [])
     if resume is not None:
         given = any(value is not None for value in flags.values())
-        if file or given or axes or num_runs or quick or name:
+        if file or given or axes or num_runs or quick or name or reuse:
             raise UsageError(f"--resume {resume}: goes on with that sweep as it is, so no other")
         store = SweepStore(resume)
         specs = points(store.sweep(), file=str(store.file))
@@ -159,11 +194,17 @@ def sweep(
     if dry_run:
         _list([one for one in specs if identity(one) not in finished], as_json=as_json)
         return
+    runs_on = executor_named(executor, ray_address)
+    others = [SweepStore(folder) for folder in reuse or ()]
+    for other in others:
+        other.sweep()  # raises for what is no store
     options = LiveOptions(server_python, ready_check_timeout_sec)
     check_live_points(specs, options)
     if resume is None:
         store = SweepStore.create(result_dir, swept, specs)
-    with run_context(shown_progress(not disable_tqdm)) as context:
+        for other in others:
+            store.take_from(other)
+    with run_context(shown_progress(not disable_tqdm), runs_on) as context:
         outcome = run_sweep(store, specs, options, context)
     _print(outcome, as_json=as_json)
     outcome.require_whole()
@@ -176,7 +217,8 @@ def _axis(flag: str, text: str | None, read: Callable[[str], Any]) -> list[Any] 
     try:
         return [read(word) for word in split_commas(flag, text)]
     except ValueError:
-        raise UsageError(f"{flag} {text}: must be whole numbers with commas between") from None
+        kind = "whole numbers" if read is int else "numbers"
+        raise UsageError(f"{flag} {text}: must be {kind} with commas between") from None
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
@@ -188,6 +230,8 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
         return
     for name, count in named:
         typer.echo(f"{name}: about {count:,} requests")
+    if (whole := estimate(requests)).large:
+        typer.echo(f"fairbench: {whole}; clients alone come on top", err=True)
     number = "1 point" if len(specs) == 1 else f"{len(specs)} points"
     typer.echo(f"{number}, about {sum(requests):,} requests in all")
 
@@ -200,9 +244,9 @@ def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
         typer.echo(f"fairbench: saved to {path}", err=True)
     else:
         if outcome.cells:
-            colour, width = look()
-            typer.echo(comparison_text(outcome.cells, colour=colour, width=width), nl=False)
-        typer.echo(f"files  {path}")
+            print_comparison(outcome.cells, path)
+        else:
+            typer.echo(f"files  {path}")
         for failure in outcome.failures:
             typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
     for remark in outcome.remarks():

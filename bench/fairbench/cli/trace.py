@@ -20,7 +20,7 @@ from fairbench.files.secret import read_key
 from fairbench.report.table import printed
 from fairbench.report.trace_table import inspected, inspected_title
 from fairbench.workloads.trace_workload import synthetic_parts
-from fairbench.workloads.traces.change import anonymized, cut, scaled
+from fairbench.workloads.traces.change import anonymized, combined, cut, scaled
 from fairbench.workloads.traces.columns import parse_names
 from fairbench.workloads.traces.facts import facts_of_table
 from fairbench.workloads.traces.formats import AUTO
@@ -42,6 +42,9 @@ Output = Annotated[
     Path,
     Option("--output-file", "-o", metavar="FILE.jsonl", help="Written in the schema of our own."),
 ]
+AsJson = Annotated[
+    bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
+]
 Seed = Annotated[int, Option(help="Seed of what a format leaves to be drawn.")]
 
 
@@ -60,9 +63,7 @@ def inspect(
         Path | None,
         Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf."),
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
     params = _params(file, trace_format, names, clients_from, trace_line)
@@ -105,13 +106,14 @@ def cut_trace(
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
     seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Write a part of a trace: of a time, of some clients, the first requests."""
     params = _params(file, trace_format, names, clients_from, trace_line)
     table = _table(params, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
     part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
-    _write(part, output)
+    _write(part, output, as_json=as_json)
 
 
 @trace.command()
@@ -124,10 +126,32 @@ def scale(
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
     seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Write a trace at another rate: all its times are divided."""
     params = _params(file, trace_format, names, clients_from, trace_line)
-    _write(scaled(_table(params, seed), rate), output)
+    _write(scaled(_table(params, seed), rate), output, as_json=as_json)
+
+
+@trace.command()
+def combine(
+    file: File,
+    prompts: Annotated[
+        str,
+        Option("--prompts-of", metavar="FILE", help="Whose lengths and prefixes it gets."),
+    ],
+    output: Output,
+    trace_format: TraceFormat = None,
+    names: TraceMap = None,
+    clients_from: ClientsFrom = None,
+    trace_line: TraceLine = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write times and clients of a trace with the requests of another: synthetic."""
+    senders = _table(_params(file, trace_format, names, clients_from, trace_line), seed)
+    requests = _table(_params(prompts, None, None, None, None), seed)
+    _write(combined(senders, requests), output, as_json=as_json)
 
 
 @trace.command()
@@ -147,11 +171,12 @@ def anonymize(
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
     seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Write a trace without names and texts: what was shared still is."""
     key = token_bytes(32) if key_file is None else _key(key_file)
     params = _params(file, trace_format, names, clients_from, trace_line)
-    _write(anonymized(_table(params, seed), key), output)
+    _write(anonymized(_table(params, seed), key), output, as_json=as_json)
 
 
 def _key(file: Path) -> bytes:
@@ -187,8 +212,15 @@ def _table(params: TraceParams, seed: int, end: float | None = None) -> Table:
     return table if end is None else cut(table, end_s=end)
 
 
-def _write(table: Table, output: Path) -> None:
+def _write(table: Table, output: Path, *, as_json: bool) -> None:
     if output.suffix != ".jsonl":
         raise UsageError(f"--output-file {output}: must end in .jsonl")
     write_trace(table, output)
-    typer.echo(f"trace  {output}: {len(table):,} requests of {len(table.clients):,} clients")
+    requests, clients = len(table), len(table.clients)
+    if as_json:
+        span_s = round(table.span_s, 9)
+        print_json(
+            {"file": str(output), "requests": requests, "clients": clients, "span_s": span_s}
+        )
+        return
+    typer.echo(f"trace  {output}: {requests:,} requests of {clients:,} clients")

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
 from fairbench.config.gateway import gateway_parts
+from fairbench.config.routers import routers_parts
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.settings import machine_of, resolve_settings
 from fairbench.config.weights import resolve_weights
@@ -98,7 +99,7 @@ def workload_defaults(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[
     workload's duration, so another duration has a warm-up of ``WARMUP_SHARE`` of it at most.
     """
     times = {
-        "clients": workload.clients,
+        "clients": workload.client_count(str(draft.get("scenario", DEFAULTS["scenario"]))),
         "warmup_s": workload.warmup_s,
         "max_drain_s": workload.max_drain_s,
     }
@@ -143,7 +144,8 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
-    parts = (*parts_of(draft), *gateway_parts(draft), *machine_of(engine_of(draft)))
+    parts = (*parts_of(draft), *gateway_parts(draft), *routers_parts(draft))
+    parts += machine_of(engine_of(draft))
     return tuple(name for name in dict.fromkeys(parts) if name != EXTERNAL)
 
 

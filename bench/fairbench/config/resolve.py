@@ -21,6 +21,7 @@ from fairbench.config.defaults import (
     workload_defaults,
 )
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
+from fairbench.config.routers import with_routers
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
@@ -37,7 +38,7 @@ MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a co
 # What the defaults of other keys depend on.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
-    | {"duration_s", "num_programs", "clients", "engine", *GATEWAY_KEYS}
+    | {"duration_s", "num_programs", "clients", "engine", "routers", *GATEWAY_KEYS}
 )
 
 
@@ -101,6 +102,7 @@ def _resolve(
     settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
     draft |= served(backend, draft)
     check_gateway(gateway := gateway_of(draft), settings, backend)
+    draft = with_routers(draft, backend)
     draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
@@ -154,7 +156,8 @@ def _check_size(spec: ExperimentSpec) -> None:
         return
     rate = "dp" if spec.request_rate is None else "request_rate"
     keys = ("duration_s", rate) if spec.num_programs is None else ("num_programs",)
+    number = f"{programs:,.0f}" if programs < 1e18 else f"{programs:.3g}"
     causes = ", ".join(f"{key} = {getattr(spec, key)}" for key in (*keys, "clients"))
     raise UsageError(
-        f"{causes}: about {programs:,.0f} programs in all, at most {MAX_PROGRAMS:,} are allowed"
+        f"{causes}: about {number} programs in all, at most {MAX_PROGRAMS:,} are allowed"
     )

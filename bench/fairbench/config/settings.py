@@ -13,6 +13,7 @@ from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
 from fairbench.schedulers.gateway.registry import gateway_params
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
+from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
@@ -38,7 +39,8 @@ class ResolvedSettings(NamedTuple):
 def parts() -> dict[str, type]:
     """Everything but a workload that has parameters: schedulers, routers, gateways, machine."""
     engines = {kind.part: kind.params for kind in ENGINES.values()}
-    return params_classes() | dict(gateway_params()) | dict(MACHINE) | engines
+    several = {ROUTERS: RoutersParams}
+    return params_classes() | dict(gateway_params()) | several | dict(MACHINE) | engines
 
 
 def resolve_settings(

@@ -14,6 +14,7 @@ from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
 from fairbench.errors import UsageError, unknown_name
 from fairbench.metrics.percentiles import ALLOWED, parse_percentiles, written_percentiles
+from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.client_targets import client_targets
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import MAX_NAME, Weight, WorkloadSpec
@@ -21,6 +22,7 @@ from fairbench.workloads.plan import ClientPlan
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
+MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]  # infinity allowed: everything at once
@@ -35,11 +37,13 @@ class ExperimentSpec(BaseModel):
     workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
     every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
     parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
-    ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are.
+    ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are. A
+    tenant's name ends in /.
     ``goodput`` are latency targets laid over the workload's, by LATENCY or NAME.LATENCY.
     ``percentiles`` of latency are those that summaries show, with commas between; None the usual.
     ``gateway`` is the policy of a queue before the router, None if there is none, and
-    ``saturation`` its detector. ``engine`` is what simulated workers are, None for the default.
+    ``saturation`` its detector. ``routers`` is how many routers share the fleet, None for one.
+    ``engine`` is what simulated workers are, None for the default.
     ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
     path or name, and an endpoint's scheduler is ``AS_SERVED``.
     """
@@ -75,6 +79,7 @@ class ExperimentSpec(BaseModel):
     settings: dict[str, Any]
     gateway: str | None = None
     saturation: str | None = None
+    routers: Annotated[int, Field(ge=2, le=MAX_ROUTERS)] | None = None
     engine: str | None = None
     backend: Backend | None = None
     workload: WorkloadSpec
@@ -101,9 +106,10 @@ class ExperimentSpec(BaseModel):
         if self.dataset_path is not None and self.workload.scenario(self.scenario).others:
             raise ValueError("dataset_path: feeds one kind of program, and this scenario has more")
         names = self.workload.name_clients(self.clients)
+        entitled = with_tenants(names)
         for name in self.weights or ():
-            if name not in names:
-                raise ValueError(str(unknown_name("client in weights", name, names)))
+            if name not in entitled:
+                raise ValueError(str(unknown_name("client in weights", name, entitled)))
         self._check_targets(names)
         return self
 
@@ -115,6 +121,12 @@ class ExperimentSpec(BaseModel):
             raise ValueError(str(error)) from None
         if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
             raise ValueError("goodput: multiples of the latency alone need a timing profile")
+
+    @property
+    def tenant_weights(self) -> dict[str, float]:
+        """The weights by name of those tenants whose weight is not 1."""
+        tenants = tenants_of(self.workload.name_clients(self.clients))
+        return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
         """Who the clients are and what each sends. Raises UsageError if that is impossible."""

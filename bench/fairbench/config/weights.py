@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fairbench.config.spec import MAX_CLIENTS
 from fairbench.errors import UsageError
+from fairbench.tenants import with_tenants
 from fairbench.workloads.model import WorkloadSpec
 
 # Weights belong to the experiment. These parameters of local schedulers were there before, and are
@@ -56,7 +57,7 @@ def resolve_weights(
     if not (given or own):
         return None
     count = min(clients, MAX_CLIENTS) if isinstance(clients, int) else workload.clients
-    names = dict.fromkeys(workload.name_clients(count))
+    names = dict.fromkeys(with_tenants(workload.name_clients(count)))
     said = {name: one for name, one in own.items() if name in names}
     silent = {name for name, one in given.items() if one == 1 and name in names} - own.keys()
     said |= {name: one for name, one in given.items() if name not in silent}

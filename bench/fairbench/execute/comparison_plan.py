@@ -65,7 +65,7 @@ class Plan:
             {
                 "name": re.sub(r"[^A-Za-z0-9._-]", "_", f"compare-{names}")[:MAX_NAME],
                 "num_runs": count if together else 1,
-                "grid": [_grid(one.spec) | seeds for one in self.to_run],
+                "grid": [grid_of(one.spec) | seeds for one in self.to_run],
             }
         )
 
@@ -167,7 +167,7 @@ def _seeds(
     return tuple(range(first, first + (num_runs or NUM_RUNS)))
 
 
-def _grid(spec: ExperimentSpec) -> dict[str, Any]:
+def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
     """The experiment as a grid of one point: a list, which would be an axis, is one value."""
     tables = dict(experiment_tables(spec))
     flat = flat_settings(tables.pop("settings", {})) | tables

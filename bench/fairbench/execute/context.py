@@ -68,7 +68,9 @@ class RunContext:
 
 
 @contextmanager
-def run_context(progress: Progress | None = None) -> Iterator[RunContext]:
-    """A context that ``interruptible`` signals interrupt, for local processes."""
+def run_context(
+    progress: Progress | None = None, executor: Executor | None = None
+) -> Iterator[RunContext]:
+    """A context that ``interruptible`` signals interrupt; local processes unless told otherwise."""
     with interruptible() as interrupted:
-        yield RunContext(interrupted, progress or Silent())
+        yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fairbench.errors import FairbenchError, RunFailed
@@ -11,6 +13,35 @@ from fairbench.execute.interruption import Interruption
 
 Task = Callable[[Interruption], Any]
 """One piece of work. It is pickled, asks often whether to stop, and then saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A task that reads files, by the names that the user gave them.
+
+    An executor on another machine takes them there.
+    """
+
+    work: Task
+    reads: tuple[str, ...]
+
+    def __call__(self, interrupted: Interruption) -> Any:
+        return self.work(interrupted)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A task that saves into a folder, and nowhere else; ``reads`` as ``Reading`` has them.
+
+    An executor on another machine brings back what is saved.
+    """
+
+    work: Callable[[Path, Interruption], Any]
+    folder: Path
+    reads: tuple[str, ...] = ()
+
+    def __call__(self, interrupted: Interruption) -> Any:
+        return self.work(self.folder, interrupted)
 
 
 class Failure(NamedTuple):

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import get_context, parent_process
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from multiprocessing.resource_tracker import ensure_running
 from threading import Thread
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairbench.errors import RunFailed
+from fairbench.execute.child import Child, start_child
 from fairbench.execute.executor import Failure, Task, attempt
 from fairbench.execute.interruption import SIGNALS, Interruption, interruptible
 
 POLL_S = 0.2
-# Spawned, so that a process starts clean whatever threads this one has.
-SPAWN = get_context("spawn")
-
-
-class _Worker(NamedTuple):
-    process: BaseProcess
-    pipe: Connection
 
 
 class LocalProcesses:
@@ -41,9 +31,9 @@ class LocalProcesses:
     ) -> Generator[tuple[int, Any], None, None]:
         """As every ``Executor`` does. A task whose process dies has failed, and no other."""
         left = list(reversed(range(len(tasks))))
-        workers: list[_Worker] = []
-        idle: list[_Worker] = []
-        busy: dict[_Worker, int] = {}
+        workers: list[Child] = []
+        idle: list[Child] = []
+        busy: dict[Child, int] = {}
         asked_to_stop = False
         try:
             while busy or (left and not interrupted()):
@@ -70,17 +60,11 @@ class LocalProcesses:
             _dismiss(workers)
 
 
-def _start() -> _Worker:
-    ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=_serve, args=(theirs,))
-    # Signals wait until the process has handlers of its own.
-    with _signals_held_back(), _without_script():
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)
+def _start() -> Child:
+    return start_child(_serve)
 
 
-def _receive(worker: _Worker) -> tuple[Any | Failure, bool]:
+def _receive(worker: Child) -> tuple[Any | Failure, bool]:
     """A task's result, and whether its process takes another."""
     try:
         result, goes_on = worker.pipe.recv()
@@ -91,35 +75,13 @@ def _receive(worker: _Worker) -> tuple[Any | Failure, bool]:
         return Failure(RunFailed(reason), ""), False
 
 
-def _dismiss(workers: Sequence[_Worker]) -> None:
+def _dismiss(workers: Sequence[Child]) -> None:
     """End all processes; those that are busy are asked to, and are waited for."""
     for worker in workers:
         worker.pipe.close()
         worker.process.terminate()
     for worker in workers:
         worker.process.join()
-
-
-@contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Signals that come inside arrive at the end. A process started inside begins like this."""
-    ensure_running()  # the resource tracker, whose start would let them through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _without_script() -> Iterator[None]:
-    """A process started inside does not run the script of this one, which would start it again."""
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
 
 
 def _serve(pipe: Connection) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
+from fairbench.execute.executor import Saving
+from fairbench.execute.files_read import files_of
 from fairbench.execute.interruption import Interruption
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.run_folder import run_folder
@@ -47,8 +50,14 @@ def run_unsaved(spec: ExperimentSpec, options: LiveOptions, context: RunContext)
         return simulate(spec, on_progress=context.on_progress, interrupted=context.interrupted)
 
 
-def simulate_task(spec: ExperimentSpec, parent: Path, interrupted: Interruption) -> dict[str, Any]:
-    """As a task of an executor: one simulated run, saved; returns its summary."""
+def simulation(spec: ExperimentSpec, parent: Path) -> Saving:
+    """As a task of an executor: one simulated run, saved in ``parent``; returns its summary."""
+    return Saving(partial(_simulate_and_save, spec), parent, files_of(spec))
+
+
+def _simulate_and_save(
+    spec: ExperimentSpec, parent: Path, interrupted: Interruption
+) -> dict[str, Any]:
     watch = Stopwatch.start()
     result = simulate(spec, interrupted=interrupted)
     manifest = build_manifest(spec, complete=result.complete, watch=watch)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
-from fairbench.execute.one_run import simulate_task
+from fairbench.execute.one_run import simulation
 from fairbench.execute.outcomes import tell_ended
 from fairbench.live.backends.base import LiveOptions
 from fairbench.results.directories import check_writable, fresh_directory
@@ -64,7 +63,7 @@ def simulate_all(
 
     Raises what a run raised, once all have ended.
     """
-    tasks = [partial(simulate_task, spec, parent) for spec in specs]
+    tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
     with (

@@ -27,7 +27,7 @@ KEYS = {
             *("scheduler", "router", "local", "dp", "workload", "scenario", "gpu", "model"),
             *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
             *("gateway", "saturation", "engine", "dataset_path", "tokenizer", "tag", "goodput"),
-            "percentiles",
+            *("percentiles", "routers"),
         )
     },
     "duration": "duration_s",
@@ -67,7 +67,8 @@ SINGLE = {
 }
 AXES = {
     **{"schedulers": "scheduler", "workloads": "workload", "scenarios": "scenario", "dp": "dp"},
-    **{"gateways": "gateway", "saturations": "saturation"},
+    **{"gateways": "gateway", "saturations": "saturation", "routers": "routers"},
+    **{name: name for name in ("request_rate", "clients", "router", "local")},
 }
 
 

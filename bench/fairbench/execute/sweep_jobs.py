@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Task
+from fairbench.execute.executor import Saving, Task
+from fairbench.execute.files_read import files_of
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.one_run import simulate_task
+from fairbench.execute.one_run import simulation
 from fairbench.execute.outcomes import FailedPoint, keep_outcome, tell_ended
 from fairbench.results.comparison import alone_key
 from fairbench.results.grid import experiment_tables, point_names
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.sweep_store import SweepStore, save_alone
 from fairbench.sim.alone import ROUTERS, simulate_alone
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
 
@@ -47,24 +49,24 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
             continue  # one after another, see ``sweep_live``
         key = identity(spec)
         if key not in finished:
-            task = partial(simulate_task, spec, store.runs)
+            task = simulation(spec, store.runs)
             yield Job(name, key, expected_requests(spec, spec.client_plans()), task)
         key = alone_key(experiment_tables(spec))
         if with_alone and key not in alone:
             alone.add(key)
             good = [plan for plan in spec.client_plans() if not plan.misbehaving]
             requests = len(ROUTERS) * expected_requests(spec, good)
-            task = partial(_run_alone, spec, store, key)
+            task = Saving(partial(_run_alone, spec, key), store.alone_folder, files_of(spec))
             yield Job(f"clients alone as in {name}", key, requests, task)
 
 
 def _run_alone(
-    spec: ExperimentSpec, store: SweepStore, key: str, interrupted: Interruption
+    spec: ExperimentSpec, key: str, folder: Path, interrupted: Interruption
 ) -> dict[str, Any]:
     """In a process of its own: the well-behaved clients of a place, each alone; saved."""
     rows = simulate_alone(spec, interrupted)
     if not interrupted():
-        store.save_alone(key, rows)
+        save_alone(folder, key, rows)
     return {"complete": not interrupted()}
 
 

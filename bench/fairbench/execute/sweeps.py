@@ -82,5 +82,10 @@ def _comparison(
         "sweep": store.path.name,
         "path": str(store.path),
         "failures": [{"point": name, "error": error} for name, error in failures],
-        "cells": [{"place": cell.place, "cell": cell.scheduler, **cell.combined} for cell in cells],
+        "cells": [cell_json(cell) for cell in cells],
     }
+
+
+def cell_json(cell: SchedulerResults) -> dict[str, Any]:
+    """A cell as ``comparison.json`` has it."""
+    return {"place": cell.place, "cell": cell.scheduler, **cell.combined}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairbench.report.table import basis
+from fairbench.report.heading import basis
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.intervals import METHOD
 

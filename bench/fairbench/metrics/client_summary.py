@@ -8,6 +8,7 @@ from math import isfinite
 
 import numpy as np
 
+from fairbench.metrics.by_client import by_client, rows_of
 from fairbench.metrics.fairness import Shares
 from fairbench.metrics.latency import Sample, client_sample, mean_percentile, percentile
 from fairbench.metrics.notes import Notes
@@ -61,8 +62,13 @@ class Victims:
 
 def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
     """The latency sample of each client."""
-    indices = range(len(facts.clients))
-    return [client_sample(requests, programs, facts, facts.window, index) for index in indices]
+    own: Iterable[tuple[Requests, Programs]]
+    if facts.latency == "ttft":
+        own = by_client(requests, programs, len(facts.clients))
+    else:  # which no request says
+        rows = rows_of(programs.client, len(facts.clients))
+        own = ((requests, programs.take(some)) for some in rows)
+    return [client_sample(*one, facts, facts.window, index) for index, one in enumerate(own)]
 
 
 def client_summary(

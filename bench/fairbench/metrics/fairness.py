@@ -119,15 +119,13 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
     From the latest first arrival to the earliest last completion of a client, where unfinished
     work keeps a client active to the horizon. None if a client has no work or the window is empty.
     """
-    starts, ends = [], []
-    for client in range(len(facts.clients)):
-        own = programs.take(programs.client == client)
-        done = own.finish_s[own.status == FINISHED]
-        pending = np.any(own.status == UNFINISHED)
-        if not pending and done.size == 0:
-            return None
-        starts.append(own.arrival_s.min())
-        ends.append(facts.horizon_s if pending else done.max())
-    if not starts or max(starts) >= min(ends):
+    clients, own = len(facts.clients), programs.client
+    done, pending = programs.status == FINISHED, programs.status == UNFINISHED
+    start, end = np.full(clients, np.inf), np.full(clients, -np.inf)
+    np.minimum.at(start, own, programs.arrival_s)
+    with np.errstate(invalid="ignore"):
+        np.maximum.at(end, own[done], programs.finish_s[done])
+    end[own[pending]] = facts.horizon_s
+    if not clients or np.isneginf(end).any() or start.max() >= end.min():
         return None
-    return Window(float(max(starts)), float(min(ends)))
+    return Window(float(start.max()), float(end.min()))

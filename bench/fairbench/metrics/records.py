@@ -150,6 +150,7 @@ class Client(NamedTuple):
 
     ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
     requests was promised, ``service_class`` with whom it shares that ("" if with nobody).
+    ``owner`` is whose it is ("": by its name).
     """
 
     name: str
@@ -157,6 +158,7 @@ class Client(NamedTuple):
     weight: float = 1.0
     targets: Targets = NO_TARGETS
     service_class: str = ""
+    owner: str = ""
 
 
 class Window(NamedTuple):
@@ -194,6 +196,7 @@ class Facts:
     local scheduler together, or None with ``bound_unavailable`` = why. ``fit`` is what the timing
     profile was fitted to, ``lone`` its decode step, ``costs`` all that it says; None on real
     servers, or where nobody knows. ``percentiles`` of latency are shown in place of the usual ones.
+    ``tenant_weights`` are by tenant, whose names end in /, 1 where there is none.
     """
 
     clients: tuple[Client, ...]
@@ -209,6 +212,7 @@ class Facts:
     lone: LoneStep | None = None
     costs: RequestCosts | None = None
     percentiles: tuple[int, ...] = ()
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def client_weights(self) -> Floats:

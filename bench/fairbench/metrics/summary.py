@@ -26,6 +26,7 @@ from fairbench.metrics.notes import Notes
 from fairbench.metrics.percentiles import KEY, written_percentiles
 from fairbench.metrics.records import Facts, Programs, Requests, Service, Window
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.tenants import TenantShares, tenant_shares
 from fairbench.metrics.totals import (
     Totals,
     request_latency_ms,
@@ -41,10 +42,11 @@ class Summary:
     ``window`` is where rates and shares were measured. ``request_latency`` has keys such as
     ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on; ``computed`` is what entries of
     the catalogue compute by themselves, of the run and of each client; ``goodput`` is empty where
-    no client was promised any latency; ``some`` is what only some runs have, of the run and of
-    each client: percentiles that a user asked for, and who was demoted. ``notes`` gives for each
-    null of the JSON the reason, by key (``clients.NAME.key`` inside ``clients``); ``censored``
-    lists the latencies that are lower bounds, to be printed as "> x s" (and never rounded up).
+    no client was promised any latency, ``tenants`` where no client is of one; ``some`` is what only
+    some runs have, of the run and of each client: percentiles that a user asked for, and who was
+    demoted. ``notes`` gives for each null of the JSON the reason, by key (``clients.NAME.key``
+    inside ``clients``); ``censored`` lists the latencies that are lower bounds, to be printed as ">
+    x s" (and never rounded up).
     """
 
     window: Window
@@ -57,6 +59,7 @@ class Summary:
     computed: Mapping[str, float]
     computed_clients: tuple[Mapping[str, float], ...]
     goodput: Goodput
+    tenants: TenantShares
     some: Mapping[str, Any]
     some_clients: tuple[Mapping[str, float], ...]
     notes: Mapping[str, str]
@@ -67,12 +70,19 @@ class Summary:
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
         flat |= asdict(self.fairness) | asdict(self.victims) | dict(self.computed)
-        flat |= {**self.goodput.run, **self.some}
+        flat |= {**self.goodput.run, **self.some} | _rows(self.tenants.run)
         clients = zip(self.clients, self.computed_clients, self.some_clients, strict=True)
+        goodputs, shares = self.goodput.clients, self.tenants.clients
         return _without_nan(flat) | {
             "clients": [
                 _without_nan(
-                    {**asdict(one), **more, **self.goodput.clients.get(one.client, {}), **some}
+                    {
+                        **asdict(one),
+                        **more,
+                        **goodputs.get(one.client, {}),
+                        **some,
+                        **shares.get(one.client, {}),
+                    }
                 )
                 for one, more, some in clients
             ],
@@ -108,6 +118,7 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
             for index in range(len(facts.clients))
         ),
         goodput=goodput(tables, cut, notes),
+        tenants=tenant_shares(got, facts, notes),
         some=_demoted(requests) | _chosen(cohorts, facts, notes),
         some_clients=tuple(
             _demoted(requests, index)
@@ -185,6 +196,14 @@ def _computed_of_client(tables: Tables, facts: Facts, index: int, notes: Notes) 
 def _weight_of(facts: Facts, index: int) -> dict[str, float]:
     """A client's weight, where some client's differs from 1."""
     return {"weight": facts.clients[index].weight} if facts.weighted else {}
+
+
+def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with null for undefined numbers in rows of a table as well."""
+    return {
+        key: [_without_nan(row) for row in value] if isinstance(value, list) else value
+        for key, value in values.items()
+    }
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:

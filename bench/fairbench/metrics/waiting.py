@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.by_client import rows_of
 from fairbench.metrics.records import REFUSED, Facts, Floats, Ints, Requests, Window
 
 
@@ -26,6 +27,10 @@ class Waits(NamedTuple):
     client: Ints
     start: Floats
     end: Floats
+
+    def of(self, rows: Ints) -> Waits:
+        """Some of the rows."""
+        return Waits(self.worker[rows], self.client[rows], self.start[rows], self.end[rows])
 
 
 def waits(requests: Requests, horizon_s: float) -> Waits:
@@ -86,17 +91,23 @@ def backlogs(requests: Requests, facts: Facts) -> list[Intervals]:
     On every worker because the proof of [DLPM] Theorem 5.1 takes it for granted: it is not implied.
     """
     table = waits(requests, facts.horizon_s)
-    result = []
-    for client in range(len(facts.clients)):
-        own = table.client == client
-        common: Intervals | None = None
-        for worker in range(facts.workers):
-            here = own & ((table.worker == worker) | (table.worker == EVERYWHERE))
-            queue = merged(table.start[here], table.end[here])
-            common = queue if common is None else intersection(common, queue)
-        assert common is not None
-        result.append(common)
-    return result
+    return [
+        _everywhere(table.of(rows), facts.workers)
+        for rows in rows_of(table.client, len(facts.clients))
+    ]
+
+
+def _everywhere(own: Waits, workers: int) -> Intervals:
+    """When waits of one client were at every worker."""
+    common: Intervals | None = None
+    for worker in range(workers):
+        here = (own.worker == worker) | (own.worker == EVERYWHERE)
+        queue = merged(own.start[here], own.end[here])
+        common = queue if common is None else intersection(common, queue)
+        if not len(common.start):
+            break
+    assert common is not None
+    return common
 
 
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:

@@ -11,9 +11,10 @@ from rich.text import Text
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.tail import ENOUGH, is_carried
+from fairbench.report.heading import basis
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.pages.markdown import escaped, table
-from fairbench.report.table import MAX_WIDTH, basis, printed
+from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold, Score
 from fairbench.results.contrast import seed_text

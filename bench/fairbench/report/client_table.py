@@ -38,34 +38,37 @@ def described(name: str, client: Mapping[str, Any]) -> str:
     return f"{name} ({', '.join(special)})" if special else name
 
 
-def client_value(row: Summary, column: Column, censored: Collection[str]) -> str:
+def client_value(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
     """A metric of a client as text, given the keys of the summary that are lower bounds."""
     if column.form is Form.SECONDS:
         return latency(row, column.key, censored, f"{CLIENTS}{row['client']}.")
     return written(row, column.key, column.form)
 
 
-def client_table(summary: Summary, width: int) -> Table:
+def client_table(
+    summary: Summary, width: int, clients: Sequence[Mapping[str, Any]] | None = None
+) -> Table:
     """One row per client in at most ``width`` columns of text, if 50 are enough.
 
-    Numbers are never cut; whole columns are left out instead.
+    Only of these ``clients``, if given. Numbers are never cut; whole columns are left out instead.
     """
+    rows = summary["clients"] if clients is None else clients
     ruler = Console(width=10 * width)
     for columns in fitting(client_columns(summary)):
-        table = _table(summary, columns)
+        table = _table(summary, columns, rows)
         if ruler.measure(table).maximum <= width:
             break
     return table
 
 
-def _table(summary: Summary, columns: Sequence[Column]) -> Table:
+def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("client", max_width=NAME_WIDTH, no_wrap=True, overflow="ellipsis")
     table.add_column("behaviour", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     censored = set(summary.get("censored", ()))
-    for row in summary["clients"]:
+    for row in rows:
         behaviour = Text("misbehaves", "yellow") if row["misbehaving"] else Text("well")
         values = (Text(client_value(row, column, censored)) for column in columns)
         table.add_row(Text(str(row["client"])), behaviour, *values)

@@ -14,9 +14,11 @@ from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
+from fairbench.report.heading import basis
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
-from fairbench.report.table import MAX_WIDTH, NO_ORDER, basis, printed
+from fairbench.report.result_lines import NO_ORDER
+from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.intervals import METHOD
 

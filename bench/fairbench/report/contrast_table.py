@@ -15,8 +15,9 @@ from fairbench.metrics.metric import Better, Display, Form, Metric
 from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.differences import signed, signed_interval
+from fairbench.report.heading import basis
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
-from fairbench.report.table import MAX_WIDTH, basis, printed
+from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision
 from fairbench.results.values import Value

@@ -8,8 +8,9 @@ from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Display
 from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import P99
+from fairbench.report.crowd import shown_clients
+from fairbench.report.heading import basis
 from fairbench.report.numbers import less_than, more_than
-from fairbench.report.table import basis
 from fairbench.results.grid import scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
@@ -24,7 +25,10 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
     )
     for label, text in results_of(combined, tail):
         yield f"  {label:36}{text}"
-    for client in combined["clients"]:
+    clients, which = shown_clients(combined)
+    if which:
+        yield f"  clients: {which}"
+    for client in clients:
         behaviour = "misbehaves" if client["misbehaving"] else "well-behaved"
         rate = show(client["service_rate_tok_s"], 0)
         yield f"  {client['client'] + ', ' + behaviour + ', tok/s':36.36}{rate}"

@@ -9,21 +9,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
-from fairbench.metrics.fit_domain import WARN_ABOVE
-from fairbench.metrics.hidden_backlog import hides_backlog
-from fairbench.metrics.metric import Display
-from fairbench.metrics.percentiles import chosen_percentiles
-from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
-from fairbench.report.client_table import client_table, is_weighted
-from fairbench.report.goodput_lines import goodput_lines
-from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
-from fairbench.results.grid import scheduler_name
+from fairbench.report.client_table import client_table
+from fairbench.report.crowd import crowd_lines, is_crowd, ratio_lines, worst_clients
+from fairbench.report.heading import cluster_line, details_line, trace_lines
+from fairbench.report.note_lines import notes_of
+from fairbench.report.result_lines import results_of
 from fairbench.results.store import Summary
 
 MAX_WIDTH = 100
-NO_ORDER = "requests share the GPU by number, no scheduler acts: limit running requests"
 
 
 def summary_text(
@@ -85,221 +78,18 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
         nothing = Text("No program arrived, so there is nothing to compare.")
         return Group(Text(), nothing, Text(), _pairs([("files", files)]))
     results, notes = _pairs(results_of(summary)), _pairs([*notes_of(summary), ("files", files)])
-    return Group(Text(), client_table(summary, width), Text(), results, Text(), notes)
+    return Group(Text(), *_clients(summary, width), Text(), results, Text(), notes)
 
 
-def cluster_line(summary: Summary) -> str:
-    """What was run on what, beginning with whether it was simulated."""
-    called = scheduler_name(summary)
-    return f"{basis(summary)}, dp {summary['dp']}, scheduler {called}, seed {summary['seed']}"
-
-
-def basis(summary: Summary) -> str:
-    """Whether the numbers are simulated, emulated or measured, and on what."""
-    if summary.get("emulated"):
-        return f"emulated on {summary['timing_profile'] or summary.get('served')}"
-    if not summary["simulated"]:
-        return f"measured on {summary.get('served', 'real servers')}"
-    error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
-    engine = f", engine {summary['engine']}" if "engine" in summary else ""
-    return f"simulated on {summary['timing_profile']}{error}{engine}"
-
-
-def trace_lines(summary: Summary) -> list[str]:
-    """Which recorded traffic was played, and what of it nobody recorded."""
-    lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
-    return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
-
-
-def details_line(summary: Summary) -> str:
-    before = f"admission {summary['admission']}, " if "admission" in summary else ""
-    if "gateway" in summary:
-        before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
-    text = (
-        f"{before}router {summary['router']}, local {summary['local']}, "
-        f"workload {summary['workload']}, scenario {summary['scenario']}"
-    )
-    if summary.get("pool_tokens") is None:
-        return text
-    fraction = summary.get("mem_fraction_static")
-    source = "set by --max-total-tokens" if fraction is None else f"mem_fraction_static {fraction}"
-    return f"{text}, KV pool {summary['pool_tokens']:,} tokens per replica ({source})"
-
-
-def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """The numbers over all clients: what each line is about, and what it says."""
-    by_weight = " over weight" if is_weighted(summary) else ""
-    yield "throughput", _throughput(summary)
-    yield (
-        "Jain index",
-        f"{written(summary, 'jain_index')} of service{by_weight} "
-        f"(max-min fair: {written(summary, 'jain_index_maxmin')}), "
-        f"{written(summary, 'jain_index_actual')} of actual service{by_weight}, "
-        f"{written(summary, 'jain_index_entitlement')} per entitlement",
-    )
-    if summary.get("jain_index_paper_window") is not None:
-        between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
-        jain = written(summary, "jain_index_paper_window")
-        yield "", f"{jain} of service while all clients were active ({between})"
-    yield "worst client", _worst(summary)
-    yield "well-behaved", _victims(summary)
-    yield from _of_requests(summary)
-    yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
-    yield from goodput_lines(summary)
-    if "time_to_50pct_s" in summary:
-        times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
-        yield "finished", f"50 / 90 / 100% of the programs of warm-up and window by {times} s"
-    yield (
-        "requests",
-        f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
-        f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
-        f"{number(summary['refused'])} refused"
-        + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
-        + (f", {number(summary['failed'])} failed" if summary["failed"] else ""),
-    )
-    if hides_backlog(summary):
-        yield "backlog", hidden_backlog(summary)
-    if is_extrapolated(summary):
-        outside = written(summary, "outside_fit_ratio")
-        yield "timing", f"{outside} of the busy time is outside what the profile was fitted to"
-    for column in columns_of(Display.SUMMARY):
-        value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
-        known = summary.get(column.key) is not None
-        yield column.title, f"{value} {unit}" if known and unit else value
-
-
-def hidden_backlog(summary: Summary) -> str:
-    """That demand is above capacity although hardly anything waits, and what to do."""
-    empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
-    return (
-        f"hidden: queues were empty {empty} of the window, but a token took {slow} times as long "
-        f"as alone; {NO_ORDER}"
-    )
-
-
-def is_extrapolated(summary: Summary) -> bool:
-    """Whether much of the simulated time lies outside the timing profile's fit."""
-    outside = summary.get("outside_fit_ratio")
-    return outside is not None and bool(outside > WARN_ABOVE)
-
-
-def _worst(summary: Summary) -> str:
-    reason = summary.get("notes", {}).get("min_entitlement_ratio")
-    if summary["min_entitlement_ratio"] is None and reason == NOT_CONTENDED:
-        return NOT_CONTENDED
-    return f"{written(summary, 'min_entitlement_ratio')} of its max-min fair share"
-
-
-def _throughput(summary: Summary) -> str:
-    output = summary.get("output_rate_tok_s", summary["output_throughput"])
-    text = (
-        f"{with_unit(summary['service_rate_tok_s'], 'tok/s')} of service, "
-        f"{number(output)} of output, {number(summary.get('extend_rate_tok_s'))} of computed input"
-    )
-    if summary.get("window_start_s") is not None:
-        text += f", from {_interval(summary, 'window_start_s', 'window_end_s')}"
-    if summary.get("demand_limited"):
-        empty = written(summary, "queue_empty_share")
-        text += f" (limited by demand: queues empty {empty} of the time)"
-    return text
-
-
-def _interval(summary: Summary, start: str, end: str) -> str:
-    return f"{whole(summary.get(start))} to {whole(summary.get(end))} s"
-
-
-def _victims(summary: Summary) -> str:
-    """Latency of the clients that did nothing wrong, of how many, and if that is too few."""
-    censored, n = set(summary.get("censored", ())), summary.get("victim_n")
-    tail = shown_tail([summary])
-    ranks = chosen_percentiles(summary) or dict.fromkeys((50, P95, tail))
-    keys = {rank: f"victim_p{rank}_s" for rank in ranks}
-    parts = [
-        f"P{rank} {latency(summary, key, censored)}" + (" s" if summary[key] is not None else "")
-        for rank, key in keys.items()
-        if key in summary
-    ]
-    text = ", ".join(parts) + latency_kind(summary)
-    if n is None:
-        return text
-    needed = "" if is_carried(n, tail) else f"; a P{tail} needs about {ENOUGH[tail]}"
-    return f"{text} (n = {n:,}{needed})"
-
-
-def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Percentiles of the requests' latencies, if the user chose some."""
-    ranks = chosen_percentiles(summary)
-    for name in REQUEST_LATENCIES if ranks else ():
-        keys = {rank: f"p{rank}_{name}_ms" for rank in ranks}
-        values = ", ".join(f"P{rank} {number(summary.get(key))}" for rank, key in keys.items())
-        yield name.upper(), f"{values} ms, of all completed requests"
-
-
-def latency_kind(summary: Summary) -> str:
-    """What latencies are of, and whether time in which users think is in them, if that is known."""
-    kind = {"ttft": " to the first token", "program": " for a program"}
-    text = kind.get(summary.get("latency", ""), "")
-    if summary.get("latency") == "program" and summary.get("think_time") is not None:
-        text += ", think time included" if summary["think_time"] else ", without think time"
-    return text
-
-
-def _gap(summary: Summary) -> str:
-    gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
-    bound_s = summary.get("service_gap_bound_s")
-    work = _work(gap, gap * bound_s / bound if gap and bound and bound_s else None)
-    return f"largest{' over weight' if is_weighted(summary) else ''} {work}"
-
-
-def _bound(summary: Summary) -> str:
-    tokens, source = summary["service_gap_bound"], summary.get("bound_source")
-    if tokens is None:
-        reason = summary.get("notes", {}).get("service_gap_bound")
-        return "no bound" + (f": {reason}" if reason else "")
-    bound = f"bound {_work(tokens, summary.get('service_gap_bound_s'))}"
-    return bound + (f" ({source})" if source else "")
-
-
-def _work(tokens: float | None, time_s: float | None) -> str:
-    """Tokens, and how many seconds the whole cluster works for them."""
-    if tokens is None:
-        return "-"
-    return f"{tokens:,.0f} tokens" + ("" if time_s is None else f" = {number(time_s)} s")
-
-
-def _time_to(summary: Summary, part: int) -> str:
-    """When so many percent had finished; if they never did, later than the run was long."""
-    time_s: float | None = summary.get(f"time_to_{part}pct_s")
-    return more_than(float(summary["duration"])) if time_s is None else number(time_s)
-
-
-def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Why something has no value; what has none for the same reason shares a line.
-
-    What the table does not show, or explains where it stands, is only in the JSON.
-    """
-    by_reason: dict[str, list[str]] = {}
-    for key, reason in summary.get("notes", {}).items():
-        if not (
-            reason == NOT_CONTENDED
-            or key.endswith("_ms")
-            or key.startswith(("time_to_", "goodput_late", "goodput_slack"))
-            or _is_bound(key, summary)
-        ):
-            by_reason.setdefault(reason, []).append(key.removeprefix("clients."))
-    label = "notes"
-    if summary.get("token_count_method"):
-        yield label, f"tokens of the real input: {summary['token_count_method']}"
-        label = ""
-    for reason, keys in by_reason.items():
-        yield label, f"{', '.join(keys)}: {reason}"
-        label = ""
-
-
-def _is_bound(key: str, summary: Summary) -> bool:
-    """Whether a note says why there is no bound at all, as the line of the service gap does."""
-    keys = ("service_gap_bound", "service_gap_bound_s", "bound_source")
-    return summary["service_gap_bound"] is None and key in keys
+def _clients(summary: Summary, width: int) -> Iterator[RenderableType]:
+    """A row for each; of a crowd the distribution, and those who came off worst."""
+    if not is_crowd(summary):
+        yield client_table(summary, width)
+        return
+    worst = worst_clients(summary)
+    yield _pairs([*crowd_lines(summary), *ratio_lines(summary)])
+    yield Text(f"\nThe {len(worst)} well-behaved clients that came off worst:")
+    yield client_table(summary, width, worst)
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> Table:

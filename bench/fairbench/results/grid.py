@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
 
-SCHEDULER_KEYS = frozenset({"scheduler", "router", "local", "gateway", "saturation"})
+SCHEDULER_KEYS = frozenset({"scheduler", "router", "local", "gateway", "saturation", "routers"})
 OWN_POLICY = "schedule_policy"  # of a backend
 OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm"})  # settings that are not a scheduler's
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
+from fairbench.schedulers.peers.params import ROUTERS
 from fairbench.workloads.programs import program_class
 from fairbench.workloads.trace_workload import trace_facts
 
@@ -14,6 +15,13 @@ def _pauses(spec: ExperimentSpec) -> bool:
     """Whether the latency of some client's programs includes time in which its user thinks."""
     plans = spec.client_plans()
     return any(program_class(plan.kind).pauses(plan.params) for plan in plans)
+
+
+def _routers(spec: ExperimentSpec) -> dict[str, Any]:
+    """How many share the fleet, and what they know of each other; nothing for one."""
+    if spec.routers is None:
+        return {}
+    return {"routers": spec.routers, "routers_form": spec.settings[f"{ROUTERS}.form"]}
 
 
 def run_header(
@@ -45,6 +53,7 @@ def run_header(
         **({"engine": spec.engine} if spec.engine else {}),
         "scheduler": spec.scheduler,
         **({"gateway": spec.gateway, "saturation": spec.saturation} if spec.gateway else {}),
+        **_routers(spec),
         "router": spec.router,
         "local": spec.local,
         "workload": spec.workload.name,

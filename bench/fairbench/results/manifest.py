@@ -23,6 +23,7 @@ from fairbench.results.program_version import program_version
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
+from fairbench.workloads.programs.user_files import program_files
 from fairbench.workloads.trace_workload import trace_manifest
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
@@ -69,8 +70,9 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "python": platform.python_version(),
         **_router(spec),
         **_own_files("scheduler_files", user_files()),
+        **_own_files("program_files", program_files()),
         **_own_files("cost_files", cost_files(spec.settings)),
-        "libraries": {name: _version(name) for name in LIBRARIES},
+        "libraries": {name: library_version(name) for name in LIBRARIES},
         "host": {
             "name": platform.node(),
             "system": platform.system(),
@@ -116,7 +118,8 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _version(library: str) -> str | None:
+def library_version(library: str) -> str | None:
+    """Which is installed, None if none is."""
     try:
         return version(library)
     except PackageNotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from fairbench.config import ExperimentSpec
@@ -35,7 +35,10 @@ def run_facts(
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
         (
-            Client(plan.client, plan.misbehaving, plan.weight, plan.targets, plan.service_class)
+            Client(
+                *(plan.client, plan.misbehaving, plan.weight, plan.targets, plan.service_class),
+                owner=plan.owner,
+            )
             for plan in plans
         ),
         window=run_window(spec, last_arrival_s, end_s),
@@ -49,6 +52,7 @@ def run_facts(
         lone=lone,
         costs=costs_of(spec.gpu),
         percentiles=parse_percentiles(spec.percentiles or ""),
+        tenant_weights=spec.tenant_weights,
     )
 
 
@@ -67,6 +71,7 @@ def stored_facts(
                 *(row["client"], row["misbehaving"], row.get("weight", 1.0)),
                 written_targets(row.get("goodput_targets", "")),
                 row.get("goodput_class", ""),
+                row.get("owner", ""),
             )
             for row in summary["clients"]
         ),
@@ -81,6 +86,7 @@ def stored_facts(
         lone=lone_step(summary["timing_profile"]) if summary["simulated"] else None,
         costs=costs_of(summary["timing_profile"]),
         percentiles=percentiles or chosen_percentiles(summary),
+        tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
     )
 
 
@@ -125,6 +131,7 @@ def _facts(
     lone: LoneStep | None,
     costs: ProfileCosts | None,
     percentiles: tuple[int, ...],
+    tenant_weights: Mapping[str, float],
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -139,6 +146,7 @@ def _facts(
         lone=lone,
         costs=costs,
         percentiles=percentiles,
+        tenant_weights=tenant_weights,
     )
 
 

@@ -9,6 +9,7 @@ failed/          per failed point, its error
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, read_sweep, to_toml
-from fairbench.results.directories import check_writable, fresh_directory
+from fairbench.results.directories import check_writable, fresh_directory, renamed_to_fresh
 from fairbench.results.grid import point_names
 from fairbench.results.store import (
     StoredRun,
@@ -45,7 +46,7 @@ class SweepStore:
         """A fresh directory for a sweep in ``parent``. Raises UsageError if it cannot be made."""
         check_writable(parent)
         store = cls(fresh_directory(parent, sweep.name))
-        for folder in (store.runs, store.path / "alone", store.path / "failed"):
+        for folder in (store.runs, store.alone_folder, store.path / "failed"):
             folder.mkdir()
         store.extend(sweep, points)
         return store
@@ -63,6 +64,11 @@ class SweepStore:
         return self.path / "runs"
 
     @property
+    def alone_folder(self) -> Path:
+        """Where ``save_alone`` keeps what it is given."""
+        return self.path / "alone"
+
+    @property
     def file(self) -> Path:
         """Where it is written what is swept."""
         return self.path / SWEEP_FILE
@@ -76,10 +82,29 @@ class SweepStore:
 
         Raises DataError if the index or a run cannot be read.
         """
-        index = read_json(self.path / "index.json")
+        order = self._identities()
         runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
-        order = [point["identity"] for point in index["points"]]
         return {one: runs[one] for one in order if one in runs}
+
+    def _identities(self) -> list[str]:
+        """Those of its points, in order. Raises DataError if the index cannot be read."""
+        index = read_json(self.path / "index.json")
+        return [point["identity"] for point in index["points"]]
+
+    def take_from(self, other: SweepStore) -> None:
+        """Copy what another sweep has finished of this one's points, and of its clients alone.
+
+        Raises DataError if that one cannot be read.
+        """
+        lacking = set(self._identities()) - set(self.finished())
+        for key, run in other.finished().items():
+            if key in lacking:
+                hidden = self.runs / f".writing-{secrets.token_hex(8)}"
+                shutil.copytree(run.path, hidden)
+                renamed_to_fresh(hidden, self.runs / run.path.name)
+        for key, rows in other.alone().items():
+            if not (self.alone_folder / f"{key}.json").exists():
+                save_alone(self.alone_folder, key, rows)
 
     def discard_partial(self) -> None:
         """Remove what interrupted or killed points left behind, since they begin anew."""
@@ -92,12 +117,8 @@ class SweepStore:
 
     def alone(self) -> dict[str, AloneRows]:
         """What was simulated of clients alone, by the key it was saved under."""
-        files = sorted((self.path / "alone").glob("*.json"))
+        files = sorted(self.alone_folder.glob("*.json"))
         return {file.stem: read_json(file)["clients"] for file in files}
-
-    def save_alone(self, key: str, rows: AloneRows) -> None:
-        """Keep the latencies of the clients of one place and seed."""
-        write_json(self.path / "alone" / f"{key}.json", {"clients": list(rows)})
 
     def save_failure(self, key: str, point: str, error: str, traceback: str) -> None:
         """Keep why a point failed."""
@@ -108,6 +129,11 @@ class SweepStore:
         """Forget that a point failed, now that it did not."""
         with suppress(FileNotFoundError):
             (self.path / "failed" / f"{key}.json").unlink()
+
+
+def save_alone(folder: Path, key: str, rows: AloneRows) -> None:
+    """Keep the latencies of the clients of one place and seed."""
+    write_json(folder / f"{key}.json", {"clients": list(rows)})
 
 
 def _is_whole(run: StoredRun) -> bool:

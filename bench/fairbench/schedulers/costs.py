@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.schedulers.user_files import module_of
+from fairbench.files.python_file import module_of
 
 Cost: TypeAlias = Callable[[int, int], float]
 
@@ -83,6 +83,11 @@ CostName = Annotated[str, AfterValidator(_known)]
 
 def cost_files(settings: Mapping[str, Any]) -> Iterator[Path]:
     """The files of cost functions among the settings of a run."""
+    yield from (Path(name).resolve() for name in cost_names(settings))
+
+
+def cost_names(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The same, by the names that the settings have for them."""
     for key, value in settings.items():
         if key.endswith(f".{FUNCTION}") and isinstance(value, str) and value.endswith(SUFFIX):
-            yield Path(value).resolve()
+            yield value

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, Self, TypeVar
 
+from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LocationNode(Node):
     """A stretch of tokens and, as bits of ``workers``, who holds it."""
 
@@ -37,6 +39,7 @@ class Found(NamedTuple, Generic[L]):
     place: Place
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes know their workers. Workers are numbered from 0.
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, Self, TypeVar
 
+from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment
 
 Slice = tuple[str, int, int]
 Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, offset in the segment
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
     """A tree node: the slices on the edge above it, and ``depth``, the tokens down to its end."""
 
@@ -40,6 +42,7 @@ class Node:
 N = TypeVar("N", bound=Node)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixTree(Generic[N]):
     """A radix tree of nodes of one type. Subclass to react to splits."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.core import HEAVIEST, LIGHTEST, CostModel
 from fairbench.errors import UsageError
 from fairbench.schedulers.views import FleetView
+from fairbench.tenants import children_of, lineage
 
 
 def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
@@ -29,7 +30,8 @@ class Setup:
     entitlements, 1 where none is given: they belong to the experiment, not to a scheduler.
     ``pool_tokens`` is the KV pool of one worker (0: unknown), ``costs`` what iterations take,
     ``swap_token_s`` what it takes to copy a token's KV to the host's memory, or back (None: there
-    is no such way), ``fleet`` the workers' load, for routers and gateways only.
+    is no such way), ``fleet`` the workers' load, for routers and gateways only. ``places`` are
+    where clients are in the tree of tenants whose names do not say it (``fairbench.tenants``).
     """
 
     clients: tuple[str, ...] = ()
@@ -38,6 +40,16 @@ class Setup:
     costs: CostModel | None = None
     swap_token_s: float | None = None
     fleet: FleetView | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def lineage(self, client: str) -> tuple[str, ...]:
+        """The nodes of a client: its tenants, the outermost first, and at last itself."""
+        return lineage(self.places.get(client, client))
+
+    def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:
+        """The nodes below a tenant on the way to these clients, in the order of these."""
+        places = self.places
+        return children_of(tenant, (places.get(client, client) for client in clients))
 
     def weight(self, client: str) -> float:
         """The client's entitlement relative to the others'."""

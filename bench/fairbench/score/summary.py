@@ -15,6 +15,7 @@ from fairbench.results.run_facts import metrics_of
 from fairbench.schedulers.setup import checked_weights
 from fairbench.score.records import Scored
 from fairbench.targets import named_targets
+from fairbench.tenants import with_tenants
 
 NO_BOUND = "the scheduler of these records is not known"
 NO_ADMISSION = "the records do not say when requests were admitted"
@@ -39,10 +40,14 @@ def scored_summary(
     ``goodput`` is no client, for a weight that is not allowed, or a multiple of a latency alone.
     """
     weights = checked_weights(weights or {})
-    for flag, names in (("misbehaving", misbehaving), ("weights", weights)):
+    entitled = with_tenants(scored.clients)
+    for flag, names, known in (
+        ("misbehaving", misbehaving, scored.clients),
+        ("weights", weights, entitled),
+    ):
         for name in names:
-            if name not in scored.clients:
-                raise unknown_name(f"client in --{flag}", name, scored.clients)
+            if name not in known:
+                raise unknown_name(f"client in --{flag}", name, known)
     targets = named_targets(goodput or {}, scored.clients)
     if any(one.of_alone for one in targets.values()):
         raise UsageError("--goodput: multiples of the latency alone need a timing profile")
@@ -58,6 +63,7 @@ def scored_summary(
         latency=latency,
         bound_unavailable=NO_BOUND,
         percentiles=percentiles,
+        tenant_weights=weights,
     )
     tables = Tables(list(scored.clients), scored.requests, scored.programs, service)
     summary = metrics_of(tables, facts)

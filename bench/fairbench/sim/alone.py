@@ -60,7 +60,13 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
         settings[policy] = OFF  # nobody is before this client whom it could be too late for
-    own = {"local": LOCAL, "gateway": None, "saturation": None, "settings": settings}
+    own = {
+        "local": LOCAL,
+        "gateway": None,
+        "saturation": None,
+        "routers": None,
+        "settings": settings,
+    }
     part = spec.model_copy(update=own)
     return [
         part.model_copy(update={"router": router, "scheduler": f"{router}+{LOCAL}"})

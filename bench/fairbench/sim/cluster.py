@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -15,12 +15,15 @@ from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.replica import Replica
+from fairbench.sim.in_flight import InFlight
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
+from fairbench.sim.routers.doors import Doors
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
-from fairbench.workloads.programs import Program
+from fairbench.workloads.programs import Job
+from fairbench.workloads.users import User
 
 PROGRAM_COLUMNS = (
     "program_id",
@@ -55,7 +58,7 @@ class Cluster:
         router: Router,
         workers: list[Replica],
         clients: list[str],
-        ingress: Ingress | None = None,
+        ingress: Ingress | Doors | None = None,
         deadlines: Deadlines | None = None,
         *,
         demotes: bool = False,
@@ -84,12 +87,17 @@ class Cluster:
         """Simulated seconds since the start."""
         return self.clock.now_ps / PS_PER_S
 
-    def add_client(self, number: int, programs: Iterator[tuple[float, Program]]) -> None:
-        """Start one client's stream."""
+    def add_client(
+        self, number: int, programs: Iterator[tuple[float, Job]], in_flight: int | None = None
+    ) -> None:
+        """Start one client's stream; it has at most ``in_flight`` programs under way, if given."""
         self.arrivals_open += 1
-        self._await_next(number, programs)
+        start = self._start if in_flight is None else InFlight(in_flight, self._start).arrive
+        self._await_next(number, programs, start)
 
-    def _await_next(self, number: int, programs: Iterator[tuple[float, Program]]) -> None:
+    def _await_next(
+        self, number: int, programs: Iterator[tuple[float, Job]], start: Callable[[Job], None]
+    ) -> None:
         following = next(programs, None)
         if following is None:
             self.arrivals_open -= 1
@@ -98,14 +106,37 @@ class Cluster:
 
         def arrive() -> None:
             self.last_arrival_ps = self.clock.now_ps
-            self._start(program)
-            self._await_next(number, programs)
+            start(program)
+            self._await_next(number, programs, start)
 
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, number, arrive)
 
+    def add_users(self, number: int, users: Iterable[User], until_s: float) -> None:
+        """Start one client's users, who begin no program from ``until_s`` on."""
+        self.arrivals_open += 1
+        self.clock.at(round(until_s * PS_PER_S), ARRIVE, number, self._close)
+        for user in users:
+            self._await_user(number, user)
+
+    def _close(self) -> None:
+        self.arrivals_open -= 1
+
+    def _await_user(self, number: int, user: User) -> None:
+        following = user.next(self.now_s)
+        if following is None:
+            return
+
+        def arrive() -> None:
+            self.last_arrival_ps = self.clock.now_ps
+            self._start(following.program, partial(self._await_user, number, user))
+
+        # After hours a float of seconds is no longer exact to the picosecond.
+        at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
+        self.clock.at(at_ps, ARRIVE, number, arrive)
+
     # Programs.
 
-    def _start(self, program: Program) -> None:
+    def _start(self, program: Job, on_end: Callable[[], None] | None = None) -> None:
         started = _Started(program.program_id, program.client, self.clock.now_ps, program.demand)
         self.running[program.program_id] = started
 
@@ -143,6 +174,8 @@ class Cluster:
         def ended(_: Any, error: ProgramFailed | None) -> None:
             del self.running[started.program_id]
             self._record(started, REFUSED if error else FINISHED, self.clock.now_ps)
+            if on_end is not None:
+                on_end()
 
         run(program.run(SimLLM(self.clock, submit)), ended)
 

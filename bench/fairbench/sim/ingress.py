@@ -36,8 +36,10 @@ class Ingress:
         self._sent: set[Request] = set()
         self._news: list[Callable[[], None]] = []  # what the queue has yet to hear
         self._due_ps: int | None = None  # when it is asked next
+        self.before: Callable[[], None] | None = None  # called before the queue is asked
+        self.turn: Callable[[], int] = lambda: BEFORE_WORKERS  # among those asked at one instant
         for worker in workers:
-            worker.on_pass = self._soon
+            worker.on_pass = self.soon
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
@@ -48,7 +50,7 @@ class Ingress:
         """A request arrives at the cluster."""
         self._held[sequence.request] = sequence
         self._news.append(partial(self._take_in, sequence))
-        self._soon()
+        self.soon()
 
     def finished(self, sequence: Sequence) -> None:
         """A request is over: finished, refused or aborted."""
@@ -58,20 +60,21 @@ class Ingress:
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
         self._news.append(partial(self.queue.finish, sequence.request, produced, now_s))
-        self._soon()
+        self.soon()
 
     def held(self) -> Iterator[Sequence]:
         """What waits here, in order of arrival."""
         return iter(self._held.values())
 
-    def _soon(self) -> None:
+    def soon(self) -> None:
+        """Ask the queue at this instant: something has changed."""
         if self._held or self._news:
             self._ask_at(self._clock.now_ps)
 
     def _ask_at(self, time_ps: int) -> None:
         if self._due_ps is None or not self._clock.now_ps <= self._due_ps <= time_ps:
             self._due_ps = time_ps
-            self._clock.at(time_ps, DECIDE, BEFORE_WORKERS, self._release)
+            self._clock.at(time_ps, DECIDE, self.turn(), self._release)
 
     def _release(self) -> None:
         """Tell the queue what has happened, and send what may go."""
@@ -82,6 +85,8 @@ class Ingress:
         news, self._news = self._news, []
         for tell in news:
             tell()
+        if self.before is not None:
+            self.before()
         now_s = now_ps / PS_PER_S
         for request in self.queue.shed(now_s):
             self._refuse(request)

@@ -20,10 +20,9 @@ from fairbench.metrics.tables import Tables
 from fairbench.results.run_facts import costs_of
 from fairbench.results.run_result import RunResult
 from fairbench.schedulers.gateway.admission.control import DEMOTE
-from fairbench.schedulers.gateway.admission.reroute import rerouting
-from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
+from fairbench.schedulers.gateway.build import admission_params
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.registry import build_local, build_router
+from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
@@ -31,7 +30,7 @@ from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.fleet import SimFleet
-from fairbench.sim.ingress import Ingress
+from fairbench.sim.front import ingress_of, router_of
 from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
@@ -39,7 +38,14 @@ from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.summary import facts_of, summary_of
 from fairbench.streams import stream
 from fairbench.workloads.datasets import Source, load_source
-from fairbench.workloads.plan import ClientPlan, program_stream, weights_of
+from fairbench.workloads.plan import (
+    ClientPlan,
+    last_arrival_s,
+    places_of,
+    program_stream,
+    weights_of,
+)
+from fairbench.workloads.users import users_of
 
 PROGRESS_EVERY_PS = PS_PER_S
 
@@ -77,7 +83,7 @@ def simulate(
     source = source_of(spec)
     simulation = Simulation(spec, plans, source)
     with spooled(simulation.logs._asdict(), folder) if folder else nullcontext():
-        with _no_collector():
+        with no_collector():
             complete = simulation.run(on_progress, interrupted)
         return simulation.result(complete, source)
 
@@ -110,54 +116,37 @@ class Simulation:
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
         self.admission = admission_params(spec.settings)
-        self.router = build_router(spec.router, spec.settings, spec.dp)
-        if self.admission.is_on and self.admission.reroute:
-            self.router = rerouting(self.router)
+        self.router = router_of(spec)
+        weights, places = weights_of(plans), places_of(plans)
+        in_places = {places[name]: one for name, one in weights.items() if name in places}
         self.setup = Setup(
             tuple(clients),
-            weights_of(plans),
+            weights | spec.tenant_weights | in_places,
+            places=places,
             pool_tokens=self.engine.pool_tokens,
             costs=ProfileCosts(self.profile),
             swap_token_s=self.profile.pool.host_token_ps / PS_PER_S or None,
         )
         make = worker_of or self.engine.worker
         workers: list[Replica] = [make(self._parts(index)) for index in range(spec.dp)]
-        fleet = SimFleet(workers)
-        self.router.prepare(replace(self.setup, fleet=fleet))
-        ingress = self._ingress(workers, fleet)
+        self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
+        ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
         deadlines = Deadlines(plans, costs_of(spec.gpu))
         self.cluster = Cluster(
             self.clock, self.router, workers, clients, ingress, deadlines,
             demotes=self.admission.policy == DEMOTE,
         )  # fmt: skip
         for number, plan in enumerate(plans):
+            if users := users_of(plan, seed=spec.seed, source=source):
+                self.cluster.add_users(number, users, last_arrival_s((plan,), spec.seed))
+                continue
             programs = program_stream(plan, seed=spec.seed, source=source)
-            self.cluster.add_client(number, programs)
+            self.cluster.add_client(number, programs, plan.in_flight)
 
     @property
     def logs(self) -> Logs:
         """What is written down, by the names of the tables."""
         return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
-
-    def _ingress(self, workers: list[Replica], fleet: SimFleet) -> Ingress | None:
-        """The gateway of the experiment and its admission control, if it has either."""
-        spec, queue = self.spec, None
-        setup, matched = replace(self.setup, fleet=fleet), fleet.matched_tokens
-        if spec.gateway is not None and spec.saturation is not None:
-            queue = build_gateway(
-                spec.gateway,
-                spec.saturation,
-                spec.settings,
-                router=self.router,
-                setup=setup,
-                matched=matched,
-            )
-        if self.admission.is_on:
-            control = with_admission(
-                queue, self.admission, router=self.router, setup=setup, matched=matched
-            )
-            return Ingress(self.clock, workers, control)
-        return None if queue is None else Ingress(self.clock, workers, queue)
 
     def _parts(self, index: int) -> WorkerParts:
         local = build_local(self.spec.local, self.spec.settings)
@@ -233,7 +222,7 @@ class Simulation:
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
+def no_collector() -> Iterator[None]:
     """Off with the cycle collector: a third of the time, and the simulator makes no cycles."""
     was_on = gc.isenabled()
     gc.disable()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isnan
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import UsageError
+from fairbench.tenants import owner_of
 from fairbench.workloads.client_targets import class_of_client, client_targets
-from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.disguise import Disguise
+from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
-from fairbench.workloads.program_params import make_params
+from fairbench.workloads.presence import Presence
+from fairbench.workloads.program_params import Value, make_params
+from fairbench.workloads.sizes import multiples
+from fairbench.workloads.table import Group
+from fairbench.workloads.traffic.closed import ClosedArrivals
 from fairbench.workloads.traffic.source import Load
 
 Number = TypeVar("Number", int, float)
@@ -36,7 +42,7 @@ def plan_clients(
     ``request_rate`` is in programs/s of each well-behaved client over the whole cluster; the
     workload's own rate is per GPU, so it is multiplied by ``dp``; ``gpu`` is the id of a timing
     profile, for which a workload may have a rate of its own. The rates of clients that run
-    another program change as it does. A client at m times the rate
+    another program change as it does. A client at m times the rate, or m times as large,
     sends m times ``num_programs``; that count lifts the workload's own duration. ``weights`` are
     by name, 1 where there is none; ``goodput`` are targets laid over the workload's
     (``client_targets``).
@@ -60,6 +66,7 @@ def plan_clients(
     params = make_params(spec.program, shared, spec.name)
     targets = client_targets(spec, goodput or {}, names)
     classes = class_of_client(spec)
+    owners = spec.client_owners or {}
     plans = [
         ClientPlan(
             *(index, len(names), name, False, spec.program, params),
@@ -67,28 +74,115 @@ def plan_clients(
             weight=(weights or {}).get(name, 1.0),
             targets=targets[name],
             service_class=classes.get(name, ""),
+            owner=owners.get(name, owner_of(name)),
+            presence=_presence(chosen.presence, load),
         )
         for index, name in enumerate(names)
     ]
-    for wrong in chosen.misbehaving:
-        plans[wrong.client] = replace(
-            plans[wrong.client],
-            misbehaving=True,
-            params=make_params(spec.program, {**shared, **wrong.params}, spec.name),
-            arrivals=spec.traffic(wrong.arrivals).misbehaving(
-                load._replace(client=wrong.client), wrong.rate_multiple, wrong.until_fraction
-            ),
-        )
-    for other in chosen.others or ():
-        plans[other.client] = replace(
-            plans[other.client],
-            kind=other.program,
-            params=make_params(other.program, other.params, spec.name),
-            arrivals=spec.traffic(other.arrivals).usual(
-                load._replace(client=other.client, programs_per_s=other.rate * rate / chosen.rate)
-            ),
-        )
+    run = _Run(spec, chosen, load, shared)
+    for index, changes in (*run.sized(len(names)), *run.misbehaving(), *run.others()):
+        plans[index] = replace(plans[index], **changes)
+    for wrong in chosen.misbehaving:  # whose prefixes they use is known by now
+        for index in wrong.numbers:
+            plans[index] = _disguised(plans[index], wrong, plans)
     return tuple(plans)
+
+
+Changed = Iterator[tuple[int, dict[str, Any]]]
+"""Clients by number, and what of their plans is not that of a usual one."""
+
+
+class _Run(NamedTuple):
+    """What the clients of a run have in common. ``params`` are those of a well-behaved one."""
+
+    spec: WorkloadSpec
+    scenario: Scenario
+    load: Load
+    params: dict[str, Value]
+
+    def sized(self, count: int) -> Changed:
+        """Those of ``count`` that run the workload's program and behave, if they have sizes."""
+        traffic = self.spec.traffic()
+        for index, multiple in _plain_sizes(self.scenario, count):
+            load = _sized(self.load._replace(client=index), multiple)
+            yield index, {"arrivals": traffic.usual(load)}
+
+    def misbehaving(self) -> Changed:
+        for wrong in self.scenario.misbehaving:
+            traffic = self.spec.traffic(wrong.arrivals)
+            own = {**self.params, **wrong.params}
+            changes = self._group(wrong) | {
+                "misbehaving": True,
+                "params": make_params(self.spec.program, own, self.spec.name),
+            }
+            for index in wrong.numbers:
+                load = self.load._replace(client=index)
+                arrivals = traffic.misbehaving(load, wrong.rate_multiple, wrong.until_fraction)
+                yield index, changes | {"arrivals": arrivals}
+
+    def others(self) -> Changed:
+        """Their rates are changed as that of the scenario is."""
+        for other in self.scenario.others or ():
+            traffic = self.spec.traffic(other.arrivals)
+            changes = self._group(other) | {
+                "kind": other.program,
+                "params": make_params(other.program, other.params, self.spec.name),
+            }
+            rate = other.rate * self.load.programs_per_s / self.scenario.rate
+            load = self.load._replace(programs_per_s=rate)
+            sizes = multiples(other.sizes, len(other.numbers))
+            for index, multiple in zip(other.numbers, sizes, strict=True):
+                arrivals = traffic.usual(_sized(load._replace(client=index), multiple))
+                yield index, changes | {"arrivals": arrivals}
+
+    def _group(self, group: Misbehaving | Other) -> dict[str, Any]:
+        return {"presence": _presence(group.presence or self.scenario.presence, self.load)}
+
+
+def _plain_sizes(scenario: Scenario, count: int) -> list[tuple[int, float]]:
+    """The clients that run the workload's program and behave, and how large each is, if told."""
+    if scenario.sizes is None:
+        return []
+    groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))
+    special = {number for group in groups for number in group.numbers}
+    plain = [number for number in range(count) if number not in special]
+    try:
+        return list(zip(plain, scenario.sizes.multiples(len(plain)), strict=True))
+    except ValueError as error:
+        raise UsageError(f"clients = {count}: {error}") from None
+
+
+def _sized(load: Load, multiple: float) -> Load:
+    """The load of a client so many times as large as the mean one."""
+    if multiple == 1:
+        return load
+    wanted = load.num_programs
+    return load._replace(
+        programs_per_s=load.programs_per_s * multiple,
+        num_programs=None if wanted is None else max(1, round(wanted * multiple)),
+    )
+
+
+def _presence(presence: Presence | None, load: Load) -> Presence | None:
+    if presence is not None and load.until_s == inf:
+        raise UsageError("num_programs: clients that come and go need a duration instead")
+    return presence
+
+
+def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]) -> ClientPlan:
+    disguise = None
+    copied = None if wrong.padding_of is None else plans[wrong.padding_of]
+    closed = any(isinstance(one.arrivals, ClosedArrivals) for one in (copied, plan) if one)
+    if closed and (wrong.padding_tokens or wrong.max_new_multiple or wrong.in_flight):
+        raise UsageError("misbehaving: who pads, asks for more or waits has no closed arrivals")
+    if wrong.padding_tokens is not None or wrong.max_new_multiple is not None:
+        disguise = Disguise(
+            plan.owner,
+            wrong.padding_tokens or 0,
+            copied,
+            wrong.max_new_multiple or 1.0,
+        )
+    return replace(plan, disguise=disguise, in_flight=wrong.in_flight)
 
 
 def _end_s(spec: WorkloadSpec, num_programs: int | None, duration_s: float | None) -> float:
@@ -99,10 +193,11 @@ def _end_s(spec: WorkloadSpec, num_programs: int | None, duration_s: float | Non
 
 def _client_count(spec: WorkloadSpec, scenario: str, clients: int | None) -> int:
     chosen = spec.scenario(scenario)
-    misbehaving = [one.client for one in chosen.misbehaving]
-    listed = misbehaving + [one.client for one in chosen.others or ()]
+    misbehaving = {number for one in chosen.misbehaving for number in one.numbers}
+    listed = misbehaving.union(*(one.numbers for one in chosen.others or ()))
+    listed |= {one.padding_of for one in chosen.misbehaving if one.padding_of is not None}
     needed = max(listed, default=0) + 1
-    count = spec.clients if clients is None else clients
+    count = spec.client_count(scenario) if clients is None else clients
     if count < needed:
         raise UsageError(
             f"clients = {count}: scenario {scenario} of {spec.name} needs at least {needed}"

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.targets import parse_targets
+from fairbench.tenants import with_tenants
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
+from fairbench.workloads.sizes import Sizes, multiples
+from fairbench.workloads.table import Group
 
 if TYPE_CHECKING:
-    from fairbench.workloads.model import Arrivals, Scenario, WorkloadSpec
+    from fairbench.workloads.model import Arrivals, Misbehaving, Scenario, WorkloadSpec
 
 CALM = "none"
 """The scenario in which every client is well-behaved; every workload has it."""
@@ -26,7 +29,9 @@ def check_workload(spec: WorkloadSpec) -> None:
     except UsageError as error:
         raise ValueError(str(error)) from None
     _check_client_names(spec)
-    _check_client_weights(spec)
+    names = spec.name_clients(spec.clients)
+    _check_clients_in("client_weights", spec, with_tenants(names))
+    _check_clients_in("client_owners", spec, names)
     _check_targets(spec)
     _check_arrivals(spec, "arrivals", spec.arrivals)
     make_params(spec.program, spec.params, "params")
@@ -50,11 +55,10 @@ def _check_client_names(spec: WorkloadSpec) -> None:
             raise ValueError(f"client_names: {name!r} is listed twice")
 
 
-def _check_client_weights(spec: WorkloadSpec) -> None:
-    names = spec.name_clients(spec.clients)
-    for name in spec.client_weights or ():
+def _check_clients_in(key: str, spec: WorkloadSpec, names: Sequence[str]) -> None:
+    for name in getattr(spec, key) or ():
         if name not in names:
-            raise ValueError(str(unknown_name("client in client_weights", name, names)))
+            raise ValueError(str(unknown_name(f"client in {key}", name, names)))
 
 
 def _check_targets(spec: WorkloadSpec) -> None:
@@ -83,11 +87,16 @@ def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
         raise ValueError(f"{where}.misbehaving: in {CALM!r} every client is well-behaved")
     make_params(spec.program, {**spec.params, **scenario.params}, f"{where}.params")
     others = scenario.others or ()
-    _check_numbers(f"{where}.misbehaving", [one.client for one in scenario.misbehaving], spec)
-    _check_numbers(f"{where}.others", [one.client for one in others], spec)
+    count = scenario.clients or spec.clients
+    if count > spec.clients:
+        raise ValueError(f"{where}.clients = {count}: must be at most clients = {spec.clients}")
+    misbehaving = _numbers(f"{where}.misbehaving", scenario.misbehaving, count)
+    for both in misbehaving & _numbers(f"{where}.others", others, count):
+        raise ValueError(f"{where}.others: client {both} also misbehaves")
+    plain = count - sum(len(one.numbers) for one in (*scenario.misbehaving, *others))
+    _check_sizes(f"{where}.sizes", scenario.sizes, plain)
     for wrong in scenario.misbehaving:
-        if any(wrong.client == other.client for other in others):
-            raise ValueError(f"{where}.others: client {wrong.client} also misbehaves")
+        _check_padding(f"{where}.misbehaving", wrong, count)
         merged = {**spec.params, **scenario.params, **wrong.params}
         make_params(spec.program, merged, f"{where}.misbehaving.params")
         _check_arrivals(spec, f"{where}.misbehaving.arrivals", wrong.arrivals)
@@ -97,11 +106,38 @@ def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
         except UsageError as error:
             raise ValueError(f"{where}.others: {error}") from None
         _check_arrivals(spec, f"{where}.others.arrivals", other.arrivals)
+        _check_sizes(f"{where}.others.sizes", other.sizes, len(other.numbers))
 
 
-def _check_numbers(where: str, clients: Sequence[int], spec: WorkloadSpec) -> None:
-    if len(clients) != len(set(clients)):
-        raise ValueError(f"{where}: a client is listed twice")
-    for client in clients:
-        if client >= spec.clients:
-            raise ValueError(f"{where}.client = {client}: must be below clients = {spec.clients}")
+def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
+    whose, where = wrong.padding_of, f"{where}.padding_of"
+    if whose is None:
+        return
+    if wrong.padding_tokens is None:
+        raise ValueError(f"{where}: needs padding_tokens, which it is the beginning of")
+    if whose in wrong.numbers:
+        raise ValueError(f"{where} = {whose}: must be another client")
+    if whose >= count:
+        raise ValueError(f"{where} = {whose}: must be below clients = {count}")
+
+
+def _check_sizes(where: str, sizes: Sizes | None, count: int) -> None:
+    try:
+        multiples(sizes, count)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _numbers(where: str, groups: Sequence[Group], count: int) -> set[int]:
+    """The clients of some groups. Raises ValueError if one is twice among them, or none of all."""
+    found: set[int] = set()
+    for group in groups:
+        if not found.isdisjoint(group.numbers):
+            raise ValueError(f"{where}: a client is listed twice")
+        if group.numbers[-1] >= count:
+            beyond = "client" if len(group.numbers) == 1 else "client + count - 1"
+            raise ValueError(
+                f"{where}.{beyond} = {group.numbers[-1]}: must be below clients = {count}"
+            )
+        found.update(group.numbers)
+    return found

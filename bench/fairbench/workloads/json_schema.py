@@ -34,6 +34,11 @@ def workload_schema() -> Schema:
         definitions[_some(kind)] = {k: v for k, v in _params(kind).items() if k != "required"}
     for table in (schema, definitions["Other"]):
         table["properties"]["program"] = {"enum": sorted(KINDS)}
+    for table, least in ((schema, ["name"]), (definitions["Other"], ["client"])):
+        # Who builds on another workload need not repeat what is in it.
+        whole = table.pop("required")
+        table["if"] = {"required": ["workload"]}
+        table["then"], table["else"] = {"required": least}, {"required": whole}
     schema["allOf"] = [_if_program(kind, _params_of_all(kind)) for kind in KINDS]
     definitions["Other"]["allOf"] = [_if_program(kind, {"params": _ref(kind)}) for kind in KINDS]
     return {"$schema": DIALECT, "title": "fairbench workload"} | schema

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fairbench.core import HEAVIEST, LIGHTEST
-from fairbench.errors import unknown_name
+from fairbench.errors import UsageError, unknown_name
+from fairbench.tenants import SEPARATOR
 from fairbench.workloads.consistency import CALM, check_workload
+from fairbench.workloads.inherit import whole_client, whole_workload
+from fairbench.workloads.name_ranges import by_name, each_name
+from fairbench.workloads.presence import Presence
 from fairbench.workloads.program_params import Value
+from fairbench.workloads.sizes import Sizes
+from fairbench.workloads.table import MAX_CLIENTS, FileTable, Group, NotNegative, Positive
 from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import TrafficKind
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MAX_NAME = 64  # characters; it is part of a directory's name
 
@@ -26,29 +30,46 @@ def _plain(name: str) -> str:
     return name
 
 
-def _not_generated(name: str) -> str:
+def _client_name(name: str) -> str:
+    """A name as ``_plain``, or such with the tenants before it: ``org/team/user``."""
     if re.fullmatch(r"client-\d+", name):
         raise ValueError("clients without a name of their own are called client-N")
-    return _plain(name)
+    for part in name.split(SEPARATOR):
+        _plain(part)
+    return name
 
 
 Weight = Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)]
 """What a client is entitled to, relative to the others."""
-ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_not_generated)]
+ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_client_name)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+ClientList = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda words: list(each_name(words)) if isinstance(words, list) else words),
+    Field(strict=False, min_length=1),
+]
+_ByName = BeforeValidator(lambda table: by_name(table) if isinstance(table, Mapping) else table)
+Weights = Annotated[dict[str, Weight], _ByName]
+Owners = Annotated[dict[str, Annotated[str, AfterValidator(_plain)]], _ByName]
 
 
-class Arrivals(_Table):
+def _whole(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
+    """A table with what it inherits. Raises ValueError."""
+    try:
+        return inherit(data) if isinstance(data, Mapping) else data
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+class Arrivals(FileTable):
     """When programs arrive: a ``kind`` of ``traffic``, and its own parameters."""
 
     kind: str
-    params: dict[str, Value | list[dict[str, Value]]] = {}
+    params: dict[str, Value | list[dict[str, Value]]] = Field(default_factory=dict)
 
 
-class Machine(_Table):
+class Machine(FileTable):
     """What a workload is made for, where a run names nothing else: profile and engine by name."""
 
     gpu: str
@@ -56,56 +77,78 @@ class Machine(_Table):
     engine: str | None = None
 
 
-class ServiceClass(_Table):
+class ServiceClass(FileTable):
     """Clients that were promised the same: ``targets`` as in ``fairbench.targets``, by latency."""
 
-    clients: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
-    targets: dict[str, str] = {}
+    clients: ClientList
+    targets: dict[str, str] = Field(default_factory=dict)
 
 
-class Misbehaving(_Table):
-    """One misbehaving client: what it does differently from the well-behaved ones.
+class Misbehaving(Group):
+    """Misbehaving clients: what each does differently from the well-behaved ones.
 
     ``rate_multiple`` multiplies its program rate, up to ``until_fraction`` of the run if given.
-    ``arrivals`` are instead of the workload's.
+    ``arrivals`` and ``presence`` are instead of the workload's and the scenario's.
+    ``padding_tokens`` come before each of its prompts:
+    what client ``padding_of`` last began with, as far as it goes, then text of its own; of its
+    outputs it says that they may be ``max_new_multiple`` times as long. A program waits while
+    ``in_flight`` of its own are under way.
     """
 
-    client: Annotated[int, Field(ge=0, lt=1000)]
-    params: dict[str, Value] = {}
+    params: dict[str, Value] = Field(default_factory=dict)
     rate_multiple: Positive = 1.0
     until_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     arrivals: Arrivals | None = None
+    padding_tokens: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    padding_of: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    max_new_multiple: Annotated[float, Field(ge=1, le=1e4)] | None = None
+    in_flight: Annotated[int, Field(ge=1)] | None = None
+    presence: Presence | None = None
 
 
-class Other(_Table):
-    """A well-behaved client that runs another kind of program, ``params`` being all of its own.
+class Other(Group):
+    """Well-behaved clients that run another kind of program, ``params`` being all of its own.
 
-    ``rate`` is in programs/s per GPU, ``arrivals`` instead of the workload's.
+    ``rate`` is in programs/s of each per GPU, the mean of clients of several ``sizes``.
+    ``arrivals`` and ``presence`` are instead of the workload's and the scenario's. What another
+    ``workload`` says is put in when the table is read.
     """
 
-    client: Annotated[int, Field(ge=0, lt=1000)]
+    workload: str | None = None
     program: str
     rate: Positive
     params: dict[str, Value]
     arrivals: Arrivals | None = None
+    sizes: Sizes | None = None
+    presence: Presence | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, data: Any) -> Any:
+        return _whole(data, whole_client)
 
 
-class Scenario(_Table):
+class Scenario(FileTable):
     """``rate`` is in programs/s of each well-behaved client, per GPU.
 
     ``rates`` replace it on other machines, by what their timing profile's id begins with.
-    ``params`` and ``settings`` override the workload's own. In a mix of workloads, ``others`` are
-    the clients that run another program; their rates change as ``rate`` does.
+    ``params`` and ``settings`` override the workload's own. ``clients`` are the first so many of
+    the workload's, None for all. In a mix of workloads, ``others`` are the clients that run another
+    program; their rates change as ``rate`` does. ``sizes`` spread the rate over the well-behaved
+    clients that are not among them; ``presence`` says when clients are there at all.
     """
 
     description: str = ""
     rate: Positive
     rates: dict[str, Positive] | None = None
-    params: dict[str, Value] = {}
-    settings: dict[str, Value] = {}
+    params: dict[str, Value] = Field(default_factory=dict)
+    settings: dict[str, Value] = Field(default_factory=dict)
+    clients: Annotated[int, Field(ge=1)] | None = None
     # Strict would refuse a TOML array for a tuple.
     misbehaving: Annotated[tuple[Misbehaving, ...], Field(strict=False)] = ()
     others: Annotated[tuple[Other, ...] | None, Field(strict=False)] = None
+    sizes: Sizes | None = None
+    presence: Presence | None = None
 
     def rate_on(self, profile_id: str) -> float:
         """The rate on the machine of a timing profile: that of the longest beginning, or usual."""
@@ -114,24 +157,30 @@ class Scenario(_Table):
         return own[max(beginnings, key=len)] if beginnings else self.rate
 
 
-class WorkloadSpec(_Table):
+class WorkloadSpec(FileTable):
     """A whole workload file. ``params`` are those of a well-behaved client.
 
+    What another ``workload`` says is put in when the file is read.
     ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
     ``latency`` is what its latency columns show: a whole program, or each request's first token.
-    ``client_names`` name the first clients; the rest are ``client-N``. ``client_weights`` are by
-    name, 1 where none is given. ``targets`` are the latencies that every client was promised,
-    ``classes`` groups of clients with their own laid over them. ``arrivals`` say when programs
-    come, by default a Gamma process; ``machine`` what it is made for. Times are in seconds.
+    ``client_names`` name the first clients, maybe with their tenants (``org/team/user``); the rest
+    are ``client-N``. ``client_weights`` are by name, 1 where none is given; a tenant's ends in /.
+    ``client_owners`` say whose a client is, where somebody has several of them and names do not say
+    it: client -> name of the owner, a client's or not. ``targets`` are the latencies that every
+    client was promised, ``classes`` groups of clients with their own laid over them. ``arrivals``
+    say when programs come, by default a Gamma process; ``machine`` what it is made for. Times are
+    in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]
     description: str = ""
+    workload: str | None = None
     program: str
     latency: Literal["program", "ttft"]
-    clients: Annotated[int, Field(ge=1, le=1000)]
+    clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
     client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
-    client_weights: dict[str, Weight] | None = None
+    client_weights: Weights | None = None
+    client_owners: Owners | None = None
     targets: dict[str, str] | None = None
     classes: dict[Annotated[str, AfterValidator(_plain)], ServiceClass] | None = None
     arrivals: Arrivals | None = None
@@ -140,8 +189,13 @@ class WorkloadSpec(_Table):
     warmup_s: NotNegative
     max_drain_s: NotNegative
     params: dict[str, Value]
-    settings: dict[str, Value] = {}
+    settings: dict[str, Value] = Field(default_factory=dict)
     scenarios: Annotated[dict[str, Scenario], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, data: Any) -> Any:
+        return _whole(data, whole_workload)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -160,6 +214,10 @@ class WorkloadSpec(_Table):
         """What ``count`` clients are called, in order: their own names, else ``client-N``."""
         named = (self.client_names or ())[:count]
         return (*named, *(f"client-{index}" for index in range(len(named), count)))
+
+    def client_count(self, scenario: str) -> int:
+        """How many clients it has by itself. Raises UsageError for an unknown scenario."""
+        return self.scenario(scenario).clients or self.clients
 
     @property
     def scenario_names(self) -> list[str]:

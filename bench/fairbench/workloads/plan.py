@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
-from fairbench.workloads.programs import Item, Program, program_class
-from fairbench.workloads.traffic.source import ArrivalSource
+from fairbench.tenants import named_below
+from fairbench.workloads.disguise import Disguise, latest
+from fairbench.workloads.presence import Presence
+from fairbench.workloads.programs import Item, Job, Program, program_class
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
 PROGRAMS_PER_CLIENT = 10**7
 """Program ids of client i start at i times this."""
@@ -28,7 +32,10 @@ class ClientPlan:
 
     ``client`` is its name, ``index`` its place among the ``clients`` clients of the run;
     ``weight`` what it is entitled to, relative to the others, ``targets`` what each of its requests
-    was promised, ``service_class`` with whom it shares that ("" if it is in no class).
+    was promised, ``service_class`` with whom it shares that ("" if it is in no class). ``owner`` is
+    whose it is, where one owner has several clients (else by its name: its outermost tenant, or
+    itself). ``disguise`` is what it does to its programs; it has at most ``in_flight`` of them
+    under way, if that is given. ``presence`` says when it is there, None always.
     """
 
     index: int
@@ -41,13 +48,17 @@ class ClientPlan:
     weight: float = 1.0
     targets: Targets = NO_TARGETS
     service_class: str = ""
+    owner: str = ""
+    disguise: Disguise | None = None
+    in_flight: int | None = None
+    presence: Presence | None = None
 
 
 class ProgramArrival(NamedTuple):
     """A program and when it arrives, in seconds from the start of the run."""
 
     at_s: float
-    program: Program
+    program: Job
 
 
 def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
@@ -55,9 +66,17 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
     return {plan.client: plan.weight for plan in plans if plan.weight != 1}
 
 
-def expected_programs(plan: ClientPlan) -> float:
-    """How many programs a client sends, on average over the seeds."""
-    return plan.arrivals.expected_programs()
+def places_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
+    """Where clients are in the tree of tenants whose names do not say it."""
+    places = named_below({plan.client: plan.owner for plan in plans})
+    return {client: place for client, place in places.items() if place != client}
+
+
+def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
+    """How many programs a client sends before that time, on average over the seeds."""
+    if plan.presence is None:
+        return plan.arrivals.expected_programs(before_s)
+    return plan.presence.expected_programs(plan.arrivals, before_s)
 
 
 def program_stream(
@@ -67,21 +86,53 @@ def program_stream(
 
     Each program has a random stream of its own, so nothing about it depends on scheduling.
     """
+    if plan.disguise is None:
+        for at_s, program in _programs(plan, seed, source):
+            yield ProgramArrival(at_s, program)
+        return
+    copied = plan.disguise.prefix_of
+    others = latest(_programs(copied, seed, source) if copied else ())
+    for at_s, program in _programs(plan, seed, source):
+        yield ProgramArrival(at_s, plan.disguise.dress(program, others.at(at_s)))
+
+
+def _programs(
+    plan: ClientPlan, seed: int, source: ItemSource | None
+) -> Iterator[tuple[float, Program]]:
+    """Its programs as they are."""
+    for number, (at_s, item) in enumerate(_arrivals(plan, seed)):
+        yield at_s, nth_program(plan, seed, number, source, item)
+
+
+def nth_program(
+    plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
+) -> Program:
+    """A client's program of this number, of ``item`` or else of what ``source`` has for it."""
     program = program_class(plan.kind)
-    for number, (at_s, item) in enumerate(plan.arrivals.arrivals(_arrival_stream(plan, seed))):
-        rng = stream(seed, f"{plan.client}/program-{number}")
-        if item is None and source is not None:
-            place = number * plan.clients + plan.index
-            item = source.item(seed, program.pick(plan.params, rng, place))
-        program_id = plan.index * PROGRAMS_PER_CLIENT + number
-        yield ProgramArrival(at_s, program.build(plan.params, rng, program_id, plan.client, item))
+    rng = stream(seed, f"{plan.client}/program-{number}")
+    if item is None and source is not None:
+        place = number * plan.clients + plan.index
+        item = source.item(seed, program.pick(plan.params, rng, place))
+    program_id = plan.index * PROGRAMS_PER_CLIENT + number
+    return program.build(plan.params, rng, program_id, plan.client, item)
 
 
 def last_arrival_s(plans: Iterable[ClientPlan], seed: int) -> float:
     """When the last program of all arrives; 0 if none does."""
-    return max(
-        (plan.arrivals.last_arrival_s(_arrival_stream(plan, seed)) for plan in plans), default=0.0
-    )
+    return max((_last_arrival_s(plan, seed) for plan in plans), default=0.0)
+
+
+def _last_arrival_s(plan: ClientPlan, seed: int) -> float:
+    if plan.presence is None:
+        return plan.arrivals.last_arrival_s(_arrival_stream(plan, seed))
+    return max((arrival.at_s for arrival in _arrivals(plan, seed)), default=0.0)
+
+
+def _arrivals(plan: ClientPlan, seed: int) -> Iterator[Arrival]:
+    arrivals = plan.arrivals.arrivals(_arrival_stream(plan, seed))
+    if plan.presence is None:
+        return arrivals
+    return plan.presence.kept(arrivals, stream(seed, f"{plan.client}/presence"))
 
 
 def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:

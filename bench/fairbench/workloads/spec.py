@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain
 from fairbench.files.toml_text import read_toml
+from fairbench.workloads.inherit import bundled, file_of, is_path, rebased
 from fairbench.workloads.model import (
     Arrivals,
     Machine,
@@ -23,15 +23,17 @@ from fairbench.workloads.model import (
     ServiceClass,
     WorkloadSpec,
 )
+from fairbench.workloads.presence import Presence
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
+from fairbench.workloads.sizes import Sizes
 
 _MISBEHAVING = "misbehaving."
 
 
 def workload_names() -> list[str]:
     """The bundled workloads, in alphabetical order."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _bundled())
+    return bundled()
 
 
 def load_workload(ref: str) -> WorkloadSpec:
@@ -39,12 +41,7 @@ def load_workload(ref: str) -> WorkloadSpec:
 
     Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
     """
-    if ref.endswith(".toml") or "/" in ref or "\\" in ref:
-        return _load(Path(ref), ref)
-    names = workload_names()
-    if ref not in names:
-        raise unknown_name("workload", ref, names)
-    return _load(files(__package__) / "specs" / f"{ref}.toml", f"{ref}.toml")
+    return _load(file_of(ref), ref if is_path(ref) else f"{ref}.toml")
 
 
 def settable_params(spec: WorkloadSpec) -> list[str]:
@@ -92,14 +89,11 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
             client["rate_multiple"] = multiple
 
 
-def _bundled() -> list[Traversable]:
-    folder = files(__package__) / "specs"
-    return [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
-
-
 def _load(file: Traversable, shown: str) -> WorkloadSpec:
     """Read one workload file; ``shown`` names it in complaints."""
     data = read_toml(file, shown)
+    if is_path(shown) and isinstance(file, Path):
+        data = rebased(data, file.parent)
     try:
         _check_keys(data)
         return WorkloadSpec.model_validate(data)
@@ -119,10 +113,19 @@ def _check_keys(data: Mapping[str, Any]) -> None:
         _check_table(f"classes.{name}", members, ServiceClass)
     for name, scenario in _tables(data.get("scenarios")):
         _check_table(f"scenarios.{name}", scenario, Scenario)
+        _check_population(f"scenarios.{name}", scenario)
         for _, client in _tables(scenario.get("misbehaving")):
             _check_table(f"scenarios.{name}.misbehaving", client, Misbehaving)
+            _check_population(f"scenarios.{name}.misbehaving", client)
         for _, client in _tables(scenario.get("others")):
             _check_table(f"scenarios.{name}.others", client, Other)
+            _check_population(f"scenarios.{name}.others", client)
+
+
+def _check_population(where: str, table: Mapping[str, Any]) -> None:
+    for key, model in (("sizes", Sizes), ("presence", Presence)):
+        if isinstance(table.get(key), Mapping):
+            _check_table(f"{where}.{key}", table[key], model)
 
 
 def _check_table(where: str, table: Mapping[str, Any], model: type[BaseModel]) -> None:

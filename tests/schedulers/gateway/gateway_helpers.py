@@ -22,8 +22,9 @@ class Desk:
     """Arrivals and answers by hand. ``sent`` are requests in the order in which they went."""
 
     def __init__(
-        self, policy, saturation="concurrency", *, workers=1, weights=(), matched=None, **settings
-    ):
+        self, policy, saturation="concurrency", *, workers=1, weights=(), matched=None, terms=None,
+        **settings,
+    ):  # fmt: skip
         self.now_s = 0.0
         self.at = {}  # request under way -> worker
         self.sent, self.refused, self.shed = [], [], []
@@ -35,7 +36,9 @@ class Desk:
         router.prepare(setup)
         given = dict(_setting(key, value) for key, value in settings.items())
         known = {} if matched is None else {"matched": matched}
-        self.gateway = build_gateway(policy, saturation, given, router=router, setup=setup, **known)
+        self.gateway = build_gateway(
+            policy, saturation, given, router=router, setup=setup, terms=terms, **known
+        )
 
     # The fleet.
 

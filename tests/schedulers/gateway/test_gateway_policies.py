@@ -190,6 +190,33 @@ def test_the_bound_of_drr_is_nearly_reached():
     assert largest_difference(desk, [1] * 250, [101] * 5, 1.0) >= 100
 
 
+@pytest.mark.parametrize(
+    ("tenants", "turns"),
+    [({}, ["a/x", "a/y", "b"] * 4), ({"wfq__tenants": "tree"}, ["a/x", "b", "a/y", "b"] * 3)],
+)
+def test_wfq_in_a_tree_shares_between_tenants_first(tenants, turns):
+    desk = one_at_a_time("wfq", **tenants)
+    for name in ["a/x", "a/y", "b"] * 6:
+        desk.arrive(name)
+    assert desk.serve(12) == turns
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 90)), max_size=30))
+def test_wfq_without_tenants_is_what_it_is_without_the_tree(calls):
+    runs = []
+    for tenants in ({}, {"wfq__tenants": "tree"}):
+        desk = one_at_a_time("wfq", weights={"b": 0.3}, **tenants)
+        for number, (client, tokens) in enumerate(calls):
+            desk.arrive(client, tokens)
+            if number % 3 == 2:
+                desk.answer()
+        while desk.at:
+            desk.answer()
+        runs.append([request.request_id for request in desk.sent])
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == 1 + len(calls)
+
+
 def test_wfq_saves_nothing_up():
     desk = one_at_a_time("wfq", wfq__assumed_output_tokens=0, wfq__corrected=False)
     for _ in range(4):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.workloads.traces.change import anonymized, cut, scaled
+from fairbench.workloads.traces.change import COMBINED, anonymized, combined, cut, scaled
 from fairbench.workloads.traces.facts import shared
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.rows import Row
@@ -46,6 +46,26 @@ def read_again(table, tmp_path):
 def columns_of(table):
     names = [*COUNTS, "arrival_s", "end_s", "first_block", "blocks"]
     return {name: repr(getattr(table, name).tolist()) for name in names} | {"c": table.clients}
+
+
+def test_two_traces_put_together_say_so_wherever_they_are_played(table, tmp_path):
+    """Who sends when is of the first, what is sent of the second, request by request."""
+    senders = table_of([Row(n * 10**9, f"tenant-{n % 2}", 1, 1, session="s") for n in range(4)])
+    both = combined(senders, table)
+    assert both.clients == ("tenant-0", "tenant-1")
+    assert both.client.tolist() == [0, 1, 0, 1]
+    assert both.arrival_s.tolist() == [0, 1, 2, 3]
+    for name in ("input_tokens", "output_tokens", "max_tokens", "block_size"):
+        assert getattr(both, name).tolist() == getattr(table, name).tolist()[:4]
+    assert both.blocks.tolist() == [1, 2, 1, 7, 2]
+    assert set(both.session.tolist()) == {-1}
+    read = read_again(both, tmp_path)
+    assert columns_of(read) == columns_of(both)
+    assert read.synthetic == (COMBINED,)
+    command = ["run", "--trace", str(tmp_path / "written.jsonl"), "--scheduler", "vtc"]
+    shown = CliRunner().invoke(app, [*command, "--result-dir", str(tmp_path / "runs")]).stdout
+    assert f"SYNTHETIC: {COMBINED}" in shown
+    assert "workload trace-written-synthetic" in shown
 
 
 def test_what_is_written_is_read_as_the_same(table, tmp_path):

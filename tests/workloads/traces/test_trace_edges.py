@@ -189,6 +189,16 @@ def test_the_format_and_the_unit_that_were_taken_are_said(tmp_path, record, form
     assert f"from the first to the last, in {unit}" in shown.stdout
 
 
+def test_epoch_seconds_are_no_milliseconds_though_somebody_says_mooncake(tmp_path):
+    path = tmp_path / "log.jsonl"
+    record = {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+    times = (1_700_000_000, 1_700_000_003.5)
+    path.write_text("\n".join(json.dumps(record | {"timestamp": at}) for at in times))
+    found = read_trace(TraceParams(str(path), format="mooncake"))
+    assert (found.unit, found.trace.table().span_s) == ("s, by their size", 3.5)
+    assert found.trace.table().input_tokens.tolist() == [600, 600]
+
+
 @pytest.mark.parametrize("mark", ["\t", ";"])
 def test_other_marks_between_columns_are_known_by_the_header(read, mark):
     text = 't,user,isl,osl\n0,"a,b",5,1\n'.replace(",", mark, 3).replace('",', f'"{mark}')

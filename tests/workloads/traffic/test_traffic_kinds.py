@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ class Listed:
     def arrivals(self, rng):
         return map(Arrival, self.times_s)
 
-    def expected_programs(self):
-        return len(self.times_s)
+    def expected_programs(self, before_s=inf):
+        return sum(time_s < before_s for time_s in self.times_s)
 
     def last_arrival_s(self, rng):
         return max(self.times_s, default=0.0)

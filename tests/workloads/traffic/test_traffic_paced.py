@@ -1,7 +1,9 @@
-"""Even gaps of a planned rate: by hand, and against adding up the rate in small steps."""
+"""Gaps, even or drawn, of a planned rate: by hand, and against adding it up in small steps."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from fairbench.errors import UsageError
 from fairbench.streams import stream
 from fairbench.workloads.traffic import KINDS, traffic_kind
-from fairbench.workloads.traffic.paced import PacedArrivals, Phase
+from fairbench.workloads.traffic.paced import PacedArrivals
+from fairbench.workloads.traffic.pieces import Phase
 from fairbench.workloads.traffic.source import Load
 
 LOAD = Load(0, 2.0, 1.0, None, 100.0)
@@ -25,6 +28,8 @@ PARAMS = {
     "on-off": {"on_s": 6.0, "off_s": 4.0},
     "ramp": {"from_multiple": 0.1, "to_multiple": 1.0},
     "phases": {"phases": PHASES},
+    "diurnal": {"swing": 0.6, "period_s": 40.0, "peak_s": 10.0, "gaps": "even"},
+    "bursts": {"every_s": 10.0, "for_s": 2.0, "multiple": 5.0, "gaps": "even"},
 }
 
 
@@ -126,6 +131,9 @@ def test_a_ramp_over_no_time_and_a_misbehaver_who_stops_are_refused():
         ("phases", {"phases": [{"for_s": 1.0, "multiple": 1.0, "on_s": 1.0}]}, "goes with off_s"),
         ("phases", {"phases": [{"for_s": 1.0}]}, "multiple"),
         ("ramp", {"from_multiple": -1.0, "to_multiple": 1.0}, "from_multiple"),
+        ("ramp", {"from_multiple": 1.0, "to_multiple": 1.0, "gaps": "odd"}, "gaps = 'odd'"),
+        ("diurnal", {"swing": 1.5}, "swing = 1.5"),
+        ("bursts", {"every_s": 2.0, "for_s": 2.0, "multiple": 9.0}, "for_s = 2: must be below"),
     ],
 )
 def test_wrong_parameters_are_named(kind, params, said):
@@ -134,4 +142,73 @@ def test_wrong_parameters_are_named(kind, params, said):
 
 
 def test_every_kind_of_even_gaps_is_tried_here():
-    assert {*KINDS} - {"gamma", "trace", "azure", "replay"} == {*PARAMS}
+    assert {*KINDS} - {"gamma", "trace", "azure", "replay", "closed"} == {*PARAMS}
+
+
+RANDOM = {kind: params | {"gaps": "gamma"} for kind, params in PARAMS.items() if kind != "constant"}
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+@pytest.mark.parametrize("burstiness", [0.5, 4.0])
+def test_random_gaps_keep_to_the_rates_in_the_mean(kind, burstiness):
+    drawn = traffic_kind(kind, RANDOM[kind]).usual(Load(0, 20.0, burstiness, None, 100.0))
+    even = replace(drawn, burstiness=None)
+    assert drawn.expected_programs() == even.expected_programs()
+    # In each fifth of the run as many, within what gaps of this burstiness allow.
+    found, wanted = (
+        [sum(20 * n <= t < 20 * n + 20 for t in every) for n in range(5)]
+        for every in (times(drawn), times(even))
+    )
+    assert found == [pytest.approx(one, abs=5 * (one / burstiness) ** 0.5 + 5) for one in wanted]
+
+
+@pytest.mark.parametrize("burstiness", [0.5, 4.0])
+def test_random_gaps_have_the_burstiness_asked_for(burstiness):
+    load = Load(0, 20.0, burstiness, None, 500.0)
+    found = times(traffic_kind("phases", {"phases": [PHASES[-1]], "gaps": "gamma"}).usual(load))
+    gaps = [b - a for a, b in pairwise(found)]
+    assert pstdev(gaps) / fmean(gaps) == pytest.approx(burstiness**-0.5, rel=0.06)
+
+
+def test_gamma_in_one_phase_is_gamma():
+    load = Load(0, 3.0, 0.5, None, 50.0)
+    one = traffic_kind("phases", {"phases": [PHASES[-1]], "gaps": "gamma"}).usual(load)
+    assert times(one) == pytest.approx(times(traffic_kind("gamma", {}).usual(load)))
+
+
+@given(st.floats(0, 1), st.floats(1, 1e5), st.floats(0, 1e5), st.integers(1, 4))
+def test_a_day_has_the_mean_rate_that_was_asked_for(swing, period_s, peak_s, days):
+    params = {"swing": swing, "period_s": period_s, "peak_s": peak_s}
+    load = Load(0, 1.7, 1.0, None, days * period_s)
+    source = traffic_kind("diurnal", params).usual(load)
+    assert source.expected_programs() == pytest.approx(1.7 * days * period_s)
+
+
+def test_the_peak_of_a_day_is_where_it_was_put():
+    found = times(traffic_kind("diurnal", PARAMS["diurnal"]).usual(LOAD._replace(until_s=40.0)))
+    at_peak, at_night = (sum(abs(t - at) < 3 for t in found) for at in (10.0, 30.0))
+    # 2/s times (1 +- 0.6 sinc): over 6 of 40 s the mean of a cosine is 0.963.
+    assert at_peak == pytest.approx(12 * (1 + 0.6 * 0.963), abs=1.1)
+    assert at_night == pytest.approx(12 * (1 - 0.6 * 0.963), abs=1.1)
+
+
+def test_bursts_by_hand():
+    found = times(usual("bursts"))
+    assert usual("bursts").expected_programs() == 10 * (8 * 2 + 2 * 10)
+    assert sum(t % 10 >= 8 for t in found) == pytest.approx(200, abs=11)
+
+
+def test_phases_that_repeat_begin_anew():
+    day = [{"for_s": 10.0, "multiple": 1.0}, {"for_s": 10.0, "multiple": 0.0}]
+    once, again = (
+        traffic_kind("phases", {"phases": day, "repeat": repeat}).usual(LOAD)
+        for repeat in (False, True)
+    )
+    assert (once.expected_programs(), again.expected_programs()) == (20, 100)
+    assert times(again)[:20] == times(once)
+    assert all(at_s % 20 < 10 for at_s in times(again))
+
+
+def test_phases_that_repeat_silence_end():
+    silent = traffic_kind("phases", {"phases": [{"for_s": 1.0, "multiple": 0.0}], "repeat": True})
+    assert times(silent.usual(LOAD._replace(until_s=inf))) == []

@@ -27,7 +27,7 @@ class Listed:
     def arrivals(self, rng):
         return iter(self.listed)
 
-    def expected_programs(self):
+    def expected_programs(self, before_s=inf):
         return float(len(self.listed))
 
     def last_arrival_s(self, rng):

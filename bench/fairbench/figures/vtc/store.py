@@ -15,7 +15,7 @@ from fairbench.execute.repeats import simulate_all
 from fairbench.figures.vtc.experiments import possible
 from fairbench.metrics.records import FINISHED, Requests
 from fairbench.metrics.trace import Trace
-from fairbench.report.table import basis
+from fairbench.report.heading import basis
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun, runs_in
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from fairbench.live.driver.target import Target
 from fairbench.live.records import RequestRecord
 from fairbench.live.requirements import allow_many_connections
 from fairbench.workloads.datasets import load_source
-from fairbench.workloads.plan import program_stream
-from fairbench.workloads.programs import Program
+from fairbench.workloads.plan import last_arrival_s, program_stream
+from fairbench.workloads.programs import Job
+from fairbench.workloads.users import User, users_of
 
 POLL_S = 0.1  # wall seconds between looks at the limit and at ``interrupted``
 
@@ -77,11 +79,32 @@ async def drive(
     return DriveResult(complete, run.clock.now_s(), run.last_arrival_s)
 
 
-def _streams(spec: ExperimentSpec) -> list[Iterator[tuple[float, Program]]]:
-    """One stream of (arrival, program) for each client. Reads the data set, if there is one."""
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One client's programs and when they arrive; ``room`` is held while one is under way.
+
+    If it has ``users``, these say instead, and begin none from ``until_s`` on.
+    """
+
+    programs: Iterator[tuple[float, Job]]
+    room: AbstractAsyncContextManager[None]
+    users: Sequence[User] = ()
+    until_s: float = 0.0
+
+
+def _streams(spec: ExperimentSpec) -> list[_Stream]:
+    """One for each client. Reads the data set, if there is one."""
     kind, path = spec.workload.program, spec.dataset_path
     source = None if path is None else load_source(kind, path, spec.tokenizer)
-    return [program_stream(plan, seed=spec.seed, source=source) for plan in spec.client_plans()]
+    return [
+        _Stream(
+            program_stream(plan, seed=spec.seed, source=source),
+            nullcontext() if plan.in_flight is None else asyncio.Semaphore(plan.in_flight),
+        )
+        if not (users := users_of(plan, seed=spec.seed, source=source))
+        else _Stream(iter(()), nullcontext(), users, last_arrival_s((plan,), spec.seed))
+        for plan in spec.client_plans()
+    ]
 
 
 def _api(target: Target, vocab: range) -> ServerApi:
@@ -112,7 +135,7 @@ class _Run:
 
     async def until_over(
         self,
-        streams: list[Iterator[tuple[float, Program]]],
+        streams: list[_Stream],
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
@@ -133,7 +156,7 @@ class _Run:
             work.cancel()
             await asyncio.wait([work])
 
-    async def _run_all(self, streams: list[Iterator[tuple[float, Program]]]) -> None:
+    async def _run_all(self, streams: list[_Stream]) -> None:
         """Raises the first error that is no failure of a program, once all else has ended."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -142,15 +165,31 @@ class _Run:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _arrivals(
-        self, group: asyncio.TaskGroup, stream: Iterator[tuple[float, Program]]
-    ) -> None:
+    async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs, each of them made before it is due."""
-        for arrival_s, program in stream:
+        for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)
             self.last_arrival_s = max(self.last_arrival_s, arrival_s)
-            group.create_task(self._programs.run(program, arrival_s))
+            group.create_task(self._run_one(program, arrival_s, stream.room))
+        for user in stream.users:
+            group.create_task(self._loop(user))
+        await self.clock.sleep_until(stream.until_s)
         self._arrivals_open -= 1
+
+    async def _loop(self, user: User) -> None:
+        """Run one user's programs, one after the other."""
+        while following := user.next(self.clock.now_s()):
+            await self.clock.sleep_until(following.at_s)
+            self.last_arrival_s = max(self.last_arrival_s, following.at_s)
+            await self._programs.run(following.program, following.at_s)
+
+    async def _run_one(
+        self, program: Job, arrival_s: float, room: AbstractAsyncContextManager[None]
+    ) -> None:
+        """Run a program once there is room; it then arrives when there is."""
+        waits = isinstance(room, asyncio.Semaphore) and room.locked()
+        async with room:
+            await self._programs.run(program, self.clock.now_s() if waits else arrival_s)
 
     def _past_limit(self) -> bool:
         """Whether the time to drain is over."""

@@ -15,7 +15,7 @@ from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.journal import Journal
 from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, ProgramRecord
 from fairbench.sim.program_runner import output_segment
-from fairbench.workloads.programs import Program
+from fairbench.workloads.programs import Job
 
 # When what comes next in this branch of a program should happen (seconds of the run).
 _due_s: ContextVar[float] = ContextVar("due_s")
@@ -79,7 +79,7 @@ class ProgramRunner:
         self._clock = clock
         self._journal = journal
 
-    async def run(self, program: Program, arrival_s: float) -> None:
+    async def run(self, program: Job, arrival_s: float) -> None:
         """Run one program and write down how it ended; if cancelled, that it did not."""
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
@@ -93,7 +93,7 @@ class ProgramRunner:
             self._record(program, arrival_s, llm.requests, status)
         self.done += 1
 
-    def _record(self, program: Program, arrival_s: float, requests: int, status: str) -> None:
+    def _record(self, program: Job, arrival_s: float, requests: int, status: str) -> None:
         demand = program.demand
         self._journal.program(
             ProgramRecord(

@@ -17,6 +17,8 @@ from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateAp
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
+from fairbench.live.router.peers import PATH as PEERS_PATH
+from fairbench.live.router.peers import Peering
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.proxy import Handler, Proxy
 from fairbench.live.router.service import running
@@ -28,6 +30,7 @@ from fairbench.schedulers.registry import build_router
 
 APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
 PROXY = web.AppKey("proxy", Proxy)
+PEERING = web.AppKey("peering", Peering)
 MEMBERSHIP = web.AppKey("membership", Membership)
 
 ADMIN_FLAG = "--admin-port"
@@ -53,7 +56,9 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
 
     async def run(app: web.Application) -> AsyncIterator[None]:
         async with running(config, router, text, metrics, traces) as service:
-            app[PROXY], app[MEMBERSHIP] = service
+            app[PROXY], app[MEMBERSHIP] = service.proxy, service.membership
+            if service.peering is not None:
+                app[PEERING] = service.peering
             yield
 
     async def scrape(_: web.Request) -> web.Response:
@@ -69,7 +74,13 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
             web.get("/metrics", scrape),
         ]
     )
+    if config.peers:
+        app.add_routes([web.post(PEERS_PATH, _peer)])
     return app
+
+
+async def _peer(request: web.Request) -> web.StreamResponse:
+    return await request.app[PEERING].hear(request)
 
 
 def _generate(api: Api, metrics: RouterMetrics) -> Handler:

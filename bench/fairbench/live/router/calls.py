@@ -202,6 +202,8 @@ def _read(raw: bytes, where: str = "") -> tuple[bytes, Fields]:
 
 
 def _ids(given: list[Any], limits: PromptLimits) -> array[int]:
+    if not given:
+        raise bad_request("the prompt is empty")
     try:
         ids = array("I", given)
     except (TypeError, OverflowError):

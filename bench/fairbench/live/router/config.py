@@ -35,7 +35,8 @@ class RouterConfig:
     requests a worker may have, the workers do. ``promises`` say by when requests are due.
 
     ``admin_port`` is that of the admin endpoint, None for none, ``admin_key`` what it wants to see,
-    ``worker_keys`` the keys of workers that are added there; ``workers`` have theirs.
+    ``worker_keys`` the keys of workers that are added there; ``workers`` have theirs. ``peers`` are
+    the URLs of other routers before the same workers, and ``peer_key`` what they all show.
     """
 
     router: str
@@ -58,4 +59,6 @@ class RouterConfig:
     worker_keys: WorkerKeys = field(default_factory=WorkerKeys)
     admin_port: int | None = None
     admin_key: str | None = field(default=None, repr=False)
+    peers: Sequence[str] = ()
+    peer_key: str | None = field(default=None, repr=False)
     promises: Promises = field(default_factory=Promises)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from aiohttp import ClientSession
 
 from fairbench.config.gateway import MOST_REQUESTS, admission_profile
+from fairbench.config.routers import served_routers
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work
@@ -64,8 +65,12 @@ async def hold_requests(
     queue: HoldsRequests | None = None
     setup = Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet)
     if config.gateway is not None:
+        terms = served_routers(settings).terms(len(config.workers)) if config.peers else None
         queue = build_gateway(
-            config.gateway, config.saturation, settings, router=router, setup=setup
+            *(config.gateway, config.saturation, settings),
+            router=router,
+            setup=setup,
+            terms=terms,
         )
     if admission.is_on:
         setup = replace(setup, costs=ProfileCosts(admission_profile(admission)))

@@ -14,6 +14,7 @@ from fairbench.live.router.identity import is_name
 from fairbench.live.router.quotas import REQUESTS, TOKENS, Quota
 from fairbench.live.router.worker_keys import WorkerKeys
 from fairbench.schedulers.setup import checked_weights
+from fairbench.tenants import tenants_of, with_tenants
 
 CLIENTS = "clients"
 WEIGHT = "weight"
@@ -47,9 +48,11 @@ def read_keys(path: Path) -> KeysFile:
     if not data:
         raise DataError(f"{path}: holds no key")
     for number, (client, table) in enumerate(tables.items(), 1):
-        if not isinstance(table, dict) or client not in data.values():
+        if not isinstance(table, dict) or client not in with_tenants(data.values()):
             raise DataError(f"{path}: {CLIENTS}: entry {number} is no table of a client with a key")
         _check(table, f"{path}: {CLIENTS}.{client}")
+        if client in tenants_of(data.values()) and table.keys() - {WEIGHT}:
+            raise DataError(f"{path}: {CLIENTS}.{client}: a tenant has a {WEIGHT} and nothing else")
     quotas = {client: Quota(one.get(TOKENS), one.get(REQUESTS)) for client, one in tables.items()}
     return KeysFile(
         data,

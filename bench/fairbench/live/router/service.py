@@ -19,10 +19,12 @@ from fairbench.live.router.background import WorkerTasks, background
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.freed_memory import give_back_freed_memory
 from fairbench.live.router.gateway import hold_requests
 from fairbench.live.router.health import Health
 from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
+from fairbench.live.router.peers import Peering, peering_of, telling
 from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.text_tokens import TextTokens
 from fairbench.live.router.traces import Traces
@@ -46,6 +48,7 @@ class Service(NamedTuple):
 
     proxy: Proxy
     membership: Membership
+    peering: Peering | None
 
 
 @asynccontextmanager
@@ -66,6 +69,7 @@ async def running(
         facts = WorkerFacts(session, workers, info, config)
         breakers = Breakers(len(workers), time.monotonic)
         poll = await hold_requests(config, session, dispatcher, info, access.weights)
+        peering = peering_of(config, dispatcher)
         subscribers: dict[int, Subscriber] = {}
         metrics.watch(dispatcher, subscribers)
 
@@ -101,12 +105,18 @@ async def running(
             await health.begin(FIRST_CHECK_S)
             for worker in range(len(workers)):
                 follow_load(worker)
-            async with background([health.watch(config.health_interval_s), access.watch()]):
+            beside = [
+                health.watch(config.health_interval_s),
+                access.watch(),
+                give_back_freed_memory(),
+                *telling(config, peering, session),
+            ]
+            async with background(beside):
                 proxy = Proxy(
                     *(config, workers, session, dispatcher, health, attempts, facts, text, access),
                     traces,
                 )
-                yield Service(proxy, membership)
+                yield Service(proxy, membership, peering)
 
 
 def _new_session() -> ClientSession:

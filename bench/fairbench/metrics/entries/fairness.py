@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Presence, Shown
-from fairbench.metrics.reasons import EMPTY_WINDOW, NO_BOUND, NO_DEMAND, NO_SERVICE, NOT_ALL_ACTIVE
+from fairbench.metrics.reasons import (
+    EMPTY_WINDOW,
+    NO_BOUND,
+    NO_DEMAND,
+    NO_SERVICE,
+    NO_TENANTS,
+    NOT_ALL_ACTIVE,
+)
 
 METRICS = (
     Metric(
@@ -151,5 +158,33 @@ METRICS = (
         undefined="it was entitled to no service",
         presence=Presence.ALWAYS,
         shown=(Shown(Display.CLIENTS, 4), Shown(Display.REPEATED_CLIENTS, 3)),
+    ),
+    Metric(
+        key="tree_jain_index",
+        heading="Jain index of owners",
+        better=Better.MORE,
+        form=Form.INDEX,
+        digits=3,
+        most=1.0,
+        undefined=NO_TENANTS,
+    ),
+    Metric(
+        key="tree_worst_share",
+        heading="least share of a tenant or client among its siblings",
+        better=Better.MORE,
+        form=Form.PERCENT,
+        digits=3,
+        undefined=NO_TENANTS,
+    ),
+    Metric(
+        key="tree_share",
+        heading="of its share in the tree",
+        column="of tree\nshare",
+        better=Better.MORE,
+        of=Of.CLIENT,
+        form=Form.PERCENT,
+        digits=3,
+        undefined=NO_TENANTS,
+        shown=(Shown(Display.CLIENTS, 12, dropped=6),),
     ),
 )

@@ -12,13 +12,14 @@ from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_client_tail, shown_tail
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of
+from fairbench.report.crowd import shown_clients
+from fairbench.report.heading import basis, details_line
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED
 from fairbench.report.pages.page import Code, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
 from fairbench.report.pages.sweep_grids import plain_row
 from fairbench.report.pages.sweep_warnings import counted_warnings
-from fairbench.report.table import basis, details_line
 from fairbench.results.intervals import METHOD, combine
 from fairbench.results.store import EXPERIMENT, SUMMARY, Summary, runs_in
 from fairbench.results.summary_schema import check_whole
@@ -47,7 +48,10 @@ def repeat_page(path: Path) -> Page:
         headlines=list(_headlines(combined, of_runs)),
         warnings=list(_warnings(summaries)),
         sections=[
-            Section("Clients", [_grid("client", _clients(combined), of_clients, len(runs))]),
+            Section(
+                ": ".join(filter(None, ("Clients", shown_clients(combined)[1]))),
+                [_grid("client", _clients(combined), of_clients, len(runs))],
+            ),
             Section("Results", [Definitions(list(results_of(combined, tail)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
             Section(
@@ -77,7 +81,7 @@ def _headlines(combined: Summary, columns: Sequence[Column]) -> Iterator[Headlin
 
 
 def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
-    for client in combined["clients"]:
+    for client in shown_clients(combined)[0]:
         yield described(client["client"], client), client
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,9 +10,11 @@ from fairbench.metrics.latency import Sample, client_sample
 from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import Tables
+from fairbench.report.crowd import is_crowd, worst_clients
 from fairbench.report.numbers import with_unit
 from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, drawing, line, text
 from fairbench.report.pages.chart_lines import Series, line_chart
+from fairbench.report.pages.crowd_figures import crowd_figures
 from fairbench.report.pages.page import Figure
 from fairbench.report.palette import SERIES
 from fairbench.results.store import Summary
@@ -24,21 +26,53 @@ BAR_PX = 22
 
 def run_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
     """The figures that the run has numbers for."""
-    shown = min(len(facts.clients), len(SERIES))
-    rest = f" The first {shown} of {len(facts.clients)} clients." if facts.clients[shown:] else ""
+    shown, rest = _shown(summary, facts)
+    if is_crowd(summary):
+        yield from crowd_figures(summary, tables, facts)
     if facts.horizon_s > 0:
         yield _service_over_time(tables, facts, shown, rest)
-    samples = [
-        client_sample(tables.requests, tables.programs, facts, facts.window, client)
-        for client in range(shown)
-    ]
-    if any(len(sample.known_s) for sample in samples):
+    if is_crowd(summary):
+        samples, rest = _by_behaviour(tables, facts), " All clients together."
+    else:
+        samples = {facts.clients[n].name: _sample(tables, facts, n) for n in shown}
+    if any(len(sample.known_s) for sample in samples.values()):
         yield _latencies(samples, facts, rest)
     if summary["max_service_gap"] is not None and summary["service_gap_bound"]:
         yield _gap_and_bound(summary)
 
 
-def _service_over_time(tables: Tables, facts: Facts, shown: int, rest: str) -> Figure:
+def _shown(summary: Summary, facts: Facts) -> tuple[list[int], str]:
+    """The clients with a line of their own, and a sentence if these are not all."""
+    most, total = len(SERIES), len(facts.clients)
+    if total <= most:
+        return list(range(total)), ""
+    if not is_crowd(summary):
+        return list(range(most)), f" The first {most} of {total} clients."
+    numbers = {client.name: number for number, client in enumerate(facts.clients)}
+    worst = [numbers[row["client"]] for row in worst_clients(summary, most)]
+    return worst, f" The {len(worst)} of {total} clients that came off worst."
+
+
+def _sample(tables: Tables, facts: Facts, client: int) -> Sample:
+    return client_sample(tables.requests, tables.programs, facts, facts.window, client)
+
+
+def _by_behaviour(tables: Tables, facts: Facts) -> dict[str, Sample]:
+    """The latencies of all clients, those of the misbehaving ones apart."""
+    found: dict[str, Sample] = {}
+    for name, wrong in (("well-behaved", False), ("misbehaving", True)):
+        own = [n for n, client in enumerate(facts.clients) if client.misbehaving is wrong]
+        samples = [_sample(tables, facts, n) for n in own]
+        if samples:
+            found[name] = Sample(
+                np.concatenate([one.known_s for one in samples]),
+                np.concatenate([one.more_than_s for one in samples]),
+                sum(one.refused for one in samples),
+            )
+    return found
+
+
+def _service_over_time(tables: Tables, facts: Facts, shown: list[int], rest: str) -> Figure:
     width_s = facts.horizon_s / BINS
     edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
     total = cumulative(tables.service, View.CLIENT, edges, len(facts.clients), facts.weights)
@@ -46,7 +80,7 @@ def _service_over_time(tables: Tables, facts: Facts, shown: int, rest: str) -> F
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()
     chart = line_chart(
         "Service over time",
-        [Series(facts.clients[n].name, middles, rates[n].tolist()) for n in range(shown)],
+        [Series(facts.clients[n].name, middles, rates[n].tolist()) for n in shown],
         x_label="time, s",
         y_label="service, tok/s",
         shaded=(facts.window.start_s, facts.window.end_s),
@@ -58,12 +92,12 @@ def _service_over_time(tables: Tables, facts: Facts, shown: int, rest: str) -> F
     )
 
 
-def _latencies(samples: list[Sample], facts: Facts, rest: str) -> Figure:
+def _latencies(samples: Mapping[str, Sample], facts: Facts, rest: str) -> Figure:
     chart = line_chart(
         "Distribution of latency",
         [
-            Series(facts.clients[client].name, *_distribution(sample))
-            for client, sample in enumerate(samples)
+            Series(name, *_distribution(sample))
+            for name, sample in samples.items()
             if len(sample.known_s)
         ],
         x_label=_kind(facts),

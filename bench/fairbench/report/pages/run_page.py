@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fairbench.files.reader import decoded, read_whole
 from fairbench.metrics.catalogue import columns_of, told
@@ -11,6 +12,9 @@ from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.client_table import client_columns, client_value
+from fairbench.report.crowd import crowd_lines, is_crowd, worst_clients
+from fairbench.report.heading import basis, details_line
+from fairbench.report.note_lines import notes_of
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
     Block,
@@ -25,7 +29,7 @@ from fairbench.report.pages.page import (
 )
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.run_warnings import run_warnings
-from fairbench.report.table import basis, details_line, latency_kind, notes_of, results_of
+from fairbench.report.result_lines import latency_kind, results_of
 from fairbench.results.grid import scheduler_name
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
@@ -42,7 +46,7 @@ def run_page(run: StoredRun) -> Page:
         window = Window(summary["window_start_s"], summary["window_end_s"])
         facts = stored_facts(run, window)
         figures = list(run_figures(summary, read_tables(run), facts))
-        clients = Section("Clients", [client_grid(summary)])
+        clients = _clients(summary)
         sections = [clients, *sections, Section("Figures", figures)]
     return Page(
         title=title(summary),
@@ -81,15 +85,25 @@ def _headline(summary: Summary, column: Column) -> str:
     return text if text == UNDEFINED else f"{text} s"
 
 
-def client_grid(summary: Summary) -> Grid:
-    """One row per client, as in the printed table."""
+def _clients(summary: Summary) -> Section:
+    """A row for each; of a crowd the distribution, and those who came off worst."""
+    if not is_crowd(summary):
+        return Section("Clients", [client_grid(summary)])
+    worst = worst_clients(summary)
+    told_first = f"The {len(worst)} well-behaved clients that came off worst:"
+    lines = Definitions(list(crowd_lines(summary)))
+    return Section("Clients", [lines, Paragraph(told_first), client_grid(summary, worst)])
+
+
+def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = None) -> Grid:
+    """One row per client, as in the printed table; only of these, if given."""
     censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
             Cell(f"{row['client']}{' (misbehaves)' if row['misbehaving'] else ''}"),
             *(Cell(client_value(row, column, censored)) for column in columns),
         ]
-        for row in summary["clients"]
+        for row in (summary["clients"] if clients is None else clients)
     ]
     return Grid(["client", *(column.title for column in columns)], rows)
 

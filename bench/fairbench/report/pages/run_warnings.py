@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.numbers import latency, number, percent, whole
-from fairbench.report.table import hidden_backlog, is_extrapolated
+from fairbench.report.result_lines import hidden_backlog, is_extrapolated
 from fairbench.results.store import Summary
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself

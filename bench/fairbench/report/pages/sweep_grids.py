@@ -16,6 +16,7 @@ from fairbench.report.comparison_table import (
     ends_of,
     percentiles_of,
 )
+from fairbench.report.crowd import shown_clients
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED
 from fairbench.report.pages.page import Cell, Grid, Section
@@ -71,9 +72,10 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
         keys = {key for cell in here for one in cell.combined["clients"] for key in one}
         columns = told(columns_of(Display.COMPARED_CLIENTS, tail, percentiles_of(here)), keys)
         for cell in here:
-            rows.append([Cell(cell.scheduler)])
+            clients, which = shown_clients(cell.combined)
+            rows.append([Cell(f"{cell.scheduler}: {which}" if which else cell.scheduler)])
             runs = len(cell.combined["seeds"])
-            for client in cell.combined["clients"]:
+            for client in clients:
                 name = described(f"{INDENT}{client['client']}", client)
                 rows.append(plain_row(name, client, columns, runs))
         headings = ["", *(column.title for column in columns)]

@@ -8,7 +8,7 @@ from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.pages.run_warnings import is_above_bound, window_is_short
-from fairbench.report.table import NO_ORDER
+from fairbench.report.result_lines import NO_ORDER
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, read_json
 from fairbench.results.sweep_store import SweepStore

@@ -14,6 +14,7 @@ from pydantic import FiniteFloat
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.queue import GatewayQueue, Send
+from fairbench.schedulers.peers.totals import Heard, Sums, Totals
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Gateway:
         self._ends: list[tuple[float, int, Request]] = []  # a heap: when requests are too old
         self._numbers = count()
         self._displaced: list[Request] = []
+        self.others = Heard()  # the gateways of other routers
+        self._version = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -132,6 +135,59 @@ class Gateway:
             return
         del self._held[request]
         self._bands[self._band_of.pop(request)].withdraw(request)
+
+    # One of several.
+
+    @property
+    def shares_counters(self) -> bool:
+        """Whether it was made as one of several, and its policy can share."""
+        return self._make_queue().shared is not None
+
+    def join_peers(self) -> None:
+        """Nothing to do: its queues were made for that."""
+
+    def export_totals(self) -> Totals:
+        """The sums of every band."""
+        self._version += 1
+        raised: dict[str, dict[int, float]] = {}
+        waiting: dict[str, tuple[int, ...]] = {}
+        for band, queue in self._bands.items():
+            for client, level in queue.shared.raised.items() if queue.shared else ():
+                raised.setdefault(client, {})[band] = level
+            for client in queue.waiting():
+                waiting[client] = (*waiting.get(client, ()), band)
+        return Totals(self._version, self.charged_totals(), raised, waiting)
+
+    def charged_totals(self) -> Sums:
+        """What this gateway has charged, by client and band."""
+        charged: dict[str, dict[int, float]] = {}
+        for band, queue in self._bands.items():
+            if queue.shared is None:
+                continue
+            for client in queue.shared.clients():
+                charged.setdefault(client, {})[band] = queue.shared.charged(client)
+        return charged
+
+    def heard_totals(self) -> Mapping[str, Totals]:
+        """The latest that was heard of each other gateway."""
+        return self.others.latest
+
+    def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
+        """Add what another router's gateway has charged; its clients that wait count here too."""
+        newly = self.others.newer(origin, totals)
+        if newly is None:
+            return
+        for band in sorted({band for of in totals.charged.values() for band in of}):
+            shared = self._band(band).shared
+            if shared is not None:
+                there = [client for client, bands in totals.waiting.items() if band in bands]
+                shared.hear(origin, newly, totals.raised, there, band, now_s)
+
+    @property
+    def ahead(self) -> float:
+        """The most that a client that went was ahead of one that waited at another router."""
+        found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
+        return max(found, default=0.0)
 
     def _band(self, priority: int) -> GatewayQueue:
         if priority not in self._bands:

@@ -27,6 +27,7 @@ from fairbench.schedulers.gateway.registry import (
 )
 from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.params import make_params
+from fairbench.schedulers.peers.counters import SharedCounters, Terms, shares_counters
 from fairbench.schedulers.setup import Setup
 
 
@@ -66,11 +67,13 @@ def build_gateway(
     router: Router,
     setup: Setup,
     matched: Matched = lambda request: 0,
+    terms: Terms | None = None,
 ) -> Gateway:
     """A gateway before ``router``. ``settings`` are by ``NAME.PARAM``; ``setup.fleet`` is needed.
 
     ``matched`` says how much of a request's prompt is cached at some worker; without it nothing is
-    known of caches. Raises UsageError for an unknown name or a setting that is not allowed.
+    known of caches. ``terms``: it is one of several routers'. Raises UsageError for an unknown name
+    or a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)
@@ -87,6 +90,9 @@ def build_gateway(
         if scheduler.times_steps:
             raise UsageError(f"{policy}.charge: a gateway is not told what iterations take")
         scheduler.prepare(setup)
-        return GatewayQueue(scheduler, router, detector, FlowView(order))
+        shared = None
+        if terms is not None and shares_counters(scheduler):
+            shared = SharedCounters(scheduler, terms)
+        return GatewayQueue(scheduler, router, detector, FlowView(order), shared)
 
     return Gateway(queue, params)

@@ -12,6 +12,8 @@ from fairbench.schedulers.gateway.flow_view import FlowView
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.peers.counters import SharedCounters
+from fairbench.schedulers.peers.view import WithElsewhere
 from fairbench.schedulers.queue_view import QueueView
 
 Send: TypeAlias = Callable[[Request, int], None]
@@ -92,8 +94,11 @@ class GatewayQueue:
         router: Router,
         detector: Detector,
         view: FlowView | None = None,
+        shared: SharedCounters | None = None,
     ) -> None:
         self.scheduler = scheduler
+        self.shared = shared  # the scheduler's counters, where other routers have a part in them
+        self._held_until_s: float | None = None  # since somebody who waits elsewhere goes first
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._router = router
         self._detector = detector
@@ -111,7 +116,12 @@ class GatewayQueue:
         self._heard_s = now_s
         if not self.scheduler.accepts(request, now_s):
             return False
-        self.scheduler.on_arrival(request, self._view, now_s)
+        if self.shared is None:
+            self.scheduler.on_arrival(request, self._view, now_s)
+        else:
+            before, elsewhere = self.shared.counter(request.client), self.shared.elsewhere(now_s)
+            self.scheduler.on_arrival(request, WithElsewhere(self._view, elsewhere), now_s)
+            self.shared.lifted(request.client, before)
         self._view.enter(request)
         return True
 
@@ -126,6 +136,10 @@ class GatewayQueue:
         detector = self._detector
 
         def try_send(request: Request) -> Tried:
+            if self.shared is not None:
+                self._held_until_s = self.shared.may_go_s(request.client, now_s)
+                if self._held_until_s is not None:
+                    return Tried.NO_ROOM
             worker = self._router.route(request, now_s)
             if worker is None:
                 return Tried.NO_ROOM
@@ -135,12 +149,13 @@ class GatewayQueue:
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
 
+        self._held_until_s = None
         detector.look(now_s)
         if len(self._view) and detector.has_room(now_s):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def wake_s(self, now_s: float) -> float | None:
-        times_s = [self._detector.wake_s(now_s)]
+        times_s = [self._detector.wake_s(now_s), self._held_until_s]
         if len(self._view) and not self.scheduler.work_conserving:
             times_s.append(self.scheduler.wake_s(self._view, now_s))
         return min((time_s for time_s in times_s if time_s is not None), default=None)
@@ -171,6 +186,10 @@ class GatewayQueue:
             self.scheduler.on_tokens(request.client, output_tokens)
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(request, output_tokens)
+
+    def waiting(self) -> Collection[str]:
+        """The clients that have something here."""
+        return self._view.clients()
 
     def withdraw(self, request: Request) -> None:
         self._view.leave(request)

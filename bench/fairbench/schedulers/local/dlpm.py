@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,6 +15,7 @@ from fairbench.schedulers.base import LocalScheduler, Read, Scan, Selection, Set
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.sharing import SharedCharges, Sharing
+from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class DLPM(LocalScheduler):
@@ -42,7 +43,8 @@ class DLPM(LocalScheduler):
         second prefill of a retracted request too. ``sharing``: who pays for a prefix that clients
         share, as in ``SharedCharges``, by default who computes it; a charge or refund may reach a
         client that is away. ``charge``: ``gpu-time`` is what iterations take, as in ``GPUCharges``,
-        in place of tokens; a quantum is then the time of so many computed tokens.
+        in place of tokens; a quantum is then the time of so many computed tokens. ``tenants``:
+        ``tree`` keeps credits at every level of ``org/team/user`` and grants quanta level by level.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -52,6 +54,7 @@ class DLPM(LocalScheduler):
         charge_recompute: bool = False
         sharing: Sharing | None = None
         charge: Literal["gpu-time"] | None = None
+        tenants: Tenants | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
@@ -65,6 +68,7 @@ class DLPM(LocalScheduler):
         self.times_steps = self.times_steps or params.charge == GPU_TIME
         self.wants_costs = self.wants_costs or self.times_steps
         self._time: GPUCharges | None = None
+        self._tree = params.tenants is not None
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -74,17 +78,31 @@ class DLPM(LocalScheduler):
             self._time = gpu_charges(self.name, setup)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        client = request.client
-        self._outstanding[client] += 1
-        if client not in self.credit:
-            self.credit[client] = self._frozen.pop(client, 0)
+        for node in self._nodes(request.client):
+            self._outstanding[node] += 1
+            self._join(node)
+
+    def _nodes(self, client: str) -> tuple[str, ...]:
+        """Whose credit a client needs, and spends: its tenants' and its own."""
+        return self.setup.lineage(client) if self._tree else (client,)
+
+    def _join(self, node: str) -> None:
+        if node not in self.credit:
+            self.credit[node] = self._frozen.pop(node, 0)
+
+    def _charge(self, client: str, cost: float) -> None:
+        if not self._tree:
+            self.credit[client] -= cost
+            return
+        for node in self.setup.lineage(client):
+            self.credit[node] -= cost
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         if self._time is not None:
-            self.credit[request.client] -= self._time.computed(request, gpu_ps, complete)
+            self._charge(request.client, self._time.computed(request, gpu_ps, complete))
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
-        self.credit[client] -= gpu_ps
+        self._charge(client, gpu_ps)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._give_back(request)
@@ -92,36 +110,37 @@ class DLPM(LocalScheduler):
     def _give_back(self, request: Request) -> None:
         """Of GPU time that was charged ahead."""
         if self._time is not None:
-            self.credit[request.client] -= self._time.over(request)
+            self._charge(request.client, self._time.over(request))
 
     def on_finish(self, request: Request) -> None:
         self._give_back(request)
-        self._outstanding[request.client] -= 1
-        self._let_go(request.client)
+        for node in self._nodes(request.client):
+            self._outstanding[node] -= 1
+            self._let_go(node)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         if self._time is not None:
-            self.credit[request.client] -= self._time.admitted(request, extend_tokens)
+            self._charge(request.client, self._time.admitted(request, extend_tokens))
             return
         if recompute and not self.params.charge_recompute:
             return
         if self._shared is None:
-            self.credit[request.client] -= self.params.extend_weight * extend_tokens
+            self._charge(request.client, self.params.extend_weight * extend_tokens)
             return
         for client, tokens in self._shared.charges(request, extend_tokens).items():
-            if client not in self.credit:
-                self.credit[client] = self._frozen.pop(client, 0)
-            self.credit[client] -= self.params.extend_weight * tokens
-            self._let_go(client)
+            for node in self._nodes(client):
+                self._join(node)
+                self.credit[node] -= self.params.extend_weight * tokens
+                self._let_go(node)
 
     def on_read(self, request: Request, read: Read) -> None:
         if self._shared is None:  # else others may have paid for it
             more = read.input_tokens - read.cached_tokens - request.input_tokens
-            self.credit[request.client] -= self.params.extend_weight * more
+            self._charge(request.client, self.params.extend_weight * more)
 
     def on_tokens(self, client: str, tokens: int) -> None:
         if self._time is None:
-            self.credit[client] -= self.params.output_weight * tokens
+            self._charge(client, self.params.output_weight * tokens)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         blocked: set[str] = set()  # clients whose request did not fit, under refill=relaxed
@@ -131,63 +150,90 @@ class DLPM(LocalScheduler):
             scan = self._scan(view, now_s, refresh)
             refresh = False
             for request in scan:
-                if self.credit[request.client] <= 0:
-                    if self._someone_in_credit(view, blocked):
-                        scan.skip(request.client)
+                client = request.client
+                for node in self._nodes(client):
+                    if self.credit[node] > 0:
                         continue
-                    if not self._may_refill(view):
+                    tenant = parent_of(node) if self._tree else ROOT
+                    if self._someone_in_credit(view, blocked, tenant):
+                        scan.skip(client)
+                        break
+                    if not self._may_refill(view, tenant):
+                        if tenant == ROOT:
+                            return
+                        scan.skip(client)
+                        break
+                    progressed = self._refill(view, blocked, tenant) or progressed
+                    if self.credit[node] <= 0:
+                        break
+                else:
+                    if (yield request):
+                        progressed = True
+                    elif self.params.no_room == "stop":
                         return
-                    progressed = self._refill(view, blocked) or progressed
-                    if self.credit[request.client] <= 0:
-                        continue
-                if (yield request):
-                    progressed = True
-                elif self.params.no_room == "stop":
-                    return
-                elif self.params.refill == "relaxed":
-                    blocked.add(request.client)
-                if not self._someone_in_credit(view, blocked):
-                    scan.unskip_all()
+                    elif self.params.refill == "relaxed":
+                        blocked.add(client)
+                    if not self._shares_stand(client, view, blocked):
+                        scan.unskip_all()
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         """The order among clients in credit (line 17)."""
         return view.match_order(refresh=refresh)
 
-    def _someone_in_credit(self, view: WaitingView, blocked: set[str]) -> bool:
+    def _someone_in_credit(self, view: WaitingView, blocked: set[str], tenant: str = ROOT) -> bool:
+        """Whether someone who waits is in credit, of the clients of a tenant or tenants in it."""
+        if self._tree:
+            return any(self.credit[node] > 0 for node in self._siblings(view, blocked, tenant))
         return any(self.credit[c] > 0 and c not in blocked for c in view.clients())
 
-    def _may_refill(self, view: WaitingView) -> bool:
-        """Whether quanta are granted now that no waiting client is in credit."""
+    def _in_credit(self, client: str) -> bool:
+        return all(self.credit[node] > 0 for node in self._nodes(client))
+
+    def _siblings(self, view: WaitingView, blocked: set[str], tenant: str) -> Collection[str]:
+        clients = [c for c in view.clients() if c not in blocked]
+        return self.setup.children_of(tenant, clients) if self._tree else clients
+
+    def _shares_stand(self, client: str, view: WaitingView, blocked: set[str]) -> bool:
+        """Whether, now that it was this client's turn, whoever was passed over stays so."""
+        if not self._tree:
+            return self._someone_in_credit(view, blocked)
+        return all(
+            self._someone_in_credit(view, blocked, parent_of(node))
+            for node in self.setup.lineage(client)
+        )
+
+    def _may_refill(self, view: WaitingView, tenant: str = ROOT) -> bool:
+        """Whether quanta are granted now that no one who waits is in credit, of a tenant's."""
         return True
 
-    def _refill(self, view: WaitingView, blocked: set[str]) -> bool:
-        """Repeat lines 6-7 until a waiting client is in credit, in closed form."""
-        waiting = [c for c in view.clients() if c not in blocked]
+    def _refill(self, view: WaitingView, blocked: set[str], tenant: str = ROOT) -> bool:
+        """Repeat lines 6-7 until someone who waits is in credit, in closed form."""
+        waiting = self._siblings(view, blocked, tenant)
         if not waiting:
             return False
         rounds = min(rounds_to_credit(self.credit[c], self._quantum(c)) for c in waiting)
-        for client, credit in list(self.credit.items()):
-            if credit <= 0:
-                quantum = self._quantum(client)
-                self.credit[client] += min(rounds, rounds_to_credit(credit, quantum)) * quantum
-                self._let_go(client)
+        for node, credit in list(self.credit.items()):
+            if credit <= 0 and not (self._tree and parent_of(node) != tenant):
+                quantum = self._quantum(node)
+                self.credit[node] += min(rounds, rounds_to_credit(credit, quantum)) * quantum
+                self._let_go(node)
         return True
 
-    def _quantum(self, client: str) -> float:
+    def _quantum(self, node: str) -> float:
         # Not rounded: quanta out of proportion would let clients drift apart without limit.
-        quantum = self.quantum * self.setup.weight(client)
+        quantum = self.quantum * self.setup.weight(node)
         return quantum if self._time is None else quantum * self._time.token_ps()
 
-    def _let_go(self, client: str) -> None:
+    def _let_go(self, node: str) -> None:
         """Take an idle client off the list, by the rule of ``rejoin``."""
-        if self._outstanding[client]:
+        if self._outstanding[node]:
             return
-        credit = self.credit[client]
+        credit = self.credit[node]
         if self.params.rejoin == "keep" and credit <= 0:
             return
-        del self.credit[client]
+        del self.credit[node]
         if self.params.rejoin == "min0" and credit < 0:
-            self._frozen[client] = credit
+            self._frozen[node] = credit
 
     def balances(self) -> Mapping[str, float]:
         return self.credit
@@ -198,6 +244,8 @@ class DLPM(LocalScheduler):
             return NoBound(f"{self.name} charges GPU time, which service does not count")
         if self._shared is not None:
             return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
+        if self._tree:
+            return NoBound(f"{self.name} bounds the difference of siblings among its tenants")
         if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
             return NoBound(f"{self.name} bounds no service difference in this form")
         weights = ServiceWeights(params.extend_weight, params.output_weight)

@@ -12,6 +12,7 @@ from fairbench.core import Request
 from fairbench.schedulers.base import Selection, Setup, WaitingView
 from fairbench.schedulers.batch_cost import BatchCost, step_units
 from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.tenants import ROOT, parent_of
 
 FLOOR_UNITS = 4  # under which a step is 4/5 useful
 QUANTA_A_UNIT = 10
@@ -88,17 +89,18 @@ class HoldingDLPM(DLPM):
         if self._someone_in_credit(view, set()) or self._may_refill(view):
             yield from super().select(view, now_s)
 
-    def _may_refill(self, view: WaitingView) -> bool:
+    def _may_refill(self, view: WaitingView, tenant: str = ROOT) -> bool:
         # With SGLang ``view.running`` lacks what this pass has admitted, the batch cost does not.
         if not self.params.hold or not len(self._batch):
             return True
-        return not (self._someone_only_runs_in_credit(view) and self._is_heavy())
+        return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())
 
-    def _someone_only_runs_in_credit(self, view: WaitingView) -> bool:
-        waiting = view.clients()
+    def _someone_only_runs_in_credit(self, view: WaitingView, tenant: str) -> bool:
+        waiting = self._siblings(view, set(), tenant)
         return any(
-            credit > 0 and self._outstanding[client] and client not in waiting
-            for client, credit in self.credit.items()
+            credit > 0 and self._outstanding[node] and node not in waiting
+            for node, credit in self.credit.items()
+            if not (self._tree and parent_of(node) != tenant)
         )
 
     def _is_heavy(self) -> bool:

@@ -34,9 +34,9 @@ class EDFThenDLPM(UrgentDLPM):
         places = self._urgency.places(view, now_s)
         order = [(*places(request), request) for request in view.match_order()]
         order = [one for one in order if one[0] != LATE]
-        order.sort(key=lambda one: (one[0], one[1], self.credit[one[2].client] <= 0))
+        order.sort(key=lambda one: (one[0], one[1], not self._in_credit(one[2].client)))
         for group, _, request in order:
-            if group != AGED or self.credit[request.client] > 0:
+            if group != AGED or self._in_credit(request.client):
                 yield request
 
     def service_bound(self) -> ServiceBound | NoBound:

@@ -46,9 +46,9 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            # The engine sends an answer for each request, and a list has no send() to take it.
-            for request in tried:  # noqa: UP028 - so `yield from tried` would fail
-                yield request
+            # Not `yield from`: the engine sends its answers, and a list has no send() to take them.
+            for request in tried:
+                _ = yield request
         finally:
             waiting = [request for request in group if request in self._queued]
             group.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -14,7 +14,9 @@ from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.base import LocalScheduler, Read, Selection, Setup, WaitingView
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
+from fairbench.schedulers.local.tenant_counters import TenantCounters
 from fairbench.schedulers.sharing import SharedCharges, Sharing
+from fairbench.tenants import Tenants
 
 
 class VTC(LocalScheduler):
@@ -25,6 +27,7 @@ class VTC(LocalScheduler):
     """
 
     name = "vtc"
+    shares_counters = True  # with the gateways of other routers, unless there are tenants
 
     @dataclass(frozen=True)
     class Params:
@@ -40,12 +43,15 @@ class VTC(LocalScheduler):
         step that ends one ([VTC-artifact]); ``artifact-2023`` is that code before June 2024,
         without those tokens more. They are there to replay that code's records; ``artifact``
         breaks Theorem 4.4. ``sharing``: who pays for a prefix that clients share, as in
-        ``SharedCharges``, where ``charge=extend``; by default who computes it.
+        ``SharedCharges``, where ``charge=extend``; by default who computes it. ``tenants``: with
+        ``tree`` clients are leaves of the tree that their names spell, and counters are compared
+        level by level, as in ``TenantCounters``.
         """
 
         charge: Literal["extend", "input", "gpu-time"] = "extend"
         lift: Literal["paper", "none"] = "paper"
         sharing: Sharing | None = None
+        tenants: Tenants | None = None
         form: Literal["paper", "artifact", "artifact-2023"] = "paper"
         weights: dict[str, Annotated[FiniteFloat, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
@@ -55,7 +61,7 @@ class VTC(LocalScheduler):
         self.params = params
         self.counters: dict[str, float] = {}
         self._weights: Mapping[str, float] = params.weights
-        self._last_left: str | None = None
+        self.last_left: str | None = None
         self._turn: dict[str, int] = {}  # when a client was last picked: ties rotate
         self._picks = 0
         self._artifact = params.form != "paper"
@@ -64,11 +70,17 @@ class VTC(LocalScheduler):
         self._running: Counter[str] = Counter()
         self._step_charged = False
         self._shared = None if params.sharing is None else SharedCharges(params.sharing)
+        self._tree = TenantCounters(self.counters) if params.tenants else None
+        self.shares_counters = self._tree is None
         self.times_steps = self.wants_costs = params.charge == GPU_TIME
         self._time: GPUCharges | None = None
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
+        if self._tree is not None:
+            self._tree.setup = setup
+        if self._artifact and self._tree is not None:
+            raise UsageError(f"{self.name}.tenants: not with form = {self.params.form!r}")
         if self.times_steps:
             if self._artifact or self._shared is not None:
                 raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: not with a form or sharing")
@@ -85,26 +97,35 @@ class VTC(LocalScheduler):
 
     def _enter(self, request: Request, view: WaitingView) -> None:
         client = request.client
+        if self._tree is not None:
+            self._tree.enter(client, view.clients(), self.params.lift != "none")
+            return
         own = self.counters.setdefault(client, 0)
         waiting = view.clients()
         if self.params.lift == "none" or client in waiting:
             return
         if waiting:
             self.counters[client] = max(own, min(self.counters[other] for other in waiting))
-        elif self._last_left is not None and not self._artifact:
-            self.counters[client] = max(own, self.counters[self._last_left])
+        elif self.last_left is not None and not self._artifact:
+            self.counters[client] = max(own, self.counters[self.last_left])
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         while waiting := view.clients():
-            client = min(waiting, key=lambda c: (self.counters[c], self._turn.get(c, -1)))
-            if not (yield view.oldest(client)):
+            if not (yield view.oldest(self._next(waiting))):
                 return
+
+    def _next(self, waiting: Collection[str]) -> str:
+        if self._tree is not None:
+            return self._tree.least(waiting)
+        return min(waiting, key=lambda c: (self.counters[c], self._turn.get(c, -1)))
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         client = request.client
-        self._last_left = client
+        self.last_left = client
         self._turn[client] = self._picks
         self._picks += 1
+        if self._tree is not None:
+            self._tree.picked(client)
         if self._artifact:
             self._first[client] += 1
             self._running[client] += 1
@@ -172,6 +193,9 @@ class VTC(LocalScheduler):
         return self.params.input_weight * tokens
 
     def _charge(self, client: str, service: float) -> None:
+        if self._tree is not None:
+            self._tree.charge(client, service, self._weights)
+            return
         weight = self._weights.get(client, 1)
         self.counters[client] += service if weight == 1 else service / weight
 
@@ -188,6 +212,8 @@ class VTC(LocalScheduler):
             return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
         if self._weights != self.setup.weights:
             return NoBound(f"{self.name} counts by other weights than the clients are entitled to")
+        if self._tree is not None:
+            return NoBound(f"{self.name} bounds the difference of siblings among its tenants")
         view = "actual" if params.charge == "extend" else "client"
         weights = ServiceWeights(params.input_weight, params.output_weight)
         return ServiceBound(view, 0, "VTC Theorem 4.4", weights)

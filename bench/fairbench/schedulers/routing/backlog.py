@@ -54,13 +54,20 @@ class Backlog:
         its weight entitles it to, or all that it has: x + sum of min(backlog_j, x weight_j /
         weight). O(log clients), and O(clients log clients) the first time after a change.
         """
-        mine = self.work(client)
-        level = (mine + work) / self._weight(client)
+        return self.until(client, self.work(client) + work)
+
+    def until(self, client: str, done: float) -> float:
+        """How much is done in all when so much of the client's is, were it shared fairly."""
+        mine, weight = self.work(client), self._weight(client)
+        level = done / weight
         sums = self._sums = self._sums or self._summed()
         below = bisect_right(sums.levels, level)
-        done_by_then = sums.work[below] - mine  # its own backlog is among them
-        not_done = sums.weight[-1] - sums.weight[below]
-        return mine + work + done_by_then + level * not_done
+        done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
+        if mine / weight <= level:
+            done_by_then -= mine  # its own backlog is among them
+        else:
+            not_done -= weight
+        return done + done_by_then + level * not_done
 
     def _summed(self) -> _Sums:
         weights = {client: self._weight(client) for client in self._of_client}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -9,13 +10,17 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from fairbench.core import PS_PER_S, Prompt, Request, Segment
+from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.peers.credit import SharedCredit
+from fairbench.schedulers.peers.totals import Sums, Totals
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.forgotten import MAX_CLIENTS, to_forget
 from fairbench.schedulers.sharing import SharedCharges
+from fairbench.tenants import Tenants
 
 
 class D2LPM(Router):
@@ -49,18 +54,23 @@ class D2LPM(Router):
         ``min_match_tokens`` are ignored, so that a system prompt shared by all need not make a
         worker the favourite. ``insert_on_finish`` inserts prompt and output when the request ends,
         so that a follow-up turn matches both (Algorithm 2 inserts prompts only, line 18).
+        ``tenants``: with ``tree`` every level of ``org/team/user`` has a credit at each worker, and
+        a worker is open to a request only if all of them are in credit there, so that many clients
+        of one tenant hold on to their workers no longer than one would.
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
         charge: Literal["input", "uncached", "split", "owner", "gpu-time"] = "input"
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
+        tenants: Tenants | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self.credit: dict[str, dict[int, float]] = {}  # q_{i,w}: client -> live worker -> credit
+        # q_{i,w}: client (or tenant) -> live worker -> credit
+        self.credit: dict[str, dict[int, float]] = {}
         # Of requests under way, by their ids: who pays how much.
         self._charges: dict[int, dict[str, float]] = {}
         self._fleet = Fleet(workers)
@@ -68,6 +78,7 @@ class D2LPM(Router):
         self._shared: dict[int, SharedCharges] = {}
         self._time: GPUCharges | None = None
         self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids
+        self.shared: SharedCredit | None = None  # what all routers have charged, if it is not alone
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -79,22 +90,42 @@ class D2LPM(Router):
         return quantum if self._time is None else quantum * self._time.token_ps()
 
     def route(self, request: Request, now_s: float) -> int:
-        credit = self._credit_of(request.client)
         found = self._tree.find(request.prompt)
-        worker = self._select(request.client, credit, self._preferred(found.node))
+        worker = self._select(self._available(request.client), self._preferred(found.node))
         self._deduct(request, self._charged(request, found.node, worker), worker)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
+
+    def _nodes(self, client: str) -> tuple[str, ...]:
+        """Whose credit a client needs, and spends: its tenants' and its own."""
+        return (client,) if self.params.tenants is None else self.setup.lineage(client)
+
+    def _available(self, client: str) -> list[int]:
+        """The workers where the client and all its tenants are in credit (lines 3-6)."""
+        within = self._fleet.workers
+        for node in self._nodes(client):
+            credit = self._credit_of(node)
+            available = [worker for worker in within if credit[worker] > 0]
+            if not available:
+                rounds = refill(credit, self._quantum(node), within)
+                if self.shared is not None:
+                    self.shared.grant(node, rounds)
+                available = [worker for worker in within if credit[worker] > 0]
+            within = available
+        return within
 
     def _credit_of(self, client: str) -> dict[int, float]:
         """The client's credit; it is the last used now, and others may be forgotten for it."""
         credit = self.credit.pop(client, None)
         if credit is None:
             if len(self.credit) >= MAX_CLIENTS:
-                busy = {payer for payers in self._charges.values() for payer in payers}
+                paying = {payer for payers in self._charges.values() for payer in payers}
+                busy = {node for payer in paying for node in self._nodes(payer)}
                 for forgotten in to_forget(self.credit, busy):
                     del self.credit[forgotten]
+                    if self.shared is not None:
+                        self.shared.forget(forgotten)
             credit = dict.fromkeys(self._fleet.workers, 0.0)
         self.credit[client] = credit
         return credit
@@ -103,7 +134,13 @@ class D2LPM(Router):
         """Charge whoever has to pay for a prompt of which so many tokens count at the worker."""
         paid = self._charges[request.request_id] = self._due(request, tokens, worker)
         for client, charged in paid.items():
-            self._credit_of(client)[worker] -= charged
+            for node in self._nodes(client):
+                self._spend(self._credit_of(node), node, worker, charged)
+
+    def _spend(self, credit: dict[int, float], node: str, worker: int, cost: float) -> None:
+        credit[worker] -= cost
+        if self.shared is not None:
+            self.shared.spend(node, worker, cost)
 
     def _due(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         charge, weight = self.params.charge, self.params.extend_weight
@@ -119,12 +156,8 @@ class D2LPM(Router):
         tokens, workers = self._tree.holders(node)
         return workers if tokens >= self.params.min_match_tokens else 0
 
-    def _select(self, client: str, credit: dict[int, float], preferred: int) -> int:
-        """SELECTWORKER (lines 3-8)."""
-        available = [worker for worker, left in credit.items() if left > 0]
-        if not available:
-            refill(credit, self._quantum(client))
-            available = [worker for worker, left in credit.items() if left > 0]
+    def _select(self, available: list[int], preferred: int) -> int:
+        """SELECTWORKER (lines 7-8)."""
         candidates = [worker for worker in available if preferred >> worker & 1]
         return self._fleet.least_loaded(candidates or available)
 
@@ -145,7 +178,8 @@ class D2LPM(Router):
             took_ps = self._took_ps.pop(request.request_id, 0)
             cost = took_ps + self._time.over(request)
         if self._fleet.finish(request, worker):
-            self.credit[request.client][worker] -= cost
+            for node in self._nodes(request.client):
+                self._spend(self.credit[node], node, worker, cost)
             if self.params.insert_on_finish and output.length:
                 self._tree.insert((*request.prompt, output), worker)
 
@@ -156,10 +190,13 @@ class D2LPM(Router):
         if not self._fleet.finish(request, worker):
             return
         for client, charged in paid.items():
-            credit = self._credit_of(client)
-            most = self._quantum(client)
-            # Quanta granted since must not lift it above what a credit can be.
-            credit[worker] = max(credit[worker], min(credit[worker] + charged, most))
+            for node in self._nodes(client):
+                credit = self._credit_of(node)
+                # Quanta granted since must not lift it above what a credit can be.
+                most = min(credit[worker] + charged, self._quantum(node))
+                before, credit[worker] = credit[worker], max(credit[worker], most)
+                if self.shared is not None:
+                    self.shared.spend(node, worker, before - credit[worker])
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
@@ -179,12 +216,55 @@ class D2LPM(Router):
             for credit in self.credit.values():
                 del credit[worker]
 
+    # One of several: q = rounds x quantum - what all have charged, as far as it is heard.
 
-def refill(credit: dict[int, float], quantum: float) -> None:
-    """Lines 5-6: add ``quantum`` to every worker until one is positive, in one go.
+    def join_peers(self) -> None:
+        """Told once, before the first request, that there are other routers.
 
-    Precondition: there is a worker, and none is positive.
+        Raises UsageError with tenants, whose rounds differ by worker.
+        """
+        if self.params.tenants is not None:
+            raise UsageError(f"{self.name}.tenants: not where routers share sums")
+        self.shared = SharedCredit()
+
+    def export_totals(self) -> Totals:
+        """The rounds of quanta that clients were granted, and what this router has charged."""
+        assert self.shared is not None, "join_peers comes first"
+        return self.shared.export()
+
+    def charged_totals(self) -> Sums:
+        """What this router has charged, by client and worker."""
+        assert self.shared is not None, "join_peers comes first"
+        return self.shared.charged
+
+    def heard_totals(self) -> Mapping[str, Totals]:
+        """The latest that was heard of each other router."""
+        assert self.shared is not None, "join_peers comes first"
+        return self.shared.others.latest
+
+    def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
+        """Take over what another router has charged and granted since it was heard last."""
+        assert self.shared is not None, "join_peers comes first"
+        for client, news in self.shared.hear(origin, totals).items():
+            forgotten = self.shared.has_forgotten and client not in self.credit
+            credit, quantum = self._credit_of(client), self._quantum(client)
+            for worker in credit:
+                charged = news.charged.get(worker, 0.0)
+                credit[worker] += news.rounds * quantum - charged
+                if charged < 0 or forgotten:  # here or there: more than a quantum nobody has
+                    credit[worker] = min(credit[worker], quantum)
+
+
+def refill(
+    credit: dict[int, float], quantum: float, available: Collection[int] | None = None
+) -> float:
+    """Lines 5-6: add ``quantum`` to every worker in debt until one of the available is positive.
+
+    In one go; all are available by default. Precondition: of those there is one, and none is
+    positive. Answers how often the first of them was granted one.
     """
-    rounds = min(rounds_to_credit(left, quantum) for left in credit.values())
-    for worker in credit:
-        credit[worker] += rounds * quantum
+    rounds = min(rounds_to_credit(credit[w], quantum) for w in available or credit)
+    for worker, left in credit.items():
+        if left <= 0:
+            credit[worker] += min(rounds, rounds_to_credit(left, quantum)) * quantum
+    return rounds

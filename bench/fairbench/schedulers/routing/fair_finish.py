@@ -14,6 +14,8 @@ from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlog import Backlog
 from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.routing.tenant_backlog import TenantBacklog
+from fairbench.tenants import Tenants
 
 SLACK_UNITS = 2
 
@@ -38,10 +40,12 @@ class FairFinish(Router):
         """``slack`` is in tokens of prefill, by default (not given) two units of the engine.
 
         A unit is that of ``batch_cost``, 100,000 where nobody knows the engine's costs. With 0 the
-        least estimate always wins, with inf the longest match.
+        least estimate always wins, with inf the longest match. ``tenants``: with ``tree`` fair
+        sharing is between siblings at every level of ``org/team/user``.
         """
 
         slack: Annotated[float, Ge(0)] | None = None
+        tenants: Tenants | None = None
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
@@ -52,8 +56,13 @@ class FairFinish(Router):
         self._weights: dict[str, float] = {}  # by which backlogs are summed; the setup's may change
         self._backlogs = {worker: self._backlog() for worker in self._fleet.workers}
 
-    def _backlog(self) -> Backlog:
-        return Backlog(lambda client: self.setup.weight(client))
+    def _backlog(self) -> Backlog | TenantBacklog:
+        def weight(node: str) -> float:
+            return self.setup.weight(node)
+
+        if self.params.tenants is None:
+            return Backlog(weight)
+        return TenantBacklog(weight, lambda client: self.setup.lineage(client))
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Self
 
+from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice, path, place_at
 from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
@@ -42,6 +43,7 @@ Waiter = AnyWaiter[KVNode]
 Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KVCache(PrefixTree[KVNode]):
     """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` hears of every eviction."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic
 
+from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import TimingProfile
@@ -29,6 +30,7 @@ from fairbench.sim.records.service_log import ServiceLog, Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
     """What the replicas of such engines share. ``submit`` requests; their ``on_done`` is called
     when they are over.

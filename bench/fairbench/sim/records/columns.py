@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbench.compiled import mypyc_attr
+
 ROWS_PER_BLOCK = 8_192
 
 
@@ -47,6 +49,7 @@ class MemoryBlocks:
         self.parts.clear()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Columns:
     """A table of integers with named columns, filled row by row.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fairbench.compiled import mypyc_attr
 from fairbench.hardware.gpu_time import Decoding, decode_parts
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.sequence import Sequence
@@ -91,6 +92,7 @@ class PrefillShare:
 Shares: TypeAlias = Mapping[str, PrefillShare]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(Columns):
     """One row per client and stretch of constant batch composition on a worker.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairbench.errors import unknown_name
 from fairbench.workloads.programs.agent import Agent
-from fairbench.workloads.programs.base import Item, Program
+from fairbench.workloads.programs.base import Item, Job, Program
 from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
@@ -13,12 +13,14 @@ from fairbench.workloads.programs.samples import Samples
 from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
+from fairbench.workloads.programs.user_files import user_kinds
 
 __all__ = [
     "KINDS",
     "Agent",
     "Chat",
     "Item",
+    "Job",
     "Judge",
     "LongQA",
     "Program",
@@ -37,7 +39,10 @@ KINDS: dict[str, type[Program]] = {
 
 
 def program_class(kind: str) -> type[Program]:
-    """The class of a program kind. Raises UsageError if there is none of that name."""
-    if kind not in KINDS:
-        raise unknown_name("program kind", kind, KINDS)
-    return KINDS[kind]
+    """The class of a program kind, one of the user's too. Raises UsageError for an unknown one."""
+    if kind in KINDS:
+        return KINDS[kind]
+    own = user_kinds(KINDS)
+    if kind not in own:
+        raise unknown_name("program kind", kind, {**KINDS, **own})
+    return own[kind]

@@ -26,8 +26,21 @@ class Item:
     text_key: str = ""
 
 
-class Program(ABC):
-    """One client's unit of work: LLM calls with dependencies between them.
+class Job(ABC):
+    """One client's unit of work: LLM calls with dependencies between them, and what it asks for."""
+
+    def __init__(self, program_id: int, client: str, demand: Demand) -> None:
+        self.program_id = program_id
+        self.client = client
+        self.demand = demand
+
+    @abstractmethod
+    async def run(self, llm: LLM) -> None:
+        """Make all the calls. Raises ProgramFailed when one of them is refused."""
+
+
+class Program(Job):
+    """A job of one of the kinds that a workload file names.
 
     Subclass this, one kind per file: define ``kind``, a frozen dataclass ``Params`` without
     defaults (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class
@@ -37,11 +50,6 @@ class Program(ABC):
 
     kind: ClassVar[str]
     Params: ClassVar[Any]
-
-    def __init__(self, program_id: int, client: str, demand: Demand) -> None:
-        self.program_id = program_id
-        self.client = client
-        self.demand = demand
 
     @classmethod
     @abstractmethod
@@ -62,10 +70,6 @@ class Program(ABC):
     def pauses(cls, params: Any) -> bool:
         """Whether it lets time pass between calls, as for a user who thinks."""
         return False
-
-    @abstractmethod
-    async def run(self, llm: LLM) -> None:
-        """Make all the calls. Raises ProgramFailed when one of them is refused."""
 
 
 def content_key(program_id: int, item: Item | None) -> str:

@@ -1,4 +1,4 @@
-"""Parts of traces, and traces at another rate or without names."""
+"""Parts of traces, two put together, and traces at another rate or without names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fairbench.workloads.traces.table import Table
 
 LONGEST_S = 4e9  # about what times that are read can be apart from 0
 LABEL_BYTES = 5
+COMBINED = "times and clients are of one trace, lengths and prefixes of another"
 ID_BYTES = 8
 
 
@@ -63,6 +64,26 @@ def scaled(table: Table, rate: float) -> Table:
     if longest_s > rate * LONGEST_S:
         raise UsageError(f"--rate {rate}: it would last more than {LONGEST_S:,.0f} s")
     return replace(table, arrival_s=table.arrival_s / rate, end_s=table.end_s / rate)
+
+
+def combined(senders: Table, prompts: Table) -> Table:
+    """The times and clients of one trace with the requests of another, in the order of both.
+
+    As many as the shorter one has. Sessions and ends are of neither any more, and nobody has
+    recorded any of it, which it says.
+    """
+    rows = np.arange(min(len(senders), len(prompts)))
+    who, what = senders.taken(rows), prompts.taken(rows)
+    return replace(
+        what,
+        clients=who.clients,
+        client=who.client,
+        arrival_s=who.arrival_s,
+        session=np.full(len(rows), -1),
+        end_s=np.full(len(rows), np.nan),
+        left_out=0,
+        synthetic=tuple(dict.fromkeys((COMBINED, *who.synthetic, *what.synthetic))),
+    )
 
 
 def anonymized(table: Table, key: bytes) -> Table:

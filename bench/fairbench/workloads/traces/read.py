@@ -115,7 +115,8 @@ def _read(
         if clients or spread:
             field = "clients" if clients else "spread"
             raise UsageError(f"{field}: a trace in the format {chosen.name} says that itself")
-        return ReadTrace(chosen.trace(records, asked), chosen.name, digest(path, f"{path}"))
+        trace, sha256 = chosen.trace(records, asked), digest(path, f"{path}")
+        return ReadTrace(trace, chosen.name, sha256, asked.notes.get("unit", ""))
     builder = TableBuilder(f"{path}")
     for _, row in chosen.rows(records, asked):
         if row is None:

@@ -45,10 +45,11 @@ class GammaArrivals:
         """Endless gaps at a rate of 1."""
         return gamma_gaps(rng, self.burstiness)
 
-    def expected_programs(self) -> float:
-        ends = [rate.start_s for rate in self.rates[1:]] + [self.until_s]
+    def expected_programs(self, before_s: float = inf) -> float:
+        until_s = min(before_s, self.until_s)
+        ends = [rate.start_s for rate in self.rates[1:]] + [until_s]
         arriving = sum(
-            rate.programs_per_s * max(0.0, min(end_s, self.until_s) - rate.start_s)
+            rate.programs_per_s * max(0.0, min(end_s, until_s) - rate.start_s)
             for rate, end_s in zip(self.rates, ends, strict=True)
         )
         return arriving if self.num_programs is None else min(arriving, self.num_programs)

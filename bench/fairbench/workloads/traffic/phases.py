@@ -7,26 +7,20 @@ from typing import Annotated
 
 from annotated_types import Len
 
-from fairbench.workloads.traffic.paced import PacedArrivals, Phase, paced, paced_multiple
-from fairbench.workloads.traffic.source import Load
+from fairbench.workloads.traffic.paced import Gaps, Plan, PlannedKind
+from fairbench.workloads.traffic.pieces import Phase
 
 
-class Phases:
-    """The kind ``phases``: one after the other, the last one to the end."""
+class Phases(PlannedKind):
+    """The kind ``phases``: one after the other, the last one to the end, or all of them anew."""
 
     @dataclass(frozen=True)
     class Params:
-        """Tables with the keys of ``Phase``."""
+        """Tables with the keys of ``Phase``; ``repeat``: after the last one comes the first."""
 
         phases: Annotated[tuple[Phase, ...], Len(1)]
+        repeat: bool = False
+        gaps: Gaps = "even"
 
     def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def usual(self, load: Load) -> PacedArrivals:
-        return paced(load, self.params.phases, "phases")
-
-    def misbehaving(
-        self, load: Load, rate_multiple: float, until_fraction: float | None
-    ) -> PacedArrivals:
-        return paced_multiple(load, self.params.phases, "phases", rate_multiple, until_fraction)
+        super().__init__(Plan("phases", params.phases, params.gaps, params.repeat))

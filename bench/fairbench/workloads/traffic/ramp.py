@@ -9,11 +9,12 @@ from typing import Annotated
 from annotated_types import Ge
 
 from fairbench.errors import UsageError
-from fairbench.workloads.traffic.paced import PacedArrivals, Phase, paced, paced_multiple
+from fairbench.workloads.traffic.paced import Gaps, Plan, PlannedKind
+from fairbench.workloads.traffic.pieces import Phase
 from fairbench.workloads.traffic.source import Load
 
 
-class Ramp:
+class Ramp(PlannedKind):
     """The kind ``ramp``."""
 
     @dataclass(frozen=True)
@@ -22,19 +23,14 @@ class Ramp:
 
         from_multiple: Annotated[float, Ge(0)]
         to_multiple: Annotated[float, Ge(0)]
+        gaps: Gaps = "even"
 
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def _phases(self, load: Load) -> tuple[Phase, ...]:
+    def plan(self, load: Load) -> Plan:
         if load.until_s == inf:
             raise UsageError("num_programs: arrivals of kind ramp need a duration instead")
-        return (Phase(load.until_s, self.params.from_multiple, self.params.to_multiple),)
-
-    def usual(self, load: Load) -> PacedArrivals:
-        return paced(load, self._phases(load), "ramp")
-
-    def misbehaving(
-        self, load: Load, rate_multiple: float, until_fraction: float | None
-    ) -> PacedArrivals:
-        return paced_multiple(load, self._phases(load), "ramp", rate_multiple, until_fraction)
+        params = self.params
+        phase = Phase(load.until_s, params.from_multiple, params.to_multiple)
+        return Plan("ramp", (phase,), params.gaps)

@@ -37,8 +37,8 @@ class Replayed:
                 return
             yield Arrival(at_s, item)
 
-    def expected_programs(self) -> float:
-        count = self.trace.count(self.client, self.until_s * self.speed)
+    def expected_programs(self, before_s: float = inf) -> float:
+        count = self.trace.count(self.client, min(before_s, self.until_s) * self.speed)
         return count if self.num_programs is None else min(count, self.num_programs)
 
     def last_arrival_s(self, rng: random.Random) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple, Protocol
 
 from fairbench.workloads.programs.base import Item
@@ -68,8 +69,8 @@ class ArrivalSource(Protocol):
         """In time order, made as needed: there may be no end to them."""
         ...
 
-    def expected_programs(self) -> float:
-        """How many there are, on average over the seeds."""
+    def expected_programs(self, before_s: float = inf) -> float:
+        """How many there are before that time, on average over the seeds."""
         ...
 
     def last_arrival_s(self, rng: random.Random) -> float:

@@ -39,8 +39,8 @@ class TraceArrivals:
                 return
             yield Arrival(at_s / self.speed, item)
 
-    def expected_programs(self) -> float:
-        return float(sum(1 for _ in self.arrivals(random.Random())))
+    def expected_programs(self, before_s: float = inf) -> float:
+        return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random())))
 
     def last_arrival_s(self, rng: random.Random) -> float:
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 from fairbench.schedulers.gateway.price import PriceParams
+from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class WFQ(FlowPolicy):
@@ -26,35 +27,65 @@ class WFQ(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """As ``PriceParams``."""
+        """As ``PriceParams``. ``tenants``: with ``tree`` siblings share, level by level."""
+
+        tenants: Tenants | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
         self.ends: dict[str, float] = {}  # when each client's last request ends, in virtual time
-        self._virtual = 0.0
+        self._virtual: dict[str, float] = {}  # by tenant, of those in it
+
+    def _nodes(self, client: str) -> Iterator[tuple[str, str]]:
+        """A client's nodes from the top, each with its tenant; itself alone without the tree."""
+        if self.params.tenants is None:
+            yield ROOT, client
+        else:
+            yield from ((parent_of(node), node) for node in self.setup.lineage(client))
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        client = request.client
-        if client not in view.clients():
-            self.ends[client] = max(self._virtual, self.ends.get(client, 0.0))
+        for tenant, node in self._nodes(request.client):
+            if node not in self._waiting(tenant, view.clients()):
+                self.ends[node] = max(self._virtual.get(tenant, 0.0), self.ends.get(node, 0.0))
+
+    def _waiting(self, tenant: str, clients: Collection[str]) -> Collection[str]:
+        return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
-        def end(client: str) -> tuple[float, float, int]:
-            length = self._length(client, self.params.of(view.oldest(client)))
-            return self.ends[client] + length, *earliest(view, client)
+        return self._next(ROOT, view.clients(), view)
 
-        return min(view.clients(), key=end)
+    def _next(self, tenant: str, clients: Collection[str], view: WaitingView) -> str:
+        """Which of a tenant's clients goes next: each node is as long as its own next request."""
+        first = {node: self._within(node, clients, view) for node in self._waiting(tenant, clients)}
+
+        def end(node: str) -> tuple[float, float, int]:
+            client = first[node]
+            length = self._length(node, self.params.of(view.oldest(client)))
+            return self.ends[node] + length, *earliest(view, client)
+
+        return first[min(first, key=end)]
+
+    def _within(self, node: str, clients: Collection[str], view: WaitingView) -> str:
+        """Which client of a node goes next; a client's node is itself."""
+        if self.params.tenants is None:
+            return node
+        below = [client for client in clients if node in self.setup.lineage(client)]
+        return (
+            below[0] if self.setup.lineage(below[0])[-1] == node else self._next(node, below, view)
+        )
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self.ends[request.client] += self._length(request.client, self.params.of(request))
-        self._virtual = max(self._virtual, self.ends[request.client])
+        for tenant, node in self._nodes(request.client):
+            self.ends[node] += self._length(node, self.params.of(request))
+            self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), self.ends[node])
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
         correction = self.params.correction(request, read, output_tokens)
-        self.ends[request.client] += self._length(request.client, correction)
+        for _, node in self._nodes(request.client):
+            self.ends[node] += self._length(node, correction)
 
-    def _length(self, client: str, price: float) -> float:
-        return price / self.setup.weight(client)
+    def _length(self, node: str, price: float) -> float:
+        return price / self.setup.weight(node)
 
     def balances(self) -> Mapping[str, float]:
         return self.ends

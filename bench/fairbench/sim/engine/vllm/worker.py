@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import step_parts
@@ -33,6 +34,7 @@ from fairbench.sim.sequence import NEVER, Sequence
 __all__ = ["BlockCache", "VLLMLimits", "VLLMWorker"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VLLMWorker(EngineLoop[BlockNode]):
     """One replica. ``submit`` requests; their ``on_done`` is called when they are over."""
 

@@ -7,7 +7,11 @@ apart. There are no clients.
 
 from __future__ import annotations
 
-from fairbench.workloads.traces.format import Record
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from fairbench.files.json_text import Place
+from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.formats.plain import Plain
 
 FOREIGN = frozenset({"client", "session", "block_size", "time"})
@@ -15,12 +19,29 @@ SINCE_1970_S = 10**9
 
 
 class Mooncake(Plain):
-    """Known by its columns, and by having none of ours and times that can be milliseconds."""
+    """Known by its columns, and by having none of ours and times that can be milliseconds.
+
+    If somebody says that it is Mooncake's, a first time that can only be seconds since 1970 makes
+    all of them seconds.
+    """
 
     def fits(self, first: Record) -> bool:
-        at = first.get("timestamp")
-        seconds = isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
-        return super().fits(first) and not seconds and not FOREIGN & set(first)
+        return super().fits(first) and not _since_1970(first) and not FOREIGN & set(first)
+
+    def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
+        first = next(records, None)
+        if first is None:
+            return
+        whole = chain((first,), records)
+        if isinstance(first[1], Mapping) and _since_1970(first[1]):
+            yield from Plain("mooncake", block_size=self.block_size).rows(whole, asked)
+        else:
+            yield from super().rows(whole, asked)
+
+
+def _since_1970(first: Record) -> bool:
+    at = first.get("timestamp")
+    return isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
 
 
 MOONCAKE = Mooncake(

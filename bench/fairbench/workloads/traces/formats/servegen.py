@@ -46,6 +46,7 @@ class ServeGen:
                 left_out += sum(window.count for window in client.windows)
         if not any(client.windows for client in clients):
             raise DataError(f"{last}: no client with windows and lengths")
+        asked.notes["unit"] = "s"
         return WindowedTrace(tuple(clients), left_out, last.partition(", line ")[0])
 
 

@@ -1,0 +1,1 @@
+"""Attacks: clients with an incentive, what they gain by it, and what the others lose."""

@@ -1,0 +1,98 @@
+"""What an attacker may do. Every choice has an honest value, and all of them make the honest twin.
+
+Whatever it does, it runs the same programs as often as its twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from fairbench.errors import UsageError, unknown_name
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """One way to behave; the defaults are honest.
+
+    ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
+    ``padding_tokens`` come before every prompt, of its own or what a victim last began with.
+    A program's calls are ``split`` into so many smaller ones. ``max_new_multiple`` is how many
+    times too much output is reserved. With ``on_share`` below 1 all is sent in that part of each
+    ``period_s``. At most ``in_flight`` programs of an identity are under way, 0 being no limit.
+    """
+
+    identities: int = 1
+    in_turn: bool = False
+    padding_tokens: int = 0
+    padding_of_victim: bool = False
+    split: int = 1
+    max_new_multiple: float = 1.0
+    on_share: float = 1.0
+    period_s: float = 60.0
+    in_flight: int = 0
+
+    def plain(self) -> Behaviour:
+        """The same with honest values wherever others make no difference."""
+        turns = self.in_turn and self.identities > 1
+        paced = turns or self.on_share < 1
+        return replace(
+            self,
+            in_turn=turns,
+            padding_of_victim=self.padding_of_victim and self.padding_tokens > 0,
+            on_share=1.0 if turns else self.on_share,
+            period_s=self.period_s if paced else HONEST.period_s,
+        )
+
+    def changed(self) -> dict[str, Any]:
+        """What is not honest of it, by name."""
+        return {key: one for key, one in asdict(self).items() if one != getattr(HONEST, key)}
+
+    def __str__(self) -> str:
+        return ", ".join(_words(self)) or "honest"
+
+
+HONEST = Behaviour()
+
+# What a search chooses from, the honest value first.
+CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "identities": (1, 2, 3, 5, 8),
+    "in_turn": (False, True),
+    "padding_tokens": (0, 1000, 3000, 8000, 20_000),
+    "padding_of_victim": (False, True),
+    "split": (1, 2, 4, 8),
+    "max_new_multiple": (1.0, 2.0, 4.0, 16.0),
+    "on_share": (1.0, 0.5, 0.25, 0.1),
+    "period_s": (60.0, 20.0, 120.0),
+    "in_flight": (0, 2, 4, 8, 16),
+}
+
+
+def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
+    """A behaviour from what is not honest of it. Raises UsageError for an unknown name."""
+    names = [field.name for field in fields(Behaviour)]
+    for name in data:
+        if name not in names:
+            raise unknown_name("behaviour", name, names)
+    try:
+        return Behaviour(**data)
+    except TypeError as error:
+        raise UsageError(str(error)) from None
+
+
+def _words(one: Behaviour) -> Iterator[str]:
+    if one.identities > 1:
+        turns = f" in turn, {one.period_s:g} s each" if one.in_turn else ""
+        yield f"{one.identities} identities{turns}"
+    if one.padding_tokens:
+        whose = " of a victim's prefix" if one.padding_of_victim else ""
+        yield f"padding of {one.padding_tokens:,} tokens{whose}"
+    if one.split > 1:
+        yield f"calls split in {one.split}"
+    if one.max_new_multiple > 1:
+        yield f"max_new_tokens x{one.max_new_multiple:g}"
+    if one.on_share < 1:
+        yield f"on for {one.on_share:.0%} of every {one.period_s:g} s"
+    if one.in_flight:
+        yield f"at most {one.in_flight} programs under way"

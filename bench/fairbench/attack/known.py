@@ -1,0 +1,41 @@
+"""Attacks that are known: their files in ``workloads/attacks/`` are written from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairbench.attack.behaviour import Behaviour
+from fairbench.attack.store import attack_file
+from fairbench.attack.workload import Stakes, attack_workload
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.spec import load_workload
+
+HEADER = """#:schema ../schema.json
+# An attack and its honest twin: fairbench attack workloads/attacks/{name}.toml --scheduler vtc
+# Written from bench/fairbench/attack/known.py; see docs/attack.md.
+
+"""
+
+KNOWN: Mapping[str, Behaviour] = {
+    "sybil": Behaviour(identities=5),
+    "fresh-names": Behaviour(identities=8, in_turn=True, period_s=20.0),
+    "padding-3k": Behaviour(padding_tokens=3000),
+    "padding-20k": Behaviour(padding_tokens=20_000),
+    "victims-prefix": Behaviour(padding_tokens=3000, padding_of_victim=True),
+    "small-requests": Behaviour(split=8),
+    "bursts": Behaviour(on_share=0.25, period_s=60.0),
+    "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
+    "large-reservations": Behaviour(max_new_multiple=100.0),
+    "one-at-a-time": Behaviour(in_flight=8),
+}
+
+
+def known_workload(name: str) -> WorkloadSpec:
+    """A known attack of judges, on three victims by somebody who sends four times as much."""
+    title = f"attack-{name}"
+    return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)
+
+
+def known_file(name: str) -> str:
+    """What is in ``workloads/attacks/NAME.toml``."""
+    return HEADER.format(name=name) + attack_file(known_workload(name))

@@ -1,0 +1,157 @@
+"""One simulation of an attack or of its honest twin: what the attacker got, and its victims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fairbench.attack.workload import ATTACK, HONEST
+from fairbench.config import ExperimentSpec
+from fairbench.errors import RunFailed, UsageError
+from fairbench.metrics.latency import client_sample, mean_percentile, percentile
+from fairbench.metrics.parties import party
+from fairbench.results.intervals import MeanInterval, t_interval
+from fairbench.sim.tables_only import simulate_tables
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.plan import ClientPlan
+
+PERCENT = 95
+
+
+class Seen(NamedTuple):
+    """What one run shows. Served is up to the end of arrivals, by the service log.
+
+    ``attacker`` is the attacker's useful service in programs; ``victims`` the mean over the victims
+    of the part of what was due to them that was served, ``finished`` how many of their programs
+    were over. ``p95_s`` is the mean of their P95 over programs that came after the warm-up, a lower
+    bound if ``more``, None if it is not known or infinite.
+    """
+
+    attacker: float
+    victims: float
+    finished: int
+    p95_s: float | None
+    more: bool
+
+
+class Harm(NamedTuple):
+    """An attack against its honest twin, at one seed.
+
+    ``gain`` is the attacker's useful service over the twin's, ``kept`` the victims' served part
+    over that beside the twin, ``finished`` likewise of their programs, ``p95`` of their P95: a
+    lower bound if ``more``. None is not known, or that of the twin is 0.
+    """
+
+    gain: float
+    kept: float
+    finished: float | None
+    p95: float | None
+    more: bool
+
+
+def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
+    """The experiment with the workload of an attack in place of its own."""
+    count = workload.client_count(scenario)
+    return spec.model_copy(
+        update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
+    )
+
+
+def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
+    """Simulate, as a task of an executor. Raises UsageError if the run is too short for anyone."""
+    plans = spec.client_plans()
+    tables, facts = simulate_tables(spec, interrupted)
+    end_s = facts.window.end_s
+    attackers = {plan.index: _padding(plan) for plan in plans if plan.misbehaving}
+    victims = [plan.index for plan in plans if not plan.misbehaving]
+    each = [party(tables, {index: 0}, end_s) for index in victims]
+    if not all(one.due for one in each):
+        raise UsageError(f"duration = {spec.duration_s:g}: too short for every victim to send")
+    p95 = mean_percentile(
+        [
+            percentile(
+                client_sample(tables.requests, tables.programs, facts, facts.window, index), PERCENT
+            )
+            for index in victims
+        ]
+    )
+    return Seen(
+        attacker=party(tables, attackers, end_s).programs_served,
+        victims=fmean(one.fraction for one in each),
+        finished=sum(one.finished for one in each),
+        p95_s=p95.value_s if isfinite(p95.value_s) else None,
+        more=p95.censored,
+    )
+
+
+def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
+    """``measure``, or why the experiment is impossible."""
+    try:
+        return measure(spec, interrupted)
+    except UsageError as error:
+        return str(error)
+
+
+def harm(attack: Seen, honest: Seen) -> Harm:
+    """The attack against the honest twin at the same seed."""
+    p95 = attack.p95_s / honest.p95_s if attack.p95_s and honest.p95_s else None
+    return Harm(
+        gain=_over(attack.attacker, honest.attacker),
+        kept=_over(attack.victims, honest.victims),
+        finished=attack.finished / honest.finished if honest.finished else None,
+        p95=p95 if not honest.more else None,
+        more=attack.more,
+    )
+
+
+def combined(harms: Sequence[Harm]) -> dict[str, Any]:
+    """Means and 95% intervals over seeds as JSON types, by the names of ``Harm``.
+
+    Of the P95 ratio a lower bound of a seed makes ``low`` alone hold: ``more`` says so.
+    """
+    return {
+        "gain": _interval([one.gain for one in harms]),
+        "kept": _interval([one.kept for one in harms]),
+        "finished": _interval([one.finished for one in harms]),
+        "p95": _interval([one.p95 for one in harms]),
+        "more": any(one.more for one in harms),
+    }
+
+
+def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
+    """The honest run and the attack of a workload file of an attack. Raises UsageError.
+
+    Nothing of the attack is left in the honest run, which other attacks may share.
+    """
+    for scenario in (HONEST, ATTACK):
+        if scenario not in workload.scenarios:
+            raise UsageError(f"workload {workload.name}: has no scenario {scenario!r}")
+        if not workload.scenarios[scenario].misbehaving:
+            raise UsageError(f"workload {workload.name}: nobody misbehaves in {scenario!r}")
+    alone = {
+        **{"name": HONEST, "description": "", "client_owners": None},
+        **{"scenarios": {HONEST: workload.scenarios[HONEST]}},
+        "clients": workload.client_count(HONEST),
+    }
+    honest = workload.model_copy(update=alone)
+    return replayed(spec, honest, HONEST), replayed(spec, workload, ATTACK)
+
+
+def _padding(plan: ClientPlan) -> int:
+    return plan.disguise.padding_tokens if plan.disguise else 0
+
+
+def _over(part: float, whole: float) -> float:
+    if not whole:
+        raise RunFailed("nothing was served beside the honest twin: take a longer duration")
+    return part / whole
+
+
+def _interval(values: Sequence[float | None]) -> dict[str, float | None] | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    found: MeanInterval = t_interval(known, least=0.0)
+    return found._asdict()

@@ -1,0 +1,246 @@
+"""The search: batches of behaviours against the honest twin, over common seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from math import isclose
+from statistics import fmean
+from typing import Any
+
+from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
+from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
+from fairbench.attack.measure import Seen, combined, harm, measure, pair, replayed, tried
+from fairbench.attack.store import Plan, SearchStore, Trial
+from fairbench.attack.workload import ATTACK, Stakes, attack_workload, choices
+from fairbench.attack.workload import HONEST as HONESTLY
+from fairbench.config import ExperimentSpec
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import Failure, Reading, Task
+from fairbench.execute.files_read import files_of
+from fairbench.live.run_folder import run_folder
+from fairbench.results.store import write_json
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
+
+BATCH = 8  # trials between two choices: not the number of processors, which may differ
+SAMPLE = 32  # programs by which a budget is judged
+CONFIRM_FROM = 1000  # seeds of the confirmation are so much higher: nothing was chosen by them
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One of the worst behaviours: its trial, and its harm over the seeds of the confirmation."""
+
+    trial: Trial
+    harm: dict[str, Any]
+
+
+def value_of(trial: Trial, objective: str) -> float:
+    """How good it is for the attacker, the mean over its seeds: gain, or the victims' loss."""
+    if objective == "gain":
+        return fmean(one.gain for one in trial.harms)
+    return 1 - fmean(one.kept for one in trial.harms)
+
+
+class Search:
+    """One search, with all it needs to know; ``run`` goes on where its store ends."""
+
+    def __init__(self, store: SearchStore, context: RunContext) -> None:
+        self.store = store
+        self.context = context
+        self.spec: ExperimentSpec = store.spec()
+        self.plan: Plan = store.plan()
+        self.stakes = Stakes(self.plan.victims, self.plan.multiple)
+        self.choices: Choices = choices(self.spec.workload.program, CHOICES)
+        self.honest: dict[int, Seen] = store.honest()
+
+    def run(self) -> list[Found]:
+        """Try what is left, then confirm the worst on other seeds, and write all of it down.
+
+        Raises Interrupted, with every whole batch kept; what a simulation raised.
+        """
+        with run_folder(self.store.path, "search"):
+            trials = self.store.trials()
+            while len(trials) < self.plan.trials and (batch := self._next(trials)):
+                trials += self._try(batch, len(trials))
+                self.store.save_trials(trials)
+            return self._confirm(trials)
+
+    def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
+        """The workload of a behaviour: the twin's programs in this time, within the budget."""
+        lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
+        base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
+        make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
+        whole = make()
+        part = 1 / programs_multiple(*pair(self.spec, whole))
+        asked = part * tokens_per_hour(replayed(self.spec, whole, ATTACK))
+        if self.plan.budget is not None and asked > self.plan.budget:
+            part *= self.plan.budget / asked
+        return whole if isclose(part, 1) else make(rate_part=part)
+
+    def _next(self, trials: Sequence[Trial]) -> list[Behaviour]:
+        count = min(BATCH, self.plan.trials - len(trials))
+        first, seed = len(trials), self.spec.seed
+        tried_before = [trial.behaviour for trial in trials]
+        if self.plan.optimiser == "random" or first < RANDOM_FIRST:
+            return random_behaviours(self.choices, seed, first, count, tried_before)
+        scored = [
+            (trial.behaviour, value_of(trial, self.plan.objective))
+            for trial in trials
+            if not trial.error
+        ]
+        return tpe_behaviours(self.choices, seed, first, count, scored, tried_before)
+
+    def _try(self, batch: Sequence[Behaviour], first: int) -> list[Trial]:
+        seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
+        self._know_honest(seeds)
+        specs = [replayed(self.spec, self.workload(one), ATTACK) for one in batch]
+        seen = self._simulate([_seeded(spec, seed) for spec in specs for seed in seeds])
+        trials = []
+        for index, behaviour in enumerate(batch):
+            mine = seen[index * len(seeds) : (index + 1) * len(seeds)]
+            error = next((one for one in mine if isinstance(one, str)), "")
+            harms = () if error else tuple(map(harm, mine, (self.honest[s] for s in seeds)))
+            trials.append(Trial(first + index, behaviour, harms, error))
+            name = f"trial {first + index + 1}, {behaviour}"
+            self.context.progress.ended(name, first + index + 1, self.plan.trials)
+        return trials
+
+    def _confirm(self, trials: Sequence[Trial]) -> list[Found]:
+        possible = [trial for trial in trials if not trial.error]
+        worst = sorted(possible, key=lambda one: -value_of(one, self.plan.objective))
+        worst = worst[: self.plan.keep]
+        seeds = [self.spec.seed + CONFIRM_FROM + n for n in range(self.plan.confirm)]
+        self._know_honest(seeds)
+        workloads = [
+            self.workload(one.behaviour, f"attack-{rank}") for rank, one in enumerate(worst, 1)
+        ]
+        self.store.save_worst(workloads)
+        specs = [replayed(self.spec, workload, ATTACK) for workload in workloads]
+        seen = self._simulate([_seeded(spec, seed) for spec in specs for seed in seeds], measure)
+        found = []
+        for rank, trial in enumerate(worst):
+            mine = seen[rank * len(seeds) : (rank + 1) * len(seeds)]
+            harms = list(map(harm, mine, (self.honest[seed] for seed in seeds)))
+            found.append(Found(trial, combined(harms)))
+        write_json(self.store.path / "attack.json", result_json(self, found, len(trials)))
+        return found
+
+    def _know_honest(self, seeds: Sequence[int]) -> None:
+        """Simulate the honest twin at those seeds at which that was not done yet."""
+        left = [seed for seed in seeds if seed not in self.honest]
+        if not left:
+            return
+        spec = replayed(self.spec, self.workload(HONEST), HONESTLY)
+        seen = self._simulate([_seeded(spec, seed) for seed in left], measure)
+        self.honest |= dict(zip(left, seen, strict=True))
+        self.store.save_honest(self.honest)
+
+    def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
+        again = f"Go on with: fairbench attack --resume {self.store.path}"
+        return simulate_all([_task(how, spec) for spec in specs], self.context, again)
+
+
+def _task(how: Any, spec: ExperimentSpec) -> Task:
+    return Reading(partial(how, spec), files_of(spec))
+
+
+def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
+    """What the tasks return, in their order. Raises Interrupted, or what a task raised."""
+    results: dict[int, Any] = {}
+    with (
+        context.progress.tasks([1.0] * len(tasks)) as done,
+        closing(context.executor.run(tasks, context.interrupted)) as running,
+    ):
+        for index, result in running:
+            results[index] = result
+            done(index)
+    if context.interrupted():
+        raise context.interrupted.ended(f"interrupted. {again}")
+    for result in results.values():
+        if isinstance(result, Failure):
+            raise result.error
+    return [results[index] for index in range(len(tasks))]
+
+
+def replay(
+    pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
+) -> list[dict[str, Any]]:
+    """The harm of each attack beside its honest twin (``measure.pair``), over so many seeds.
+
+    A twin that several attacks have in common is simulated once.
+    """
+    specs: list[ExperimentSpec] = []
+    for number in range(seeds):
+        for one in (_seeded(spec, spec.seed + number) for both in pairs for spec in both):
+            if one not in specs:
+                specs.append(one)
+    seen = simulate_all([_task(measure, spec) for spec in specs], context, "Nothing is kept.")
+
+    def shown(spec: ExperimentSpec, number: int) -> Seen:
+        found: Seen = seen[specs.index(_seeded(spec, spec.seed + number))]
+        return found
+
+    return [
+        combined([harm(shown(attack, n), shown(honest, n)) for n in range(seeds)])
+        | {"programs": programs_multiple(honest, attack)}
+        for honest, attack in pairs
+    ]
+
+
+def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
+    """How many times the twin's programs the attacker sends while programs arrive, on average.
+
+    Not 1 where the time is not a whole number of an attack's periods.
+    """
+    sent = [
+        sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
+        for spec in (attack, honest)
+    ]
+    return sent[0] / sent[1]
+
+
+def tokens_per_hour(spec: ExperimentSpec) -> float:
+    """What the attacker asks for: input and twice the output, padding included, in an hour."""
+    return sum(_asked(plan, spec) for plan in spec.client_plans() if plan.misbehaving)
+
+
+def _asked(plan: ClientPlan, spec: ExperimentSpec) -> float:
+    jobs = [job for _, job in islice(program_stream(plan, seed=spec.seed), SAMPLE)]
+    if not jobs or spec.duration_s is None:
+        return 0.0
+    size = fmean(job.demand.input_tokens + 2 * job.demand.output_tokens for job in jobs)
+    return size * expected_programs(plan) / spec.duration_s * 3600
+
+
+def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
+    """The outcome as JSON types."""
+    spec, plan = search.spec, search.plan
+    return {
+        "scheduler": spec.scheduler,
+        "workload": spec.workload.name,
+        "dp": spec.dp,
+        "timing_profile": spec.gpu,
+        "confirm": plan.confirm,
+        "objective": plan.objective,
+        "trials": trials,
+        "path": str(search.store.path),
+        "worst": [
+            {
+                "file": f"worst/{rank}.toml",
+                "trial": one.trial.number,
+                "behaviour": one.trial.behaviour.changed(),
+                "about": str(one.trial.behaviour),
+                **one.harm,
+            }
+            for rank, one in enumerate(found, 1)
+        ],
+    }
+
+
+def _seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
+    return spec.model_copy(update={"seed": seed})

@@ -1,0 +1,137 @@
+"""The directory of a search: what is searched, every trial in order, and the worst of them.
+
+experiment.toml  the honest experiment
+search.json      how it is searched
+honest.json      what the honest twin shows, by seed
+trials.json      the trials in order
+worst/N.toml     the worst behaviours, worst first, as workload files
+attack.json      those, on seeds of their own
+attack.svg       the figure, if matplotlib is there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbench.attack.behaviour import Behaviour, behaviour_of
+from fairbench.attack.measure import Harm, Seen
+from fairbench.config import ExperimentSpec, to_toml
+from fairbench.config.resolve import read_spec
+from fairbench.config.toml import dumps
+from fairbench.errors import DataError, UsageError
+from fairbench.results.directories import check_writable, fresh_directory
+from fairbench.results.store import read_json, write_json
+from fairbench.workloads.model import WorkloadSpec
+
+EXPERIMENT, SEARCH, HONEST, TRIALS = "experiment.toml", "search.json", "honest.json", "trials.json"
+RESULT, WORST = "attack.json", "worst"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How it is searched. ``budget`` is in tokens an hour, input and twice the output; None: any.
+
+    ``seeds`` are how many each trial has, ``confirm`` how many others the worst ``keep`` then have.
+    """
+
+    objective: str
+    optimiser: str
+    trials: int
+    seeds: int
+    confirm: int
+    keep: int
+    victims: int
+    multiple: float
+    budget: float | None
+    scenario: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A behaviour and its harm by seed, or why it is impossible."""
+
+    number: int
+    behaviour: Behaviour
+    harms: tuple[Harm, ...]
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written down."""
+        data: dict[str, Any] = {"trial": self.number, "behaviour": self.behaviour.changed()}
+        if self.error:
+            return data | {"error": self.error}
+        return data | {"harms": [harm._asdict() for harm in self.harms]}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStore:
+    """The directory of one search. Only ``create`` makes one."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, parent: Path, spec: ExperimentSpec, plan: Plan) -> SearchStore:
+        """A fresh directory in ``parent``. Raises UsageError if it cannot be made."""
+        check_writable(parent)
+        name = f"attack-{spec.scheduler}-{spec.workload.name}-seed{spec.seed}"
+        store = cls(fresh_directory(parent, name.replace("/", "_")))
+        (store.path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
+        write_json(store.path / SEARCH, asdict(plan))
+        return store
+
+    def spec(self) -> ExperimentSpec:
+        """The honest experiment. Raises DataError if this is no search's directory."""
+        return read_spec(self.path / EXPERIMENT)
+
+    def plan(self) -> Plan:
+        """How it is searched. Raises DataError."""
+        try:
+            return Plan(**read_json(self.path / SEARCH))
+        except TypeError:
+            raise DataError(f"{self.path / SEARCH}: is not of this fairbench") from None
+
+    def honest(self) -> dict[int, Seen]:
+        """What is known of the honest twin, by seed."""
+        file = self.path / HONEST
+        if not file.exists():
+            return {}
+        return {int(seed): Seen(**seen) for seed, seen in read_json(file).items()}
+
+    def save_honest(self, seen: Mapping[int, Seen]) -> None:
+        """Keep it."""
+        data = {str(seed): one._asdict() for seed, one in sorted(seen.items())}
+        write_json(self.path / HONEST, data)
+
+    def trials(self) -> list[Trial]:
+        """Those that were run, in order. Raises DataError naming the trial."""
+        file = self.path / TRIALS
+        if not file.exists():
+            return []
+        found = []
+        for number, data in enumerate(read_json(file).get("trials", ())):
+            try:
+                harms = tuple(Harm(**one) for one in data.get("harms", ()))
+                one = behaviour_of(data["behaviour"])
+                found.append(Trial(number, one, harms, data.get("error", "")))
+            except (KeyError, TypeError, UsageError):
+                raise DataError(f"{file}: trials[{number}] is no trial") from None
+        return found
+
+    def save_trials(self, trials: Iterable[Trial]) -> None:
+        """Keep all of them."""
+        write_json(self.path / TRIALS, {"trials": [trial.to_json() for trial in trials]})
+
+    def save_worst(self, workloads: Iterable[WorkloadSpec]) -> None:
+        """The worst behaviours as workload files."""
+        folder = self.path / WORST
+        folder.mkdir(exist_ok=True)
+        for rank, workload in enumerate(workloads, start=1):
+            (folder / f"{rank}.toml").write_text(attack_file(workload), encoding="utf-8")
+
+
+def attack_file(workload: WorkloadSpec) -> str:
+    """The workload of an attack as a file."""
+    return dumps(workload.model_dump(mode="json", exclude_defaults=True))

@@ -1,0 +1,54 @@
+"""The worst behaviours as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.report.table import MAX_WIDTH, printed
+
+KEYS = ("kept", "finished", "gain")
+EXPLAINED = (
+    "kept: what victims were served of what was due, against the honest twin; finished: their "
+    "programs that were over, likewise; gain: the attacker's useful service against its own as the "
+    "twin; P95: the victims' latency, > where it is at least that. 95% intervals over seeds."
+)
+
+
+def attack_text(
+    title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
+) -> str:
+    """A table with a row for each ``about`` and its harm (``measure.combined``)."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("", "kept", "finished", "gain", "P95"):
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
+    for row in rows:
+        p95 = (">" if row["more"] and row["p95"] else "") + interval_text(row["p95"])
+        table.add_row(*map(Text, (_about(row), *(interval_text(row[key]) for key in KEYS), p95)))
+    blocks: list[RenderableType] = [
+        Text(title, style="bold"),
+        Text(),
+        table,
+        Text(),
+        Text(EXPLAINED, style="dim"),
+    ]
+    return printed(Group(*blocks), colour=colour, width=width)
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    """What it does, and whether that was to send more than its twin, or less."""
+    times = f"{row.get('programs', 1.0):.2f}"
+    return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
+
+
+def interval_text(value: Mapping[str, float | None] | None) -> str:
+    """A mean, and its interval if it has one."""
+    if value is None:
+        return "-"
+    if value["low"] is None or value["high"] is None:
+        return f"{value['mean']:.2f}"
+    return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"

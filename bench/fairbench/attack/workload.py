@@ -1,0 +1,143 @@
+"""The workload of an attack: a scenario in which an attacker is honest, and one in which it is not.
+
+Client 0 is the attacker, clients 1 and up are its victims, and its further identities come last, so
+that nothing that a victim sends depends on what the attacker does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from fairbench.attack.behaviour import Behaviour
+from fairbench.errors import UsageError
+from fairbench.errors.validation import explain
+from fairbench.workloads.model import WorkloadSpec
+
+HONEST, ATTACK = "honest", "attack"
+OWNER = "client-0"
+
+Params = Mapping[str, Any]
+
+
+class Stakes(NamedTuple):
+    """How many victims there are, and how many times as much as one the attacker sends."""
+
+    victims: int = 3
+    multiple: float = 4.0
+
+
+def attack_workload(
+    base: WorkloadSpec,
+    scenario: str,
+    behaviour: Behaviour,
+    stakes: Stakes,
+    *,
+    name: str = "attack",
+    rate_part: float = 1.0,
+) -> WorkloadSpec:
+    """``base`` with the clients of an attack, all of which run its programs as in ``scenario``.
+
+    The attacker sends ``rate_part`` of what its twin does. Raises UsageError if the workload's
+    clients do not all run the same, if its program cannot be split, or for stakes that no workload
+    may have.
+    """
+    chosen = base.scenario(scenario)
+    if chosen.others or base.classes or base.arrivals:
+        raise UsageError(
+            f"workload {base.name}: an attack needs one whose clients are all alike, without "
+            "others, classes or arrivals of its own"
+        )
+    data = base.model_dump(mode="json", exclude_none=True)
+    usual = chosen.model_dump(mode="json", exclude_none=True) | {"misbehaving": []}
+    params = {**base.params, **chosen.params}
+    ids = [0, *range(stakes.victims + 1, stakes.victims + behaviour.identities)]
+    owners = {f"client-{number}": OWNER for number in ids[1:]}
+    wrong = [
+        {"client": number, **_sends(base.program, behaviour, stakes, params, turn, rate_part)}
+        for turn, number in enumerate(ids)
+    ]
+    data |= {
+        "name": name,
+        "description": f"{base.name}: {behaviour}",
+        "clients": stakes.victims + len(ids),
+        "scenarios": {
+            HONEST: usual
+            | {
+                "description": f"client 0 sends {stakes.multiple:g} times as much",
+                "clients": stakes.victims + 1,
+                "misbehaving": [{"client": 0, "rate_multiple": stakes.multiple}],
+            },
+            ATTACK: usual | {"description": str(behaviour), "misbehaving": wrong},
+        },
+    }
+    for key in ("client_names", "client_weights"):
+        data.pop(key, None)
+    try:
+        return WorkloadSpec.model_validate(data | ({"client_owners": owners} if owners else {}))
+    except ValidationError as error:
+        raise UsageError(f"an attack on {base.name}: {explain(error)}") from None
+
+
+def _sends(
+    program: str, one: Behaviour, stakes: Stakes, params: Params, turn: int, rate_part: float
+) -> dict[str, Any]:
+    """What one identity does, the ``turn``-th, as a table of a workload file."""
+    rate = stakes.multiple * rate_part
+    sends: dict[str, Any] = {}
+    if one.in_turn:
+        on = {"on_s": one.period_s, "off_s": (one.identities - 1) * one.period_s}
+        phases = [{"for_s": turn * one.period_s, "multiple": 0.0}] if turn else []
+        phases += [{"for_s": 1.0, "multiple": 1.0, **on}]
+        sends["arrivals"] = {"kind": "phases", "params": {"phases": phases, "gaps": "gamma"}}
+    elif one.on_share < 1:
+        on_s = one.on_share * one.period_s
+        times = {"on_s": on_s, "off_s": one.period_s - on_s, "gaps": "gamma"}
+        sends["arrivals"] = {"kind": "on-off", "params": times}
+        rate /= one.on_share * one.identities
+    else:
+        rate /= one.identities
+    sends["rate_multiple"] = rate
+    if one.padding_tokens:
+        sends["padding_tokens"] = one.padding_tokens
+        if one.padding_of_victim:
+            sends["padding_of"] = 1
+    if one.max_new_multiple > 1:
+        sends["max_new_multiple"] = one.max_new_multiple
+    if one.in_flight:
+        sends["in_flight"] = one.in_flight
+    if one.split > 1:
+        if program not in SPLITS:
+            known = ", ".join(sorted(SPLITS))
+            raise UsageError(f"split: programs of kind {program} have none; {known} have")
+        sends["params"] = SPLITS[program](params, one.split)
+    return sends
+
+
+def _split_judge(params: Params, parts: int) -> dict[str, Any]:
+    tokens = max(1, round(params["judgement_tokens"] / parts))
+    return {"dimensions": min(256, params["dimensions"] * parts), "judgement_tokens": tokens}
+
+
+def _split_samples(params: Params, parts: int) -> dict[str, Any]:
+    tokens = max(1.0, params["output_tokens"] / parts)
+    return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
+
+
+# The same output in so many times as many calls, by the kind of program.
+SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
+    "judge": _split_judge,
+    "samples": _split_samples,
+}
+
+
+def choices(program: str, all_choices: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """Those that a program of this kind has."""
+    honest = asdict(Behaviour())
+    return {
+        name: values if name != "split" or program in SPLITS else (honest[name],)
+        for name, values in all_choices.items()
+    }

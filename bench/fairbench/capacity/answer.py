@@ -1,0 +1,114 @@
+"""The answer of a plan as plain values: what ``answer.json`` holds, and everything shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fairbench.capacity.judged import Judged
+from fairbench.capacity.question import Choice, Clusters
+from fairbench.capacity.search import Found
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.results.sharing import PERCENTS
+from fairbench.results.store import Summary
+from fairbench.results.values import value_of
+
+SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
+
+Judge = Callable[[Choice, int], Sequence[Judged]]
+Summaries = Callable[[Choice, int], Sequence[Summary]]
+
+
+def answer_json(
+    clusters: Clusters, found: Mapping[Choice, Found], judge: Judge, summaries: Summaries
+) -> dict[str, Any]:
+    """What was found for every choice, in their order, and what of it is cheaper than the first."""
+    question = clusters.question
+    rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]
+    choice, first = next(iter(found.items()))
+    summary = summaries(choice, next(iter(first.tried)))[0]
+    spec = clusters.spec(choice, question.low)
+    return {
+        "workload": summary["workload"],
+        "scenario": summary["scenario"],
+        "clients": spec.clients,
+        "model": spec.model,
+        "rate": clusters.load.rate,
+        "rate_is_usual": clusters.load.usual,
+        "seeds": [spec.seed + number for number in range(question.num_runs)],
+        "low": question.low,
+        "high": question.high,
+        "certain": question.certain,
+        "every": question.every,
+        **{key: summary[key] for key in SHARED if key in summary},
+        "targets": [
+            {"slo": one.text, "metric": one.metric, "limit": one.limit, "below": one.below}
+            for one in clusters.targets
+        ],
+        "choices": rows,
+        "cheaper": _cheaper(rows),
+    }
+
+
+def _row(
+    clusters: Clusters, choice: Choice, found: Found, judge: Judge, summaries: Summaries
+) -> dict[str, Any]:
+    question, dp = clusters.question, found.smallest
+    profile = resolve_profile(choice.gpu, clusters.spec(choice, question.low).model).profile_id
+    gpus = None if dp is None else dp * int(profile.split("/")[2].removeprefix("tp"))
+    price = question.price(profile)
+    shown = question.high if dp is None else dp
+    less = shown - 1 if shown - 1 in found.tried else None
+    return {
+        **choice._asdict(),
+        "timing_profile": profile,
+        "replicas": dp,
+        "gpus": gpus,
+        "cost": None if gpus is None or price is None else gpus * price,
+        "monotone": found.monotone,
+        "tried": [{"replicas": one, "enough": enough} for one, enough in found.tried.items()],
+        "targets": [one.as_json() for one in judge(choice, shown)],
+        "less": None
+        if less is None
+        else {"replicas": less, "targets": [one.as_json() for one in judge(choice, less)]},
+        "sharing": _sharing(summaries(choice, dp)) if choice in question.planned and dp else [],
+    }
+
+
+def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """The mean incentive of each client that was simulated alone, over the seeds that have one."""
+    rows = []
+    for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
+        row: dict[str, Any] = {"client": clients[0]["client"]}
+        for percent in PERCENTS:
+            key = f"clients.{row['client']}.sharing_incentive_p{percent}"
+            values = [value_of(summary, key) for summary in summaries]
+            known = [value for value in values if value.is_number]
+            row[f"p{percent}"] = sum(one.raw for one in known) / len(known) if known else None
+            row[f"p{percent}_bound"] = next((one.bound for one in known if one.bound), "")
+        rows.append(row)
+    return [row for row in rows if any(row[f"p{percent}"] is not None for percent in PERCENTS)]
+
+
+def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Which rows cost less than the first of their load, the next cheaper first.
+
+    Without prices only rows of one GPU can be told, by how many they need. Where the first has no
+    answer, those that have one.
+    """
+    found = []
+    for number, row in enumerate(rows):
+        first = next(one for one in rows if one["load"] == row["load"])
+        if row["replicas"] is not None and row is not first:
+            less, cost = _is_cheaper(row, first), row["cost"] or row["gpus"]
+            found += [(row["load"], -cost, number)] if less else []
+    return [number for *_, number in sorted(found)]
+
+
+def _is_cheaper(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    if first["replicas"] is None:
+        return True
+    if row["cost"] is not None and first["cost"] is not None:
+        return bool(row["cost"] < first["cost"])
+    same = row["timing_profile"] == first["timing_profile"]
+    return same and bool(row["gpus"] < first["gpus"])

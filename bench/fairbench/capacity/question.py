@@ -1,0 +1,188 @@
+"""The question of a plan: targets, what is to be tried, and the load that is held fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any, NamedTuple
+
+from fairbench.capacity.slo import Slo, parse_slos
+from fairbench.config import ExperimentSpec
+from fairbench.config.defaults import DEFAULTS
+from fairbench.config.spec import MAX_REPLICAS
+from fairbench.errors import UsageError, unknown_name
+from fairbench.execute.requests import TRACE, experiment
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.metrics.catalogue import CLIENTS
+from fairbench.metrics.percentiles import written_percentiles
+from fairbench.targets import NO_TARGETS
+from fairbench.workloads.trace_workload import KIND
+
+# Flags of what is run, by their names with underscores; the others are the question's own.
+FLAGS = (
+    *("workload", "scenario", "model", "engine", "gateway", "saturation", "num_programs"),
+    *("request_rate", "burstiness", "clients", "weights", "goodput", "duration", "seed"),
+    *("time_scale", *TRACE),
+)
+NUM_RUNS = 3  # seeds of each cluster
+
+
+class Choice(NamedTuple):
+    """What an operator might buy: a scheduler on a GPU, for so many times the load."""
+
+    scheduler: str
+    gpu: str
+    load: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that decides a plan; ``as_json`` and ``Question(**...)`` keep it.
+
+    The first of ``schedulers`` and of ``gpus`` is what is planned, the rest are alternatives.
+    ``loads`` are multiples of the load that ``flags`` describe: of ``request_rate``, of the trace's
+    speed, or of the workload's own rate for one replica of the first GPU. ``prices`` are of a GPU
+    an hour. ``certain``: a target is met only if its whole interval is. ``every``: try all numbers
+    of replicas. ``sharing``: simulate the clients alone, at what is found.
+    """
+
+    slos: Sequence[str]
+    schedulers: Sequence[str]
+    low: int
+    high: int
+    flags: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    gpus: Sequence[str] = (DEFAULTS["gpu"],)
+    loads: Sequence[float] = (1.0,)
+    prices: Mapping[str, float] | None = None
+    num_runs: int = NUM_RUNS
+    certain: bool = False
+    every: bool = False
+    sharing: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields as plain values."""
+        return {name: _plain(value) for name, value in vars(self).items()}
+
+    @property
+    def targets(self) -> tuple[Slo, ...]:
+        """What has to be met."""
+        return parse_slos(self.slos)
+
+    @property
+    def choices(self) -> list[Choice]:
+        """All of them; at each load what is planned comes first."""
+        return [
+            Choice(scheduler, gpu, load)
+            for load in self.loads
+            for gpu in self.gpus
+            for scheduler in self.schedulers
+        ]
+
+    @property
+    def planned(self) -> list[Choice]:
+        """The first of each load."""
+        return self.choices[:: len(self.gpus) * len(self.schedulers)]
+
+    def price(self, profile_id: str) -> float | None:
+        """Of one GPU of a profile, an hour; None if nobody gave it."""
+        named = (self.prices or {}).items()
+        return next((price for gpu, price in named if profile_id.startswith(gpu.lower())), None)
+
+
+class Load(NamedTuple):
+    """What is held fixed: programs/s of each well-behaved client, None where a trace says when.
+
+    ``usual`` if the rate is the workload's own for one replica.
+    """
+
+    rate: float | None
+    usual: bool
+
+
+class Clusters:
+    """The experiments of a question: every choice at any number of replicas, under one load."""
+
+    def __init__(self, question: Question) -> None:
+        """Raises UsageError, in one line, for what cannot be planned."""
+        self.question = question
+        self.targets = question.targets
+        _check(question)
+        ranks = sorted({one.rank for one in self.targets if one.rank is not None})
+        self._flags = {**question.flags, "percentiles": written_percentiles(tuple(ranks)) or None}
+        first = Choice(question.schedulers[0], question.gpus[0], 1.0)
+        self.load = self._load(first)
+        _check_targets(self.targets, self.spec(first, question.low))
+        for choice in question.choices:  # so that what is impossible is said before anything runs
+            self.spec(choice, question.high)
+
+    def spec(self, choice: Choice, dp: int) -> ExperimentSpec:
+        """A choice with so many replicas, under the first seed."""
+        own: dict[str, Any] = {"scheduler": choice.scheduler, "gpu": choice.gpu, "dp": dp}
+        if self.load.rate is not None:
+            own["request_rate"] = self.load.rate * choice.load
+        elif choice.load != 1:
+            own["time_scale"] = (self._flags.get("time_scale") or 1.0) * choice.load
+        return experiment({**self._flags, **own}, self.question.settings)
+
+    def seeds(self, choice: Choice, dp: int) -> list[ExperimentSpec]:
+        """The same under each of the seeds, which all choices share."""
+        first = self.spec(choice, dp)
+        return [
+            first.model_copy(update={"seed": first.seed + number})
+            for number in range(self.question.num_runs)
+        ]
+
+    def _load(self, first: Choice) -> Load:
+        if self._flags.get("trace"):
+            return Load(None, usual=False)
+        own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}
+        spec = experiment({**self._flags, **own}, self.question.settings)
+        if spec.workload.arrivals is not None and spec.workload.arrivals.kind == KIND:
+            if set(self.question.loads) != {1.0}:
+                raise UsageError("--loads: the workload plays a trace; give it by --trace")
+            return Load(None, usual=False)
+        if spec.request_rate is not None:
+            return Load(spec.request_rate, usual=False)
+        return Load(spec.workload.scenario(spec.scenario).rate_on(spec.gpu), usual=True)
+
+
+def _check(question: Question) -> None:
+    if not 1 <= question.low <= question.high <= MAX_REPLICAS:
+        raise UsageError(
+            f"--dp {question.low}..{question.high}: must be LOW..HIGH, from 1 to {MAX_REPLICAS:,}"
+        )
+    if question.certain and question.num_runs < 2:
+        raise UsageError("--certain: one seed has no interval: give --num-runs 2 or more")
+    if question.flags.get("request_rate") == inf:
+        raise UsageError("request_rate = inf: is no load that could be held")
+    for load in question.loads:
+        if not (load > 0 and isfinite(load)):
+            raise UsageError(f"--loads {load:g}: must be above 0")
+    model = question.flags.get("model") or DEFAULTS["model"]
+    profiles = [resolve_profile(gpu, model).profile_id for gpu in question.gpus]
+    for gpu, price in (question.prices or {}).items():
+        if not any(one.startswith(gpu.lower()) for one in profiles):
+            raise unknown_name("gpu in --price", gpu, question.gpus)
+        if not (price > 0 and isfinite(price)):
+            raise UsageError(f"--price {gpu}={price:g}: must be above 0")
+
+
+def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
+    """Raise UsageError for a target of a client that there is not, or of promises not made."""
+    plans = spec.client_plans()
+    promised = any(plan.targets != NO_TARGETS for plan in plans)
+    for slo in targets:
+        if slo.metric.startswith(CLIENTS):
+            name = slo.metric.removeprefix(CLIENTS).rpartition(".")[0]
+            if name not in (names := [plan.client for plan in plans]):
+                raise unknown_name("client in --slo", name, names)
+        if "goodput" in slo.metric and not promised:
+            raise UsageError(f"--slo {slo.text}: nothing is promised: give --goodput too")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,58 @@
+"""The search for the smallest number that is enough, of which only some are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import NamedTuple
+
+Search = Generator[list[int], Mapping[int, bool], "Found"]
+"""Gives numbers to try, is sent which of all that were tried are enough, returns what it found."""
+
+
+class Found(NamedTuple):
+    """The smallest that is enough (None: none is), and what was tried.
+
+    ``monotone``: of those tried, every one above an enough one is enough too. Where that is so the
+    others were taken to be alike; where it is not, everything below the smallest was tried.
+    """
+
+    smallest: int | None
+    monotone: bool
+    tried: dict[int, bool]
+
+
+def bisected(low: int, high: int) -> Search:
+    """The smallest from ``low`` to ``high``, by halves; then the neighbours of the step are tried.
+
+    Is it no step, everything smaller than what is enough is tried, so that the answer is true.
+    """
+    tried = dict((yield [high]))
+    below, above = low - 1, high
+    if tried[high]:
+        while above - below > 1:
+            middle = (below + above) // 2
+            tried |= yield [middle]
+            below, above = (below, middle) if tried[middle] else (middle, above)
+    neighbours = [one for one in (below - 1, above - 1, above + 1) if low <= one <= high]
+    if new := [one for one in neighbours if one not in tried]:
+        tried |= yield new
+    if not is_monotone(tried):
+        smallest = min(one for one, enough in tried.items() if enough)
+        tried |= yield [one for one in range(low, smallest) if one not in tried]
+    return _found(tried)
+
+
+def each(low: int, high: int) -> Search:
+    """The smallest from ``low`` to ``high``, by trying every one."""
+    return _found(dict((yield list(range(low, high + 1)))))
+
+
+def _found(tried: dict[int, bool]) -> Found:
+    enough = [one for one, is_enough in tried.items() if is_enough]
+    return Found(min(enough, default=None), is_monotone(tried), dict(sorted(tried.items())))
+
+
+def is_monotone(tried: Mapping[int, bool]) -> bool:
+    """Whether nothing that is not enough is larger than something that is."""
+    enough = [tried[one] for one in sorted(tried)]
+    return enough == sorted(enough)

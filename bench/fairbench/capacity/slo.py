@@ -1,0 +1,141 @@
+"""A target of a plan: a metric and the limit that it has to keep (``ttft_p99<2s``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, metric_of
+from fairbench.metrics.metric import Better, Form, Metric, Of
+
+SHAPE = re.compile(
+    r"(?P<metric>[^<>=\s]+)\s*(?P<sign>[<>]=?)\s*(?P<limit>[0-9]{1,15}(\.[0-9]{1,15})?)\s*"
+    r"(?P<unit>%|ms|s)?"
+)
+WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or worst_share>80%"
+SHORT = {"worst_share": "min_entitlement_ratio", "on_time": "goodput_ratio"}
+LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
+SHARING = re.compile(r"sharing_(p50|p95|p99)")
+RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
+USUAL_RANKS = (50, 99)  # that every summary has
+# How much one of the unit is in that of a metric.
+UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
+
+
+class Slo(NamedTuple):
+    """``metric`` has to be below ``limit`` (in the metric's own unit), or above unless ``below``.
+
+    The limit itself is good enough if it is ``inclusive``.
+    """
+
+    text: str
+    metric: str
+    below: bool
+    inclusive: bool
+    limit: float
+
+    @property
+    def entry(self) -> Metric:
+        """What the catalogue says of the metric."""
+        found = metric_of(self.metric)
+        assert found is not None  # ``parse_slo`` has looked
+        return found
+
+    @property
+    def rank(self) -> int | None:
+        """The percentile that it is of; None for one that all summaries have, or no percentile."""
+        match = RANKED.fullmatch(self.metric.rpartition(".")[2])
+        return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
+
+    @property
+    def of_sharing(self) -> bool:
+        """Whether clients alone have to be simulated for it."""
+        return "sharing_incentive" in self.metric
+
+    def met_by(self, value: float) -> bool:
+        """Whether a value keeps the limit."""
+        if value == self.limit:
+            return self.inclusive
+        return value < self.limit if self.below else value > self.limit
+
+    def margin(self, value: float) -> float | None:
+        """How far a value is on the good side of the limit, as a part of it; None of a limit 0."""
+        if not self.limit:
+            return None
+        left = self.limit - value if self.below else value - self.limit
+        return left / self.limit
+
+
+def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
+    """The targets, one at least. Raises UsageError naming what is wrong with one."""
+    found = tuple(parse_slo(text) for text in texts)
+    if not found:
+        raise UsageError(f"--slo: needed, or every cluster is large enough: {WRITE}")
+    return found
+
+
+def parse_slo(text: str) -> Slo:
+    """``METRIC<LIMIT`` where less is better, ``METRIC>LIMIT`` where more is.
+
+    A metric is one of a run's summary, ``clients.NAME.KEY``, ``worst_share``, ``on_time``, or in
+    other tools' order ``ttft_p99``. Raises UsageError for another shape, sign, metric or unit, and
+    for a limit that nothing can keep.
+    """
+    match = SHAPE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--slo {text}: {WRITE}")
+    key = metric_key(match["metric"])
+    entry = metric_of(key)
+    of_client = key.startswith(CLIENTS)
+    if entry is None or not _is_of_a_run(entry) or (entry.of is Of.CLIENT and not of_client):
+        raise unknown_name("metric in --slo", match["metric"], _choices())
+    below = match["sign"].startswith("<")
+    if below != (entry.better is Better.LESS):
+        better, sign = entry.better.name.lower(), "<" if entry.better is Better.LESS else ">"
+        raise UsageError(f"--slo {text}: {better} of {key} is better: write {sign}")
+    limit = float(match["limit"]) * _in_unit_of(entry, match["unit"], text)
+    slo = Slo(text.strip(), key, below, match["sign"].endswith("="), limit)
+    _require_possible(slo)
+    return slo
+
+
+def _require_possible(slo: Slo) -> None:
+    """Raise UsageError for a limit that no cluster keeps: a search would try them all."""
+    if slo.below and not slo.met_by(0.0):
+        raise UsageError(f"--slo {slo.text}: {slo.metric} is never below 0")
+    part = slo.entry.form in (Form.PERCENT, Form.INDEX) and slo.entry.of is not Of.CLIENT
+    if part and not slo.metric.startswith(CLIENTS) and not slo.below and not slo.met_by(1.0):
+        raise UsageError(f"--slo {slo.text}: {slo.metric} is never above 1 (100%)")
+
+
+def metric_key(name: str) -> str:
+    """The key of a summary that a user's word for it means."""
+    if match := LATENCY.fullmatch(name):
+        return f"{match[2]}_{match[1]}_ms"
+    if match := SHARING.fullmatch(name):
+        return f"sharing_incentive_{match[1]}"
+    return SHORT.get(name, name)
+
+
+def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
+    if unit is None:
+        return 1.0
+    if unit == "%" and entry.form in (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX):
+        return 0.01
+    if (entry.unit, unit) in UNITS:
+        return UNITS[entry.unit, unit]
+    written = f"in {entry.unit}" if entry.unit else "a plain number"
+    raise UsageError(f"--slo {text}: {entry.key} is {written}, not in {unit}")
+
+
+def _is_of_a_run(entry: Metric) -> bool:
+    """Whether it has a better side, and does not depend on what else was run at the same place."""
+    beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
+    return entry.better is not Better.NEITHER and not beside_others
+
+
+def _choices() -> list[str]:
+    known = [key for key, one in CATALOGUE.items() if _is_of_a_run(one) and one.of is not Of.CLIENT]
+    return [*SHORT, "ttft_p99", "tpot_p99", "e2el_p99", "sharing_p99", *known]

@@ -1,0 +1,183 @@
+"""The answer of a plan for people, made from ``answer.json`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.metrics.catalogue import metric_of
+from fairbench.metrics.metric import Form
+from fairbench.report.heading import basis, trace_lines
+from fairbench.report.numbers import WRITERS, index, number
+from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.results.intervals import METHOD
+
+MET, MISSED, DOUBTFUL = "green", "red", "yellow"
+WORST_SHOWN = 10  # clients of the sharing incentive
+
+Row = Mapping[str, Any]
+
+
+def answer_text(answer: Row, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+    """``render`` as lines of text."""
+    return printed(render(answer), colour=colour, width=width)
+
+
+def render(answer: Row) -> RenderableType:
+    """What was asked, a row a choice with one replica less below it, sharing, and remarks."""
+    basis_line, *others = head_lines(answer)
+    head = [Text(basis_line, style="bold"), *map(Text, others)]
+    blocks: list[RenderableType] = [*head, Text(), _choices(answer)]
+    for row in answer["choices"]:
+        if row["sharing"]:
+            blocks += [Text(), Text(_sharing_title(answer, row)), _sharing(row["sharing"])]
+    remarks = [Text(line) for line in remarks_of(answer)]
+    return Group(*blocks, *([Text(), *remarks] if remarks else []))
+
+
+def head_lines(answer: Row) -> list[str]:
+    """What the numbers are: on what, over which seeds, of which load and trace."""
+    count, first = len(answer["seeds"]), answer["seeds"][0]
+    seeds = f"{count} seeds: {METHOD}" if count > 1 else f"seed {first}"
+    profiles = list(dict.fromkeys(row["timing_profile"] for row in answer["choices"]))
+    where = basis(answer) if len(profiles) == 1 else f"simulated on {', '.join(profiles)}"
+    return [f"{where}, {seeds}", load_line(answer), *trace_lines(answer)]
+
+
+def load_line(answer: Row) -> str:
+    """What the load is, and that it does not change with the replicas."""
+    what = f"workload {answer['workload']}, scenario {answer['scenario']}"
+    if answer["rate"] is None:
+        return f"{what}: the trace's load, held fixed"
+    own = ", its own for one replica" if answer["rate_is_usual"] else ""
+    return (
+        f"{what}: {answer['rate']:.3g} programs/s of each well-behaved client{own}, held fixed "
+        "for any number of replicas"
+    )
+
+
+def _choices(answer: Row) -> Table:
+    rows = answer["choices"]
+    priced = any(row["cost"] is not None for row in rows)
+    loads = len({row["load"] for row in rows}) > 1
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    if loads:
+        table.add_column("load", justify="right")
+    table.add_column("scheduler")
+    table.add_column("GPU", overflow="fold", max_width=14)
+    table.add_column("replicas", justify="right")
+    if priced:
+        table.add_column("cost/h", justify="right")
+    for target in answer["targets"]:
+        table.add_column(f"{target['slo']}\n(margin)", justify="right", no_wrap=True)
+    table.add_column("seeds\nthat do", justify="right")
+    count = len(answer["seeds"])
+    for row in rows:
+        lead = [f"{row['load']:g} x"] if loads else []
+        lead += [row["scheduler"], row["timing_profile"].split("/")[0]]
+        cost = [Text("-" if row["cost"] is None else f"{row['cost']:,.2f}")] if priced else []
+        none = row["replicas"] is None
+        dp = Text(f"none to {answer['high']}", style=MISSED) if none else Text(f"{row['replicas']}")
+        table.add_row(*lead, dp, *cost, *_judged(row["targets"], count))
+        if not none and row["less"] is not None:
+            blank = [""] * len(lead)
+            less, judged = row["less"], _judged(row["less"]["targets"], count)
+            table.add_row(*blank, f"{less['replicas']}", *([""] if priced else []), *judged)
+    return table
+
+
+def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
+    cells = [_cell(one) for one in targets]
+    return [*cells, Text(f"{min(one['seeds_met'] for one in targets)}/{seeds}")]
+
+
+def _cell(target: Row) -> Text:
+    """The mean, the interval below it, and the margin; coloured by what became of the target."""
+    style = MISSED if not target["met"] else MET if target["certain"] else DOUBTFUL
+    if target["mean"] is None:
+        return Text(target["reason"].partition(":")[0] or "-", style=style)
+    entry = metric_of(target["metric"])
+    write = WRITERS[Form.AMOUNT if entry is None else entry.form]
+    unit = f" {entry.unit}" if entry is not None and entry.unit else ""
+    bound = f"{target['bound']} " if target["bound"] else ""
+    text = Text(f"{bound}{write(target['mean'])}{unit}", style=style)
+    if target["margin"] is not None:
+        text.append(f" ({target['margin']:+.0%})")
+    if target["low"] is not None:
+        text.append(f"\n{write(target['low'])}-{write(target['high'])}", style="dim")
+    return text
+
+
+def _sharing_title(answer: Row, row: Row) -> str:
+    load = f" at {row['load']:g} x" if len({one["load"] for one in answer["choices"]}) > 1 else ""
+    return (
+        f"sharing incentive under {row['scheduler']}, dp {row['replicas']}{load}: latency over "
+        "that alone on a part of the cluster\n(at most 1: no reason to leave)"
+    )
+
+
+def _sharing(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("client")
+    for name in ("P50", "P95", "P99"):
+        table.add_column(name, justify="right")
+    worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
+    shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
+    for row in shown:
+        table.add_row(row["client"], *(_incentive(row, key) for key in ("p50", "p95", "p99")))
+    if len(shown) < len(rows):
+        table.add_row(f"and {len(rows) - len(shown)} below these at P99", "", "", "")
+    return table
+
+
+def _incentive(row: Row, key: str) -> str:
+    bound = f"{row[f'{key}_bound']} " if row[f"{key}_bound"] else ""
+    return bound + index(row[key])
+
+
+def remarks_of(answer: Row) -> Iterator[str]:
+    """What else to know: whether the answer is an end of the range, no step, or in doubt."""
+    for row in answer["choices"]:
+        name = f"{row['scheduler']} on {row['gpu']} at {row['load']:g} x"
+        tried = {one["replicas"]: one["enough"] for one in row["tried"]}
+        if row["replicas"] is None:
+            missed = [one["slo"] for one in row["targets"] if not one["met"]]
+            missed = missed or [one["slo"] for one in row["targets"] if not one["certain"]]
+            yield f"{name}: nothing to {answer['high']} replicas suffices; {', '.join(missed)}"
+        elif row["replicas"] == answer["low"]:
+            yield f"{name}: already the smallest, {answer['low']}, suffices"
+        if not row["monotone"]:
+            missing = [
+                one for one, enough in tried.items() if not enough and one > min(_enough(tried))
+            ]
+            listed = ", ".join(map(str, missing))
+            yield f"{name}: not monotone: {listed} replicas do not suffice, though fewer do"
+        doubtful = row["replicas"] and any(not one["certain"] for one in row["targets"])
+        if doubtful and len(answer["seeds"]) > 1:
+            yield f"{name}: an interval reaches beyond its target: --certain, or more seeds"
+    yield from _cheaper(answer)
+
+
+def _enough(tried: Mapping[int, bool]) -> list[int]:
+    return [one for one, enough in tried.items() if enough]
+
+
+def _cheaper(answer: Row) -> Iterator[str]:
+    rows = answer["choices"]
+    loads = dict.fromkeys(row["load"] for row in rows)
+    if len(rows) == len(loads):
+        return
+    for load in loads:
+        cheaper = [rows[n] for n in answer["cheaper"] if rows[n]["load"] == load]
+        listed = "; ".join(_offer(row) for row in cheaper)
+        at = f" at {load:g} x" if len(loads) > 1 else ""
+        yield f"cheaper{at}: {listed or 'none of these choices'}"
+
+
+def _offer(row: Row) -> str:
+    cost = "" if row["cost"] is None else f" for {number(row['cost'])} an hour"
+    return f"{row['scheduler']} on {row['replicas']} x {row['gpu']}{cost}"

@@ -1,0 +1,241 @@
+"""``fairbench attack``: search for what an attacker gains under a scheduler, or replay attacks."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from fairbench.attack.behaviour import HONEST
+from fairbench.attack.figure import draw
+from fairbench.attack.known import KNOWN, known_workload
+from fairbench.attack.measure import pair
+from fairbench.attack.search import Search, replay, result_json
+from fairbench.attack.store import Plan, SearchStore
+from fairbench.attack.table import attack_text
+from fairbench.attack.workload import HONEST as HONESTLY
+from fairbench.attack.workload import Stakes, attack_workload
+from fairbench.cli.executor_flags import ExecutorName, RayAddress
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
+from fairbench.cli.output import look, print_json
+from fairbench.cli.progress import shown_progress
+from fairbench.config import ExperimentSpec
+from fairbench.errors import UsageError, unknown_name
+from fairbench.execute.context import RunContext, run_context
+from fairbench.execute.executors import LOCAL, executor_named
+from fairbench.execute.requests import experiment
+from fairbench.workloads.inherit import is_path
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.spec import load_workload, workload_names
+
+QUICK_S = 60.0
+
+
+class Objective(StrEnum):
+    """What the attacker is after."""
+
+    GAIN = "gain"
+    HARM = "harm"
+
+
+class Optimiser(StrEnum):
+    """How the next behaviours are chosen."""
+
+    RANDOM = "random"
+    TPE = "tpe"
+
+
+def attack(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[NAME|FILE.toml ...]",
+            help="Attacks to measure, in place of a search: " + ", ".join(KNOWN) + ", or files.",
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None, Option(help="Pair of router and local scheduler. [default: d2lpm]")
+    ] = None,
+    gateway: Annotated[
+        str | None, Option(metavar="POLICY", help="Queue before the router. [default: none]")
+    ] = None,
+    workload: Annotated[
+        str | None, Option(metavar="NAME|FILE.toml", help="What everyone runs. [default: judge]")
+    ] = None,
+    scenario: Annotated[
+        str | None, Option(help="Whose load and parameters; nobody misbehaves. [default: none]")
+    ] = None,
+    dp: Annotated[int | None, Option(help="Replicas of the model. [default: 2]")] = None,
+    victims: Annotated[int | None, Option(min=1, help="Clients beside it. [default: 3]")] = None,
+    multiple: Annotated[
+        float | None, Option(help="The attacker sends so many times as much as one. [default: 4]")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        Option(help="Tokens that it may ask for in an hour, 2 for one of output. [default: any]"),
+    ] = None,
+    objective: Annotated[
+        Objective | None,
+        Option(help="Its own useful service, or the victims' loss. [default: harm]"),
+    ] = None,
+    trials: Annotated[
+        int | None, Option(min=1, help="Behaviours to try. [default: 64, or 16 with --quick]")
+    ] = None,
+    optimiser: Annotated[
+        Optimiser | None,
+        Option(help="After the first 24; tpe needs the extra `attack`. [default: random]"),
+    ] = None,
+    num_runs: Annotated[
+        int | None, Option(min=1, help="Seeds of each trial. [default: 2, or 1 with --quick]")
+    ] = None,
+    confirm: Annotated[
+        int | None,
+        Option(min=1, help="Other seeds of the worst ones. [default: 5, or 3 with --quick]"),
+    ] = None,
+    duration: Annotated[
+        float | None,
+        Option(help="Seconds of arrivals. [default: the workload's, or 60 with --quick]"),
+    ] = None,
+    quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
+    seed: Annotated[int | None, Option(help="First seed. [default: 0]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME.PARAM=VALUE", help="A parameter; may be repeated."),
+    ] = None,
+    result_dir: Annotated[
+        Path, Option(help="Directory in which the search makes its own.")
+    ] = DEFAULT_RESULT_DIR,
+    resume: Annotated[
+        Path | None, Option(metavar="DIR", help="Go on with the search in this directory.")
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON object, and nothing else.")
+    ] = False,
+    executor: ExecutorName = LOCAL,
+    ray_address: RayAddress = None,
+    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+) -> None:
+    """Search for what a client gains by cheating, and what the others lose.
+
+    Or measure attacks that are known. Whatever the attacker does, it runs the same programs as
+    often as its honest twin, with which each behaviour is compared at the same seeds. The worst are
+    saved as workload files.
+    """
+    flags = {
+        "scheduler": scheduler,
+        "gateway": gateway,
+        "scenario": scenario,
+        "dp": dp,
+        "duration": QUICK_S if quick and duration is None else duration,
+        "seed": seed,
+    }
+    searched = given(
+        {
+            **{"workload": workload, "victims": victims, "multiple": multiple, "budget": budget},
+            **{"objective": objective, "trials": trials, "optimiser": optimiser},
+            "confirm": confirm,
+        }
+    )
+    if resume is not None:
+        if any((files, quick, settings, num_runs, given(flags), searched)):
+            raise UsageError(f"--resume {resume}: goes on with that search as it is, so no other")
+    elif files and (scenario or searched):
+        raise UsageError(f"{files[0]}: says itself who sends what, so nothing of a search")
+    runs_on = executor_named(executor, ray_address)
+    with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+        if files:
+            _replay(files, flags, settings, num_runs or (1 if quick else 5), context, as_json)
+            return
+        if resume is not None:
+            store = SearchStore(resume)
+        else:
+            plan = Plan(
+                objective=objective or Objective.HARM,
+                optimiser=optimiser or Optimiser.RANDOM,
+                trials=trials or (16 if quick else 64),
+                seeds=num_runs or (1 if quick else 2),
+                confirm=confirm or (3 if quick else 5),
+                keep=3,
+                victims=victims or Stakes().victims,
+                multiple=_above_0("--multiple", multiple) or Stakes().multiple,
+                budget=_above_0("--budget", budget),
+                scenario=scenario or "none",
+            )
+            spec = _experiment({**flags, "workload": workload or "judge"}, settings, plan.scenario)
+            stakes = Stakes(plan.victims, plan.multiple)
+            attack_workload(spec.workload, plan.scenario, HONEST, stakes)  # or say why not
+            store = SearchStore.create(result_dir, spec, plan)
+        _search(Search(store, context), as_json)
+
+
+def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:
+    flags = {"dp": 2, **given(flags), "scenario": scenario}
+    spec = experiment(flags, assigned(settings))
+    if spec.duration_s is None:
+        raise UsageError("duration: an attack needs one")
+    # What is measured is over by the end of arrivals, but for latencies.
+    return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
+
+
+def _search(search: Search, as_json: bool) -> None:
+    found = search.run()
+    path, result = search.store.path, result_json(search, found, len(search.store.trials()))
+    if find_spec("matplotlib") and find_spec("seaborn"):
+        draw(search, found, [path / "attack.svg"])
+    if as_json:
+        print_json(dict(result))
+        typer.echo(f"fairbench: saved to {path}", err=True)
+        return
+    colour, width = look()
+    title = (
+        f"Worst of {result['trials']} behaviours under {result['scheduler']}, "
+        f"{result['workload']}, dp {result['dp']}, by {result['objective']}; "
+        f"simulated on {result['timing_profile']}, {result['confirm']} seeds each"
+    )
+    typer.echo(attack_text(title, result["worst"], colour=colour, width=width), nl=False)
+    typer.echo(f"files  {path}")
+
+
+def _replay(
+    files: list[Path],
+    flags: dict[str, Any],
+    settings: list[str] | None,
+    seeds: int,
+    context: RunContext,
+    as_json: bool,
+) -> None:
+    pairs = []
+    for file in files:
+        workload = _attack(str(file))
+        scenario = HONESTLY if HONESTLY in workload.scenarios else "none"  # which ``pair`` refuses
+        spec = _experiment({**flags, "workload": workload}, settings, scenario)
+        pairs.append(pair(spec, workload))
+    rows = [
+        {"attack": str(file), "about": file.stem, **found}
+        for file, found in zip(files, replay(pairs, seeds, context), strict=True)
+    ]
+    if as_json:
+        about = {"scheduler": spec.scheduler, "dp": spec.dp, "timing_profile": spec.gpu}
+        print_json({**about, "seeds": seeds, "attacks": rows})
+        return
+    colour, width = look()
+    title = f"Attacks under {spec.scheduler}, dp {spec.dp}; simulated on {spec.gpu}, {seeds} seeds"
+    typer.echo(attack_text(title, rows, colour=colour, width=width), nl=False)
+
+
+def _above_0(flag: str, value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise UsageError(f"{flag} {value:g}: must be above 0")
+    return value
+
+
+def _attack(name: str) -> WorkloadSpec:
+    if name in KNOWN:
+        return known_workload(name)
+    if not is_path(name) and name not in workload_names():
+        raise unknown_name("attack", name, KNOWN)
+    return load_workload(name)

@@ -1,0 +1,52 @@
+"""``fairbench serve --peer``: the other routers before the same workers, by flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairbench.cli.serve_plan import Held
+from fairbench.config.routers import served_routers
+from fairbench.errors import UsageError
+from fairbench.files.secret import read_key
+from fairbench.schedulers.gateway.build import admission_params
+from fairbench.schedulers.peers.params import ROUTERS
+from fairbench.schedulers.registry import router_class
+
+
+class PeersAsked(NamedTuple):
+    """The peers' addresses, the key that all show each other, and whose settings there may be."""
+
+    urls: tuple[str, ...]
+    key: str | None
+    parts: tuple[str, ...]
+
+
+def peers_by(
+    urls: Sequence[str] | None, key_file: Path | None, router: str, held: Held, admin: int | None
+) -> PeersAsked:
+    """The peers that flags ask for. Raises UsageError where they do not fit, DataError for a key.
+
+    With an admin port workers come and go, and routers would no longer number them alike.
+    """
+    from fairbench.live.processes.addresses import parse_worker
+    from fairbench.live.router.peers import check_peers
+
+    if not urls:
+        if key_file is not None:
+            raise UsageError("--peer-key-file: only with --peer")
+        return PeersAsked((), None, ())
+    if key_file is None:
+        raise UsageError(f"--peer {urls[0]}: needs --peer-key-file, the key of all routers")
+    if admin is not None:
+        raise UsageError(f"--peer {urls[0]}: not with --admin-port: all name the same workers")
+    if admission_params(held.settings).is_on:
+        raise UsageError(f"--peer {urls[0]}: not with admission.policy")
+    for name in (router, held.policy):
+        if held.settings.get(f"{name}.tenants") is not None:
+            raise UsageError(f"--peer {urls[0]}: not with {name}.tenants")
+    check_peers(router_class(router), router, held.policy)
+    served_routers(held.settings)
+    found = tuple(parse_worker(url, "--peer").url for url in urls)
+    return PeersAsked(found, read_key(key_file, str(key_file)), (ROUTERS,))

@@ -1,0 +1,69 @@
+"""``fairbench workload``: what a workload file comes to, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.flags import given
+from fairbench.cli.output import look, print_json
+from fairbench.config.resolve import resolve
+from fairbench.execute.expected.check import check_facts
+from fairbench.report.table import printed
+from fairbench.report.workload_table import checked
+from fairbench.workloads.spec import load_workload
+
+workload = typer.Typer(
+    help="Check a workload file: its clients, their rates, and the load of a cluster.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+
+@workload.callback()
+def _commands() -> None:
+    """A group, though of one command."""
+
+
+@workload.command()
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A path, or a bundled workload.")],
+    scenario: Annotated[str | None, Option(help="[default: s1, or the first one]")] = None,
+    dp: Annotated[int | None, Option(help="Replicas. [default: 1]")] = None,
+    gpu: Annotated[str | None, Option(help="As of `run`.")] = None,
+    model: Annotated[str | None, Option(help="As of `run`.")] = None,
+    clients: Annotated[int | None, Option(help="As of `run`.")] = None,
+    request_rate: Annotated[float | None, Option(help="As of `run`.")] = None,
+    duration: Annotated[float | None, Option(help="As of `run`.")] = None,
+    seed: Annotated[int, Option(help="Of the programs that are looked at.")] = 0,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
+    ] = False,
+) -> None:
+    """Validate a workload file, and say what it would ask of a cluster. Nothing is run."""
+    flags = {
+        "workload": file,
+        "scenario": scenario or _first_scenario(file),
+        "dp": dp,
+        "gpu": gpu,
+        "model": model,
+        "clients": clients,
+        "request_rate": request_rate,
+        "duration_s": duration,
+        "seed": seed,
+        "scheduler": "fcfs",  # any will do
+    }
+    facts = check_facts(resolve(given(flags)))
+    if as_json:
+        print_json(facts)
+        return
+    colour, width = look()
+    typer.echo(printed(checked(facts), colour=colour, width=width), nl=False)
+
+
+def _first_scenario(file: str) -> str:
+    scenarios = load_workload(file).scenarios
+    return "s1" if "s1" in scenarios else next(iter(scenarios))

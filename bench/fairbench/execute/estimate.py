@@ -1,0 +1,69 @@
+"""How much work a sweep is, and about how long it takes here, said before it starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from time import process_time
+from typing import NamedTuple
+
+ADDITIONS = 500_000  # timed: some hundredths of a second
+ADDITIONS_PER_REQUEST = 10_000  # bundled workloads under six schedulers: 4,500 to 30,000
+BYTES_PER_REQUEST = 220  # of the stored tables
+LARGE = 200_000  # requests: above that it is said
+
+
+class Estimate(NamedTuple):
+    """Of several simulations: requests in all, seconds on this machine as busy as it is, and bytes.
+
+    Times are right within a factor of three: requests differ in what they cost, and what else the
+    machine does may change. ``load`` is how many other processes want a processor.
+    """
+
+    runs: int
+    requests: float
+    seconds: float
+    bytes: float
+    load: float
+
+    @property
+    def large(self) -> bool:
+        """Whether someone should know before."""
+        return self.requests > LARGE
+
+    def __str__(self) -> str:
+        minutes = max(1, round(self.seconds / 60))
+        busy = f", shared with {self.load:.0f} busy processes" if self.load >= 0.5 else ""
+        return (
+            f"{self.runs:,} simulations, about {self.requests:,.0f} requests: roughly {minutes:,} "
+            f"min on {_processors()} processors{busy}, {self.bytes / 1e6:,.0f} MB of records"
+        )
+
+
+def estimate(requests: Iterable[float]) -> Estimate:
+    """Of simulations with so many requests each, run as many at a time as there are processors."""
+    counts = list(requests)
+    total, load, processors = sum(counts), _load(), _processors()
+    share = processors / (processors + load)  # of its processor's time that each simulation gets
+    seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
+    return Estimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
+
+
+def _processors() -> int:
+    return os.cpu_count() or 1
+
+
+def _load() -> float:
+    """How many processes wanted a processor of late; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
+
+
+def _addition_s() -> float:
+    """What one plain addition of this interpreter takes, so that machines can differ."""
+    begun_s, left = process_time(), ADDITIONS
+    while left:
+        left += -1
+    return (process_time() - begun_s) / ADDITIONS

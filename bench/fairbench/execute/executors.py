@@ -1,0 +1,25 @@
+"""The executors by name: where ``--executor`` has tasks run."""
+
+from __future__ import annotations
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.execute.executor import Executor
+from fairbench.execute.local_processes import LocalProcesses
+from fairbench.execute.on_ray.cluster import AUTO, RayCluster
+
+LOCAL, RAY = "local", "ray"
+EXECUTORS = (LOCAL, RAY)
+
+
+def executor_named(name: str, ray_address: str | None = None) -> Executor:
+    """One of ``EXECUTORS``; an address is that of Ray's cluster, by default this machine's.
+
+    Raises UsageError for another name, an address that nothing asks for, and without Ray.
+    """
+    if name not in EXECUTORS:
+        raise unknown_name("executor", name, EXECUTORS)
+    if name == LOCAL:
+        if ray_address is not None:
+            raise UsageError(f"--ray-address {ray_address}: needs --executor {RAY}")
+        return LocalProcesses()
+    return RayCluster(ray_address or AUTO)

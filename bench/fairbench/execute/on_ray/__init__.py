@@ -1,0 +1,1 @@
+"""Tasks on the nodes of a Ray cluster."""

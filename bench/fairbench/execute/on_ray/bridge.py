@@ -1,0 +1,177 @@
+"""The process that talks to Ray, since Ray ends a process that has lost the cluster's head."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from fairbench.errors import RunFailed
+from fairbench.execute.executor import Failure
+from fairbench.execute.interruption import SIGNALS
+from fairbench.execute.on_ray.node import Desk
+
+POLL_S = 0.2
+ANSWER_S = 10.0
+STOP = "stop"
+MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
+
+
+class Work(NamedTuple):
+    """What is to be done: ``luggage``, and tasks by number, all of it pickled."""
+
+    luggage: bytes
+    tasks: Mapping[int, bytes]
+
+
+class Connected(NamedTuple):
+    """The cluster is there. Comes once, and first."""
+
+
+class Ended(NamedTuple):
+    """The task of this number is over: its pickled outcome, or how it failed."""
+
+    number: int
+    outcome: bytes | Failure
+
+
+class Unreachable(NamedTuple):
+    """There is no such cluster."""
+
+    reason: str
+
+
+class Refused(NamedTuple):
+    """A node that is none for these tasks."""
+
+    reason: str
+
+
+class Over(NamedTuple):
+    """Nothing runs any more."""
+
+
+def serve(pipe: Connection, address: str) -> None:
+    """Do one ``Work``; the pipe gives all of the above, and takes ``STOP``.
+
+    Without its parent everything ends.
+    """
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)  # the parent hears them too, and says what to do
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    import ray
+
+    with suppress(EOFError, OSError):  # the parent has died
+        work: Work = pipe.recv()
+        try:
+            _check_answers(address)
+            ray.init(address, log_to_driver=False, logging_level="CRITICAL")
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or f"{error}".strip()
+            pipe.send(Unreachable(reason.partition("\n")[0]))
+            return
+        pipe.send(Connected())
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own
+        try:
+            _Bridge(ray, pipe, work).run()
+            pipe.send(Over())
+        finally:
+            ray.shutdown()  # which ends whatever still runs for us
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError unless somebody listens there, since Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in host:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+
+
+class _Bridge:
+    def __init__(self, ray: Any, pipe: Connection, work: Work) -> None:
+        self._ray, self._pipe, self._work = ray, pipe, work
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        actor = ray.remote(Desk).options(
+            num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
+        )
+        self._desk = actor.remote()
+        # Ray itself would do a task again also if the task had broken its process.
+        self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
+        self._luggage = ray.put(work.luggage)
+        self._lost = dict.fromkeys(work.tasks, 0)
+        self._stopped = False
+        self._running: dict[Any, int] = {}
+
+    def run(self) -> None:
+        for index in self._work.tasks:
+            self._begin(index)
+        while self._running:
+            done, _ = self._ray.wait(list(self._running), timeout=POLL_S)
+            for ref in done:
+                self._ended(ref, self._running.pop(ref))
+            if not self._stopped and self._pipe.poll():
+                self._pipe.recv()
+                self._stop()
+
+    def _begin(self, index: int) -> None:
+        ref = self._work_on.remote(self._luggage, self._work.tasks[index], index, self._desk)
+        self._running[ref] = index
+
+    def _stop(self) -> None:
+        """Those that have begun come to their end, which is soon; no other begins."""
+        self._stopped = True
+        begun = self._ray.get(self._desk.stop.remote())
+        for ref, index in self._running.items():
+            if index not in begun:
+                self._ray.cancel(ref)
+
+    def _ended(self, ref: Any, index: int) -> None:
+        errors = self._ray.exceptions
+        try:
+            if outcome := self._ray.get(ref):
+                self._pipe.send(Ended(index, outcome))
+        except (errors.NodeDiedError, errors.ObjectLostError) as error:
+            self._lose(index, error)
+        except errors.TaskCancelledError:
+            pass  # it had not begun
+        except errors.RayTaskError as error:  # not the task, whose errors are part of its outcome
+            self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
+        except errors.WorkerCrashedError:
+            self._fail(index, "its process died")
+        except errors.RayError as error:
+            self._fail(index, f"{type(error).__name__}: {error}".partition("\n")[0])
+
+    def _lose(self, index: int, error: Exception) -> None:
+        """A lost node is no fault of the task."""
+        self._lost[index] += 1
+        self._desk.lost.remote(index)
+        if self._stopped:
+            return
+        if self._lost[index] >= MOST_LOST:
+            self._fail(index, f"{MOST_LOST} nodes were lost with it, the last one: {error}")
+        else:
+            self._begin(index)
+
+    def _fail(self, index: int, reason: str) -> None:
+        self._pipe.send(Ended(index, Failure(RunFailed(reason.partition("\n")[0]), "")))
+
+
+def _work_function() -> Any:
+    """Sent by value, as what is defined in a function is, so that it says what a node lacks."""
+
+    def work(luggage: bytes, task: bytes, index: int, desk: Any) -> bytes:
+        import importlib
+        import platform
+
+        try:
+            node = importlib.import_module("fairbench.execute.on_ray.node")
+        except ImportError as error:
+            raise RuntimeError(f"node {platform.node()} lacks fairbench: {error}") from None
+        outcome: bytes = node.work(luggage, task, index, desk)
+        return outcome
+
+    return work

@@ -1,0 +1,165 @@
+"""The executor: tasks on the nodes of a Ray cluster, of which there may be fewer by and by."""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import shutil
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.child import Child, start_child
+from fairbench.execute.executor import Failure, Saving, Task, attempt
+from fairbench.execute.interruption import Interruption
+from fairbench.execute.on_ray.bridge import (
+    STOP,
+    Connected,
+    Ended,
+    Over,
+    Refused,
+    Unreachable,
+    Work,
+    serve,
+)
+from fairbench.execute.on_ray.luggage import Luggage, write_file
+from fairbench.results.directories import made, renamed_to_fresh
+
+AUTO = "auto"
+POLL_S = 0.2
+CONNECT_S = 180.0  # Ray, too, takes its time on a busy machine
+PATIENCE_S = 300.0  # how long a cluster's head may be away
+MOST_LOSSES = 3  # of the head, without a result between
+
+
+class _NotThere(Exception):
+    """No cluster answers."""
+
+
+class RayCluster:
+    """Runs as many tasks at a time as a Ray cluster has processors.
+
+    A task is as ``LocalProcesses`` has it, and is begun again when its node is lost, or the whole
+    cluster for a while. What a ``Saving`` saves comes back and is written here, once. Nothing of it
+    outlives this process.
+    """
+
+    def __init__(self, address: str = AUTO) -> None:
+        """Of the cluster's head, ``HOST:PORT``; ``auto`` finds the cluster of this machine.
+
+        Raises UsageError without Ray.
+        """
+        if find_spec("ray") is None:
+            raise UsageError("--executor ray needs ray: pip install '.[ray]'")
+        self._address = address
+
+    def run(
+        self, tasks: Sequence[Task], interrupted: Interruption
+    ) -> Generator[tuple[int, Any], None, None]:
+        """As every ``Executor`` does. A task whose process dies has failed, and no other.
+
+        Raises UsageError if the cluster is not there, or a node is not fit for the tasks;
+        RunFailed once it is lost for good.
+        """
+        luggage = pickle.dumps(Luggage.packed(tasks))
+        left = {index: pickle.dumps(task) for index, task in enumerate(tasks)}
+        losses, lost_s = 0, None
+        while left and not interrupted():
+            child = start_child(serve, self._address)
+            try:
+                for index, outcome in _outcomes(child, Work(luggage, left), interrupted):
+                    result = attempt(partial(_kept, tasks[index], outcome), interrupted)
+                    del left[index]
+                    losses = 0
+                    yield index, result
+                return
+            except _NotThere as error:
+                if lost_s is None:
+                    raise UsageError(f"--ray-address {self._address}: {error}") from None
+                if time.monotonic() - lost_s > PATIENCE_S:
+                    raise self._gone() from None
+                time.sleep(POLL_S)
+            except (EOFError, OSError):
+                losses, lost_s = losses + 1, time.monotonic()
+                if losses > MOST_LOSSES:
+                    raise self._gone() from None
+            finally:
+                _dismiss(child)
+
+    def _gone(self) -> RunFailed:
+        return RunFailed(f"the Ray cluster at {self._address} was lost; what had ended is kept")
+
+
+def _outcomes(
+    child: Child, work: Work, interrupted: Interruption
+) -> Iterator[tuple[int, bytes | Failure]]:
+    """What ends while the child is connected. EOFError or OSError: it has died."""
+    child.pipe.send(work)
+    connected = asked_to_stop = False
+    until = time.monotonic() + CONNECT_S
+    try:
+        while connected or not interrupted():
+            if interrupted() and not asked_to_stop:
+                asked_to_stop = True
+                child.pipe.send(STOP)
+            if not connected and time.monotonic() > until:
+                raise _NotThere(f"no answer within {CONNECT_S:g} s")
+            if not child.pipe.poll(POLL_S):
+                continue
+            match child.pipe.recv():
+                case Connected():
+                    connected = True
+                case Ended(index, outcome):
+                    yield index, outcome
+                case Unreachable(reason):
+                    raise _NotThere(reason)
+                case Refused(reason):
+                    raise UsageError(reason)
+                case Over():
+                    return
+    finally:
+        if not connected:  # it would not hear us
+            child.process.kill()
+
+
+def _dismiss(child: Child) -> None:
+    """Have what still runs stop, and wait for that."""
+    with suppress(EOFError, OSError):
+        child.pipe.send(STOP)
+        while True:
+            child.pipe.recv()
+    child.process.join()
+
+
+def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
+    """What the task returned, once what it saved is in its folder."""
+    if isinstance(outcome, Failure):
+        return outcome
+    result, files = pickle.loads(outcome)
+    if isinstance(task, Saving):
+        _save(files, task.folder)
+    return result
+
+
+def _save(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write what was in another folder, each of its entries whole or not at all.
+
+    A folder whose name is taken gets a number, as a run's does; a file is replaced.
+    """
+    hidden = folder / f".writing-{secrets.token_hex(8)}"
+    with made(folder):
+        try:
+            for name, content in files.items():
+                write_file(hidden / name, content)
+            for entry in sorted(hidden.iterdir()) if files else ():
+                if entry.is_dir():
+                    renamed_to_fresh(entry, folder / entry.name)
+                else:
+                    entry.replace(folder / entry.name)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)

@@ -1,0 +1,141 @@
+"""What tasks need on a node: the user's files, packed here, and the same environment there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePath
+
+import fairbench
+from fairbench.errors import UsageError
+from fairbench.execute.executor import Reading, Saving, Task
+from fairbench.files.reader import VARIABLE as READ_MIB
+from fairbench.files.reader import digest
+from fairbench.results.manifest import LIBRARIES, library_version
+from fairbench.schedulers.user_files import VARIABLE as SCHEDULERS
+from fairbench.schedulers.user_files import user_files
+from fairbench.workloads.programs.user_files import VARIABLE as PROGRAMS
+from fairbench.workloads.programs.user_files import program_files
+from fairbench.workloads.traces.source import find
+
+OWN_CODE = (".py", ".json", ".toml")  # of our package's files, those that decide results
+
+
+@dataclass(frozen=True, slots=True)
+class Luggage:
+    """What goes to each node once.
+
+    ``files`` are those that tasks read, by their names relative to where fairbench was called;
+    ``fixed`` the digests of those with absolute names, which every node has to have.
+    ``code`` are the files of ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``, name and content
+    by variable.
+    """
+
+    environment: Mapping[str, str]
+    variables: Mapping[str, str]
+    files: Mapping[str, bytes]
+    fixed: Mapping[str, str]
+    code: Mapping[str, Sequence[tuple[str, bytes]]]
+
+    @classmethod
+    def packed(cls, tasks: Iterable[Task]) -> Luggage:
+        """All that these tasks need. Raises UsageError for a file that cannot travel."""
+        readers = [task for task in tasks if isinstance(task, Reading | Saving)]
+        files: dict[str, bytes] = {}
+        fixed: dict[str, str] = {}
+        for name in dict.fromkeys(name for task in readers for name in task.reads):
+            if ".." in PurePath(name).parts:
+                raise UsageError(
+                    f"{name}: cannot be taken to the nodes of a cluster: name it from a folder "
+                    "above it, or by an absolute path that is the same on every node"
+                )
+            for below, file in _files(name):
+                if PurePath(name).is_absolute():
+                    fixed[below] = digest(file, below)
+                else:
+                    files[below] = file.read_bytes()
+        variables = {READ_MIB: os.environ[READ_MIB]} if READ_MIB in os.environ else {}
+        code = {
+            variable: [(path.name, path.read_bytes()) for path in paths]
+            for variable, paths in ((SCHEDULERS, user_files()), (PROGRAMS, program_files()))
+        }
+        return cls(environment(), variables, files, fixed, code)
+
+    def check(self, node: str) -> None:
+        """Raise UsageError, naming the node, unless this process is on one that will do."""
+        for key, theirs in environment().items():
+            if (ours := self.environment.get(key)) != theirs:
+                raise UsageError(
+                    f"node {node} has {key} {theirs}, here is {ours}: results would not be the "
+                    "same, so install there what is here"
+                )
+        for name, expected in self.fixed.items():
+            if not Path(name).is_file() or digest(Path(name), name) != expected:
+                raise UsageError(
+                    f"node {node} has no such file as {name} here: name it relative to the folder "
+                    "that fairbench is called in, so that it is taken along"
+                )
+
+    @contextmanager
+    def unpacked(self, folder: Path) -> Iterator[None]:
+        """Inside, tasks find their files, which are in the folder, and it is the current one."""
+        for name, content in self.files.items():
+            write_file(folder / name, content)
+        variables = dict(self.variables)
+        for variable, named in self.code.items():
+            own = [folder / f".{variable}" / f"{n}" / name for n, (name, _) in enumerate(named)]
+            for path, (_, content) in zip(own, named, strict=True):
+                write_file(path, content)
+            variables[variable] = os.pathsep.join(map(str, own))
+        before, around = Path.cwd(), {key: os.environ.get(key) for key in variables}
+        os.environ.update(variables)
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            for key, value in around.items():
+                if value is None:
+                    del os.environ[key]
+                else:
+                    os.environ[key] = value
+
+
+def _files(name: str) -> Iterator[tuple[str, Path]]:
+    """The file of that name, or all files in a folder of that name, each with its own name.
+
+    Raises DataError if it is nowhere.
+    """
+    if not Path(name).is_dir():
+        yield name, find(name)
+        return
+    for path in sorted(Path(name).rglob("*")):
+        if path.is_file():
+            yield str(path), path
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """With the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+@cache
+def environment() -> Mapping[str, str]:
+    """What has to be alike for results to be, each by its version."""
+    package = Path(fairbench.__file__).parent
+    code = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in OWN_CODE and path.is_file():
+            code.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    return {
+        "fairbench": f"{fairbench.__version__} ({code.hexdigest()[:12]})",
+        "Python": platform.python_version(),
+        "machine": platform.machine(),
+        **{name: f"{library_version(name)}" for name in LIBRARIES},
+    }

@@ -1,0 +1,89 @@
+"""A figure of a plan: how many replicas are enough at which load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairbench.errors import UsageError
+from fairbench.figures.catalogue import FORMATS, check_drawable
+from fairbench.figures.style import caption, panels, paper_style, save, scheduler_style
+from fairbench.report.palette import SERIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Row = Mapping[str, Any]
+
+
+def check_plot(path: Path) -> None:
+    """Raise UsageError for another format, no such folder, or if nothing can be drawn here."""
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
+    check_drawable()
+
+
+def draw_plan(answer: Row, path: Path, title: str) -> None:
+    """Write it, from ``answer.json``. Raises UsageError if it cannot be drawn or written."""
+    check_plot(path)
+    by_name: dict[str, list[Row]] = {}
+    several = len({row["timing_profile"] for row in answer["choices"]}) > 1
+    for row in answer["choices"]:
+        gpu = f" on {row['timing_profile'].split('/')[0]}" if several else ""
+        by_name.setdefault(row["scheduler"] + gpu, []).append(row)
+    with paper_style():
+        figure, axes = panels(1, 1, 5.5, 3.2)
+        panel = axes[0][0]
+        for number, (name, rows) in enumerate(by_name.items()):
+            _line(panel, number, name, rows, several=several)
+        _tried(panel, next(iter(by_name.values())))
+        panel.set_xlabel(_load_label(answer))
+        panel.set_ylabel("replicas")
+        panel.set_ylim(0, min(answer["high"], _most(answer)) * 1.08 + 0.5)
+        panel.yaxis.get_major_locator().set_params(integer=True)
+        targets = ", ".join(one["slo"] for one in answer["targets"])
+        caption(
+            figure, f"smallest cluster with {targets}", title, panel, columns=2 if several else 3
+        )
+        try:
+            save(figure, [path])
+        except OSError as error:
+            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+
+
+def _line(panel: Axes, number: int, name: str, rows: list[Row], *, several: bool) -> None:
+    style = scheduler_style(rows[0]["scheduler"])
+    colour = SERIES[number % len(SERIES)].colour if several else style.colour
+    known = [(row["load"], row["replicas"]) for row in rows if row["replicas"] is not None]
+    label = name if several else style.label
+    panel.plot(
+        [load for load, _ in known], [dp for _, dp in known], color=colour, linestyle=style.line,
+        marker=style.marker, label=label if known else f"{label}: none suffices",
+    )  # fmt: skip
+
+
+def _tried(panel: Axes, rows: list[Row]) -> None:
+    """Of the choice that is planned, what was tried and is not enough."""
+    points = [
+        (row["load"], one["replicas"]) for row in rows for one in row["tried"] if not one["enough"]
+    ]
+    if points:
+        panel.plot(
+            [load for load, _ in points], [dp for _, dp in points], color="0.55", marker="x",
+            linestyle="", label="tried, not enough", zorder=1,
+        )  # fmt: skip
+
+
+def _most(answer: Row) -> int:
+    """The most replicas that are drawn."""
+    found = [row["replicas"] for row in answer["choices"] if row["replicas"] is not None]
+    return max(found) + 1 if len(found) == len(answer["choices"]) else int(answer["high"])
+
+
+def _load_label(answer: Row) -> str:
+    if answer["rate"] is None:
+        return "load, in that of the trace"
+    return f"load, in {answer['rate']:.3g} programs/s of each well-behaved client"

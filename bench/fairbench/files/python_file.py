@@ -1,0 +1,32 @@
+"""Python files of users, which are run: schedulers, costs and kinds of programs of their own."""
+
+from __future__ import annotations
+
+import sys
+from hashlib import sha256
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from fairbench.errors import UsageError
+
+
+def module_of(path: Path, named_by: str) -> ModuleType:
+    """The file as a module that ``import_module`` finds by name; run once in a process.
+
+    Raises UsageError, which says what named the file, if it cannot be run.
+    """
+    digest = sha256(bytes(path)).hexdigest()
+    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # of any two files, different
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UsageError(f"{named_by}: {str(path)!r} is not a Python file")
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        del sys.modules[name]
+        raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
+    return module

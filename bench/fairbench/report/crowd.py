@@ -1,0 +1,146 @@
+"""A crowd: runs of so many clients that nobody reads a row each. Who got how much, as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairbench.results.store import Summary
+
+CROWD = 30  # clients, from which on they are a crowd
+WORST = 10
+PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
+STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
+"""Where ranges of the ratio to the fair share end; the last one has no end."""
+
+
+def is_crowd(summary: Summary) -> bool:
+    """Whether a summary has too many clients for a row each."""
+    return len(summary["clients"]) >= CROWD
+
+
+class Lorenz(NamedTuple):
+    """The smallest clients, as a part of all, and the part of everything that they have."""
+
+    clients: list[float]
+    service: list[float]
+
+    @property
+    def gini(self) -> float:
+        """0 if all have the same for their weight, near 1 if one has everything."""
+        clients, service = np.asarray(self.clients), np.asarray(self.service)
+        return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
+
+    def of_smallest(self, part: float) -> float:
+        """What this part of the clients, the smallest, has."""
+        return float(np.interp(part, self.clients, self.service))
+
+
+def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
+    """The Lorenz curve, None if nobody has anything.
+
+    A client of weight w counts as w of them, of which each has the same.
+    """
+    amount = np.asarray(amounts, dtype=np.float64)
+    weight = np.ones_like(amount) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not amount.sum() > 0:
+        return None
+    order = np.argsort(amount / weight, kind="stable")
+    clients, service = (np.cumsum(values[order]) / values.sum() for values in (weight, amount))
+    return Lorenz([0.0, *clients.tolist()], [0.0, *service.tolist()])
+
+
+def lorenz_of_service(summary: Summary) -> Lorenz | None:
+    """That of the clients' service rates, by weight."""
+    rows = summary["clients"]
+    return lorenz(
+        [row["service_rate_tok_s"] or 0.0 for row in rows], [row.get("weight", 1.0) for row in rows]
+    )
+
+
+def share_ratios(summary: Summary) -> list[float]:
+    """The ratios to fair shares of the clients that have one, the smallest first."""
+    found = (row["entitlement_ratio"] for row in summary["clients"])
+    return sorted(one for one in found if one is not None)
+
+
+def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
+    """How many ratios there are in each range, the smallest first."""
+    numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
+    counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
+    low = 0.0
+    for high, count in zip(STEPS, counts, strict=False):
+        yield f"{low:.0%} to {high:.0%}", count
+        low = high
+    yield f"{low:.0%} and more", counts[-1]
+
+
+def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
+    """The well-behaved clients that came off worst: least of their fair share, then the latest.
+
+    Of several runs combined, by the means.
+
+    Without ratios, as where nobody was short of service, only by their P99. One whose P99 is
+    unknown for unfinished programs comes before those for whom it is known.
+    """
+    good = [row for row in summary["clients"] if not row["misbehaving"] and row["programs"]]
+
+    def badness(row: dict[str, Any]) -> tuple[float, float]:
+        ratio, late_s = _mean(row["entitlement_ratio"]), _mean(row.get("p99_s"))
+        late = -(float("inf") if late_s is None else late_s)
+        return (float("inf") if ratio is None else ratio), late
+
+    return sorted(good, key=badness)[:count]
+
+
+def _mean(value: Any) -> float | None:
+    """A number as it is, of several runs combined the mean."""
+    found: float | None = value["mean"] if isinstance(value, dict) else value
+    return found
+
+
+def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
+    """The clients of runs combined that have a row, and which these are if not all have."""
+    rows = combined["clients"]
+    if not is_crowd(combined):
+        return rows, ""
+    worst = worst_clients(combined)
+    return worst, f"the {len(worst)} of {len(rows):,} that came off worst"
+
+
+def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """A crowd in three lines: what each is about, and what it says."""
+    wrong = sum(row["misbehaving"] for row in summary["clients"])
+    total = len(summary["clients"])
+    yield "clients", f"{total:,}" + (f", of whom {wrong:,} misbehave" if wrong else "")
+    by_weight = " by weight" if any("weight" in row for row in summary["clients"]) else ""
+    if curve := lorenz_of_service(summary):
+        parts = " / ".join(f"{part:.0%}" for part in PARTS)
+        held = " / ".join(f"{curve.of_smallest(part):.1%}" for part in PARTS)
+        yield "smallest", f"{parts} of them{by_weight} had {held} of the service"
+        yield "Gini index", f"{curve.gini:.3f} of service{by_weight}; 0 if all had the same"
+
+
+def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """How many clients came how near to their fair share, with bars."""
+    ratios = share_ratios(summary)
+    for number, (label, count) in enumerate(counts_by_ratio(ratios) if ratios else ()):
+        bar = "#" * round(40 * count / len(ratios)) or ("." if count else "")
+        heading = "" if number else "fair share"
+        yield heading, f"{label:>12} of it: {count:>5,} clients  {bar}".rstrip()
+
+
+def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
+    """Keys of a summary, those ``CLIENT.KEY`` of several clients told once and how many there are.
+
+    In the order of ``keys``.
+    """
+    names = {row["client"] for row in summary["clients"]}
+    clients: dict[str, int] = {}
+    for key in keys:
+        client, dot, rest = key.partition(".")
+        plain = not dot or client not in names
+        clients[key if plain else rest] = 0 if plain else clients.get(rest, 0) + 1
+    return [f"{key} of {count:,} clients" if count else key for key, count in clients.items()]

@@ -1,0 +1,44 @@
+"""What a run's summary begins with: on what it was run, and what."""
+
+from __future__ import annotations
+
+from fairbench.results.grid import scheduler_name
+from fairbench.results.store import Summary
+
+
+def cluster_line(summary: Summary) -> str:
+    """What was run on what, beginning with whether it was simulated."""
+    called = scheduler_name(summary)
+    return f"{basis(summary)}, dp {summary['dp']}, scheduler {called}, seed {summary['seed']}"
+
+
+def basis(summary: Summary) -> str:
+    """Whether the numbers are simulated, emulated or measured, and on what."""
+    if summary.get("emulated"):
+        return f"emulated on {summary['timing_profile'] or summary.get('served')}"
+    if not summary["simulated"]:
+        return f"measured on {summary.get('served', 'real servers')}"
+    error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
+    engine = f", engine {summary['engine']}" if "engine" in summary else ""
+    return f"simulated on {summary['timing_profile']}{error}{engine}"
+
+
+def trace_lines(summary: Summary) -> list[str]:
+    """Which recorded traffic was played, and what of it nobody recorded."""
+    lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
+    return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
+
+
+def details_line(summary: Summary) -> str:
+    before = f"admission {summary['admission']}, " if "admission" in summary else ""
+    if "gateway" in summary:
+        before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
+    text = (
+        f"{before}router {summary['router']}, local {summary['local']}, "
+        f"workload {summary['workload']}, scenario {summary['scenario']}"
+    )
+    if summary.get("pool_tokens") is None:
+        return text
+    fraction = summary.get("mem_fraction_static")
+    source = "set by --max-total-tokens" if fraction is None else f"mem_fraction_static {fraction}"
+    return f"{text}, KV pool {summary['pool_tokens']:,} tokens per replica ({source})"

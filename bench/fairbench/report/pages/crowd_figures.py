@@ -1,0 +1,75 @@
+"""The figures of a crowd: its Lorenz curve, and how many clients came how near to their share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fairbench.metrics.fairness import shares
+from fairbench.metrics.records import Facts
+from fairbench.metrics.tables import Tables
+from fairbench.report.crowd import Lorenz, counts_by_ratio, lorenz, lorenz_of_service, share_ratios
+from fairbench.report.pages.chart import RIGHT, WIDTH, Scale, drawing, line, text
+from fairbench.report.pages.chart_lines import Series, line_chart
+from fairbench.report.pages.page import Figure
+from fairbench.results.store import Summary
+
+ROW_PX, BAR_PX, LABELS_PX, COUNTS_PX = 26, 18, 96, 44
+POINTS = 150  # of a curve, at most
+
+
+def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
+    """Those that the run has numbers for."""
+    if curve := lorenz_of_service(summary):
+        got = shares(tables.requests, tables.programs, tables.service, facts, facts.window)
+        fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
+        yield _lorenz(curve, fair)
+    if ratios := share_ratios(summary):
+        yield _ratios(ratios)
+
+
+def _lorenz(curve: Lorenz, fair: Lorenz | None) -> Figure:
+    series = [Series(f"service ({curve.gini:.2f})", *_thinned(curve))]
+    if fair:
+        series.append(Series(f"fair share ({fair.gini:.2f})", *_thinned(fair)))
+    series.append(Series("all the same (0)", [0.0, 100.0], [0.0, 1.0]))
+    return Figure(
+        line_chart(
+            "Lorenz curve of service",
+            series,
+            x_label="clients, the smallest first, %",
+            y_label="part of the service",
+            percent=True,
+        ),
+        "What the smallest clients had together, and in brackets the Gini index. Clients ask for "
+        "different amounts, so what is fair is not that all have the same: the more the service "
+        "lies below the line of the fair shares, the more the small ones were short.",
+    )
+
+
+def _thinned(curve: Lorenz) -> tuple[list[float], list[float]]:
+    last = len(curve.clients) - 1
+    picked = np.unique(np.linspace(0, last, min(POINTS, last + 1)).astype(np.int64)).tolist()
+    return [100 * curve.clients[n] for n in picked], [curve.service[n] for n in picked]
+
+
+def _ratios(ratios: Sequence[float]) -> Figure:
+    rows = list(counts_by_ratio(ratios))
+    most = max(count for _, count in rows)
+    across = Scale(0.0, float(most), LABELS_PX, WIDTH - RIGHT - COUNTS_PX)
+    bottom = 6 + ROW_PX * len(rows)
+    parts = [line(LABELS_PX, 2, LABELS_PX, bottom, "axis")]
+    for number, (label, count) in enumerate(rows):
+        y = 6 + ROW_PX * number
+        end = across.at(count)
+        parts += [
+            text(LABELS_PX - 8, y + 13, label, "end"),
+            f'<rect x="{LABELS_PX}" y="{y}" width="{end - LABELS_PX:g}" height="{BAR_PX}" '
+            'style="fill:var(--c0)"/>',
+            text(end + 6, y + 13, f"{count:,}"),
+        ]
+    return Figure(
+        drawing(bottom + 6, "How many clients had how much of their fair share", parts),
+        f"How many of {len(ratios):,} clients had how much of their max-min fair share.",
+    )

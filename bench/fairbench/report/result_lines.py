@@ -1,0 +1,168 @@
+"""The numbers over all clients of a run's summary, a line about each matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
+from fairbench.metrics.fit_domain import WARN_ABOVE
+from fairbench.metrics.hidden_backlog import hides_backlog
+from fairbench.metrics.metric import Display
+from fairbench.metrics.percentiles import chosen_percentiles
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
+from fairbench.report.client_table import is_weighted
+from fairbench.report.goodput_lines import goodput_lines
+from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
+from fairbench.report.tenant_lines import tenant_lines
+from fairbench.results.store import Summary
+
+NO_ORDER = "requests share the GPU by number, no scheduler acts: limit running requests"
+
+
+def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
+    """The numbers over all clients: what each line is about, and what it says."""
+    by_weight = " over weight" if is_weighted(summary) else ""
+    yield "throughput", _throughput(summary)
+    yield (
+        "Jain index",
+        f"{written(summary, 'jain_index')} of service{by_weight} "
+        f"(max-min fair: {written(summary, 'jain_index_maxmin')}), "
+        f"{written(summary, 'jain_index_actual')} of actual service{by_weight}, "
+        f"{written(summary, 'jain_index_entitlement')} per entitlement",
+    )
+    if summary.get("jain_index_paper_window") is not None:
+        between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
+        jain = written(summary, "jain_index_paper_window")
+        yield "", f"{jain} of service while all clients were active ({between})"
+    yield "worst client", _worst(summary)
+    yield "well-behaved", _victims(summary)
+    yield from _of_requests(summary)
+    yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
+    yield from tenant_lines(summary)
+    yield from goodput_lines(summary)
+    if "time_to_50pct_s" in summary:
+        times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
+        yield "finished", f"50 / 90 / 100% of the programs of warm-up and window by {times} s"
+    yield (
+        "requests",
+        f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
+        f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
+        f"{number(summary['refused'])} refused"
+        + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
+        + (f", {number(summary['failed'])} failed" if summary["failed"] else ""),
+    )
+    if hides_backlog(summary):
+        yield "backlog", hidden_backlog(summary)
+    if is_extrapolated(summary):
+        outside = written(summary, "outside_fit_ratio")
+        yield "timing", f"{outside} of the busy time is outside what the profile was fitted to"
+    for column in columns_of(Display.SUMMARY):
+        value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
+        known = summary.get(column.key) is not None
+        yield column.title, f"{value} {unit}" if known and unit else value
+
+
+def hidden_backlog(summary: Summary) -> str:
+    """That demand is above capacity although hardly anything waits, and what to do."""
+    empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
+    return (
+        f"hidden: queues were empty {empty} of the window, but a token took {slow} times as long "
+        f"as alone; {NO_ORDER}"
+    )
+
+
+def is_extrapolated(summary: Summary) -> bool:
+    """Whether much of the simulated time lies outside the timing profile's fit."""
+    outside = summary.get("outside_fit_ratio")
+    return outside is not None and bool(outside > WARN_ABOVE)
+
+
+def _worst(summary: Summary) -> str:
+    reason = summary.get("notes", {}).get("min_entitlement_ratio")
+    if summary["min_entitlement_ratio"] is None and reason == NOT_CONTENDED:
+        return NOT_CONTENDED
+    return f"{written(summary, 'min_entitlement_ratio')} of its max-min fair share"
+
+
+def _throughput(summary: Summary) -> str:
+    output = summary.get("output_rate_tok_s", summary["output_throughput"])
+    text = (
+        f"{with_unit(summary['service_rate_tok_s'], 'tok/s')} of service, "
+        f"{number(output)} of output, {number(summary.get('extend_rate_tok_s'))} of computed input"
+    )
+    if summary.get("window_start_s") is not None:
+        text += f", from {_interval(summary, 'window_start_s', 'window_end_s')}"
+    if summary.get("demand_limited"):
+        empty = written(summary, "queue_empty_share")
+        text += f" (limited by demand: queues empty {empty} of the time)"
+    return text
+
+
+def _interval(summary: Summary, start: str, end: str) -> str:
+    return f"{whole(summary.get(start))} to {whole(summary.get(end))} s"
+
+
+def _victims(summary: Summary) -> str:
+    """Latency of the clients that did nothing wrong, of how many, and if that is too few."""
+    censored, n = set(summary.get("censored", ())), summary.get("victim_n")
+    tail = shown_tail([summary])
+    ranks = chosen_percentiles(summary) or dict.fromkeys((50, P95, tail))
+    keys = {rank: f"victim_p{rank}_s" for rank in ranks}
+    parts = [
+        f"P{rank} {latency(summary, key, censored)}" + (" s" if summary[key] is not None else "")
+        for rank, key in keys.items()
+        if key in summary
+    ]
+    text = ", ".join(parts) + latency_kind(summary)
+    if n is None:
+        return text
+    needed = "" if is_carried(n, tail) else f"; a P{tail} needs about {ENOUGH[tail]}"
+    return f"{text} (n = {n:,}{needed})"
+
+
+def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Percentiles of the requests' latencies, if the user chose some."""
+    ranks = chosen_percentiles(summary)
+    for name in REQUEST_LATENCIES if ranks else ():
+        keys = {rank: f"p{rank}_{name}_ms" for rank in ranks}
+        values = ", ".join(f"P{rank} {number(summary.get(key))}" for rank, key in keys.items())
+        yield name.upper(), f"{values} ms, of all completed requests"
+
+
+def latency_kind(summary: Summary) -> str:
+    """What latencies are of, and whether time in which users think is in them, if that is known."""
+    kind = {"ttft": " to the first token", "program": " for a program"}
+    text = kind.get(summary.get("latency", ""), "")
+    if summary.get("latency") == "program" and summary.get("think_time") is not None:
+        text += ", think time included" if summary["think_time"] else ", without think time"
+    return text
+
+
+def _gap(summary: Summary) -> str:
+    gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
+    bound_s = summary.get("service_gap_bound_s")
+    work = _work(gap, gap * bound_s / bound if gap and bound and bound_s else None)
+    return f"largest{' over weight' if is_weighted(summary) else ''} {work}"
+
+
+def _bound(summary: Summary) -> str:
+    tokens, source = summary["service_gap_bound"], summary.get("bound_source")
+    if tokens is None:
+        reason = summary.get("notes", {}).get("service_gap_bound")
+        return "no bound" + (f": {reason}" if reason else "")
+    bound = f"bound {_work(tokens, summary.get('service_gap_bound_s'))}"
+    return bound + (f" ({source})" if source else "")
+
+
+def _work(tokens: float | None, time_s: float | None) -> str:
+    """Tokens, and how many seconds the whole cluster works for them."""
+    if tokens is None:
+        return "-"
+    return f"{tokens:,.0f} tokens" + ("" if time_s is None else f" = {number(time_s)} s")
+
+
+def _time_to(summary: Summary, part: int) -> str:
+    """When so many percent had finished; if they never did, later than the run was long."""
+    time_s: float | None = summary.get(f"time_to_{part}pct_s")
+    return more_than(float(summary["duration"])) if time_s is None else number(time_s)

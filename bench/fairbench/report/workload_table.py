@@ -1,0 +1,71 @@
+"""What a workload comes to, for people: at most 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.report.numbers import UNDEFINED, number, percent, whole_percent
+
+
+def checked(facts: Mapping[str, Any]) -> RenderableType:
+    """The facts of ``fairbench.execute.expected.check_facts``."""
+    title = f"{facts['workload']}, scenario {facts['scenario']}, dp {facts['dp']} on {facts['gpu']}"
+    pairs = Table.grid(padding=(0, 2, 0, 0))
+    for label, text in _pairs(facts):
+        pairs.add_row(Text(label, style="dim"), text)
+    surprises = [Text(f"! {text}", "yellow") for text in facts["surprises"]]
+    blank = [Text()] if surprises else []
+    return Group(
+        Text(title, style="bold"), Text(), _groups(facts), Text(), pairs, *blank, *surprises
+    )
+
+
+def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    wrong = facts["misbehaving"]
+    yield "clients", f"{facts['clients']:,}" + (f", of whom {wrong:,} misbehave" if wrong else "")
+    time = "until all are sent" if facts["duration_s"] is None else f"in {facts['duration_s']:g} s"
+    programs, requests = facts["programs"], facts["requests"]
+    yield "programs", f"about {programs:,.0f} with {requests:,.0f} requests, {time}"
+    if facts["peak"] is not None:
+        yield "peak", f"{facts['peak']:.2f} times the mean rate, in the busiest 60th of the run"
+    if facts["load"] is not None:
+        low, high = whole_percent(facts["load"]), whole_percent(facts["load_uncached"])
+        yield (
+            "load",
+            f"about {low} of what the cluster can do if its cache never forgot, {high} without one",
+        )
+
+
+def _groups(facts: Mapping[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("clients", max_width=30)
+    table.add_column("program")
+    for heading in ("programs/s", "of one", "requests", "input", "cached", "output", "load"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in facts["groups"]:
+        called = row["clients"] + (" (misbehave)" if row["misbehaving"] else "")
+        table.add_row(
+            Text(called),
+            row["program"],
+            number(row["programs_per_s"]),
+            _range(row, facts["duration_s"]),
+            number(row["requests_per_program"]),
+            number(round(row["input_tokens"])),
+            percent(row["endless_hit_rate"]),
+            number(round(row["output_tokens"])),
+            UNDEFINED if facts["load"] is None else whole_percent(row["load"]),
+        )
+    return table
+
+
+def _range(row: Mapping[str, Any], duration_s: float | None) -> str:
+    """The programs a second of the smallest and the largest of a group."""
+    if duration_s is None:
+        return UNDEFINED
+    low, high = (f"{row[f'{end}_programs'] / duration_s:.3g}" for end in ("smallest", "largest"))
+    return low if low == high else f"{low}-{high}"

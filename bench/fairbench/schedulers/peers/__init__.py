@@ -1,0 +1,1 @@
+"""Routers in number: what they tell each other, so that together they are as fair as one."""

@@ -1,0 +1,126 @@
+"""Counters that the gateways of several routers share: the least goes first, wherever it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, MutableMapping
+from typing import NamedTuple, Protocol, TypeGuard
+
+from fairbench.schedulers.peers.totals import Sums
+
+
+class CountsService(Protocol):
+    """A policy whose waiting client of the least counter goes first; it says so.
+
+    What it charges, it adds there; what it adds when a request arrives is a lift. Who comes when
+    nobody waits is lifted to whoever left the queue last.
+    """
+
+    shares_counters: bool
+    counters: MutableMapping[str, float]
+    last_left: str | None
+
+
+def shares_counters(policy: object) -> TypeGuard[CountsService]:
+    """Whether routers in number can share the counters of this policy, or class of policies."""
+    return getattr(policy, "shares_counters", False) is True
+
+
+class Terms(NamedTuple):
+    """What a gateway grants on old news.
+
+    A client may be ahead of one that waits elsewhere by ``ahead_tok_s`` for each second since that
+    was heard of, over its weight: between two exchanges nobody knows how far the other has come,
+    and to wait for it would leave the fleet idle. News older than ``forget_s`` keep nobody waiting.
+    """
+
+    ahead_tok_s: float
+    forget_s: float
+
+
+class SharedCounters:
+    """The ``counters`` of one policy, to which those of other routers are added as they are heard.
+
+    counter = what clients were lifted by, the highest of all routers + what each has charged. So
+    what this one has charged is the rest, whichever way its policy did so.
+    """
+
+    def __init__(self, policy: CountsService, terms: Terms) -> None:
+        self._policy = policy
+        self._counters = policy.counters
+        self._terms = terms
+        self._heard: dict[str, float] = {}  # charged by others
+        self.raised: dict[str, float] = {}
+        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}  # since when who waits there
+        self.ahead = 0.0  # the most that a client was ahead of one that waited elsewhere, going
+
+    def charged(self, client: str) -> float:
+        """What this router has charged the client."""
+        others = self.raised.get(client, 0.0) + self._heard.get(client, 0.0)
+        return self.counter(client) - others
+
+    def counter(self, client: str) -> float:
+        """What is known of everybody's charges and lifts; 0 for a client that nobody knows."""
+        return self._counters.get(client, 0.0)
+
+    def clients(self) -> Collection[str]:
+        """Everybody who has a counter."""
+        return self._counters.keys()
+
+    def lifted(self, client: str, before: float) -> None:
+        """The policy has just lifted the client, from this counter."""
+        by = self.counter(client) - before
+        if by > 0:
+            self.raised[client] = self.raised.get(client, 0.0) + by
+
+    def hear(
+        self, origin: str, charged: Sums, raised: Sums, waiting: Collection[str], place: int,
+        now_s: float,
+    ) -> None:  # fmt: skip
+        """What another router has charged since it was heard last, and who waits there."""
+        for client, of in charged.items():
+            if place in of:
+                self._heard[client] = self._heard.get(client, 0.0) + of[place]
+                self._counters[client] = self.counter(client) + of[place]
+        for client, levels in raised.items():
+            more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
+            if more > 0:
+                self.raised[client] = self.raised.get(client, 0.0) + more
+                self._counters[client] = self.counter(client) + more
+        if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
+            # Else who comes here when nobody waits would be owed all that was served there since.
+            self._policy.last_left = min(served, key=self.counter)
+        for client in waiting:
+            self._counters.setdefault(client, 0.0)
+        self._elsewhere[origin] = now_s, waiting
+
+    def elsewhere(self, now_s: float) -> dict[str, float]:
+        """Who waits at other routers, and when that was heard last."""
+        found: dict[str, float] = {}
+        for heard_s, clients in self._elsewhere.values():
+            if now_s - heard_s <= self._terms.forget_s:
+                for client in clients:
+                    found[client] = max(heard_s, found.get(client, heard_s))
+        return found
+
+    def may_go_s(self, client: str, now_s: float) -> float | None:
+        """When this client may go before those that wait elsewhere: now, later, or None for now.
+
+        As far as anybody knows by now; later news may say otherwise.
+        """
+        own = self._counters[client]
+        latest, ahead = now_s, 0.0
+        for other, heard_s in self.elsewhere(now_s).items():
+            behind = own - self._counters[other]
+            if behind > 0:
+                ahead = max(ahead, behind)
+                latest = max(latest, self._granted_s(behind, heard_s))
+        if latest > now_s:
+            return latest
+        self.ahead = max(self.ahead, ahead)
+        return None
+
+    def _granted_s(self, behind: float, heard_s: float) -> float:
+        """When the lead is granted, or the news too old; a rate of 0 grants none."""
+        rate = self._terms.ahead_tok_s
+        waits_s = min(behind / rate if rate else self._terms.forget_s, self._terms.forget_s)
+        return heard_s + waits_s

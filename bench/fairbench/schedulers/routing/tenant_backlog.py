@@ -1,0 +1,55 @@
+"""A worker's backlog in a tree of tenants: how it would be shared between siblings, upwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.schedulers.routing.backlog import Backlog
+from fairbench.tenants import lineage, parent_of
+
+
+class TenantBacklog:
+    """A ``Backlog`` in which each node shares with its siblings what their tenant gets."""
+
+    def __init__(
+        self,
+        weight: Callable[[str], float],
+        lineage: Callable[[str], tuple[str, ...]] = lineage,
+    ) -> None:
+        self._weight, self._lineage = weight, lineage
+        self._below: dict[str, Backlog] = {}  # by tenant, of those in it
+        self._nodes: dict[int, tuple[str, ...]] = {}  # by request
+
+    def _among(self, node: str) -> Backlog:
+        """That of a node and its siblings."""
+        tenant = parent_of(node)
+        if tenant not in self._below:
+            self._below[tenant] = Backlog(self._weight)
+        return self._below[tenant]
+
+    def add(self, request_id: int, client: str, work: int) -> None:
+        """A request has come."""
+        self._nodes[request_id] = self._lineage(client)
+        for node in self._lineage(client):
+            self._among(node).add(request_id, node, work)
+
+    def remove(self, request_id: int) -> None:
+        """It is over: just what it added is gone."""
+        for node in self._nodes.pop(request_id):
+            self._among(node).remove(request_id)
+
+    def reweigh(self) -> None:
+        """What clients or tenants are entitled to has changed."""
+        for backlog in self._below.values():
+            backlog.reweigh()
+
+    def finish(self, client: str, work: int) -> float:
+        """When so much more work of a client would be done, were it shared fairly, from now on.
+
+        What is done by then of a tenant's clients is what the tenant needs until then.
+        """
+        *tenants, leaf = self._lineage(client)
+        done = self._among(leaf).finish(leaf, work)
+        for tenant in reversed(tenants):
+            done = self._among(tenant).until(tenant, done)
+        return done

@@ -1,0 +1,42 @@
+"""A client that watches its own programs: the next begins when one has ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fairbench.workloads.programs import Job
+
+Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
+"""Begins a program, and calls back at its end."""
+
+
+class InFlight:
+    """Lets so many programs run at a time; others wait their turn, in order of arrival."""
+
+    def __init__(self, most: int, start: Start) -> None:
+        self._most = most
+        self._start = start
+        self._running = 0
+        self._beginning = False
+        self._waiting: deque[Job] = deque()
+
+    def arrive(self, program: Job) -> None:
+        """Begin it now, or once there is room."""
+        self._waiting.append(program)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin what there is room for."""
+        if self._beginning:  # one that began has ended at once, refused: the loop below goes on
+            return
+        self._beginning = True
+        while self._waiting and self._running < self._most:
+            self._running += 1
+            self._start(self._waiting.popleft(), self._ended)
+        self._beginning = False
+
+    def _ended(self) -> None:
+        self._running -= 1
+        self._begin()

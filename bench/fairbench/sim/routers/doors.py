@@ -1,0 +1,80 @@
+"""Doors: the ingresses of several routers before one simulated fleet, to its cluster one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from functools import partial
+from random import Random
+
+from fairbench.core import Request
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.replica import Replica
+from fairbench.sim.ingress import Ingress
+from fairbench.sim.routers.arrivals import Arrives
+from fairbench.sim.routers.gossip import Gossip
+from fairbench.sim.routers.split import SplitRouter
+from fairbench.sim.sequence import Sequence
+
+
+class Doors:
+    """What an ``Ingress`` is to a cluster. Whose turn it is at one instant is drawn anew each time.
+
+    Else the first router would always take the room that the others saw at the same moment. It
+    takes ``asking_ps`` until a router has asked for what it needs to know of a request.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        router: SplitRouter,
+        ingresses: Many[Ingress],
+        workers: Many[Replica],
+        arrives: Arrives,
+        rng: Random,
+        asking_ps: int = 0,
+    ) -> None:
+        self.clock = clock
+        self._router = router
+        self.ingresses = ingresses
+        self._arrives = arrives
+        self._asking_ps = asking_ps
+        self.gossip: Gossip | None = None  # by which the routers hear of each other
+        self._asking: dict[Request, Sequence] = {}
+        for ingress in ingresses:
+            ingress.turn = lambda: -rng.randrange(1, 2**20)  # before any worker's
+        for worker in workers:
+            worker.on_pass = self._passed
+
+    def enter(self, sequence: Sequence) -> None:
+        """A request arrives at one of the routers."""
+        door = self._arrives(sequence.request)
+        self._router.owners[sequence.request] = door
+        if not self._asking_ps:
+            self.ingresses[door].enter(sequence)
+            return
+        self._asking[sequence.request] = sequence
+        self.clock.at(
+            self.clock.now_ps + self._asking_ps, ARRIVE, 0, partial(self._asked, sequence)
+        )
+
+    def _asked(self, sequence: Sequence) -> None:
+        del self._asking[sequence.request]
+        self.ingresses[self._router.owners[sequence.request]].enter(sequence)
+
+    def finished(self, sequence: Sequence) -> None:
+        """A request is over: finished, refused or aborted."""
+        owners = self._router.owners
+        self.ingresses[owners[sequence.request]].finished(sequence)
+        if sequence.worker < 0:  # its router was never asked, and hears nothing
+            del owners[sequence.request]
+
+    def held(self) -> Iterator[Sequence]:
+        """What waits here, in order of arrival at each router."""
+        yield from self._asking.values()
+        for ingress in self.ingresses:
+            yield from ingress.held()
+
+    def _passed(self) -> None:
+        for ingress in self.ingresses:
+            ingress.soon()

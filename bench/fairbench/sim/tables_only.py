@@ -1,0 +1,36 @@
+"""A simulation for whoever wants its tables and facts, and no summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fairbench.config import ExperimentSpec
+from fairbench.errors import RunFailed
+from fairbench.metrics.records import Facts
+from fairbench.metrics.tables import Tables
+from fairbench.sim.records.tables import tables_of
+from fairbench.sim.run import Simulation, no_collector, source_of
+from fairbench.sim.summary import facts_of
+
+
+class Simulated(NamedTuple):
+    """What was simulated, and the facts of it."""
+
+    tables: Tables
+    facts: Facts
+
+
+def simulate_tables(
+    spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
+) -> Simulated:
+    """Run an experiment to its end. Raises RunFailed if it is interrupted before."""
+    simulation = Simulation(spec, spec.client_plans(), source_of(spec))
+    with no_collector():
+        complete = simulation.run(interrupted=interrupted)
+    if not complete:
+        raise RunFailed("interrupted")
+    simulation.cluster.settle()
+    facts = facts_of(simulation)
+    simulation.cluster.abandon()
+    return Simulated(tables_of(simulation.cluster.clients, simulation.logs), facts)

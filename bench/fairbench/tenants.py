@@ -1,0 +1,78 @@
+"""Tenants: clients as the leaves of a tree that their names spell, such as ``org/team/user``.
+
+A node of the tree is a text: a client's is its name, a tenant's ends in the separator, as a folder
+does (``org/``, ``org/team/``), and that of all is empty. So clients and tenants never get into each
+other's way, weights of both stand in one mapping, and a name without a separator is a tree of one
+level: a scheduler that heeds tenants then does what it does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+SEPARATOR = "/"
+ROOT = ""
+TREE = "tree"
+Tenants: TypeAlias = Literal["tree"]
+"""A scheduler's parameter: ``tree`` shares between tenants first, level by level; None does not."""
+
+REMEMBERED = 2**16  # names, where clients just turn up
+
+
+@lru_cache(maxsize=REMEMBERED)
+def lineage(client: str) -> tuple[str, ...]:
+    """The nodes of a client: its tenants, the outermost first, and at last itself."""
+    ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
+    # At a server names are whatever they are; one with the last part empty is not its tenant.
+    leaf = client + "\0" if client.endswith(SEPARATOR) else client
+    return (*(client[:end] for end in ends), leaf)
+
+
+def owner_of(client: str) -> str:
+    """Whose a client is by its name: its outermost tenant, or itself."""
+    return client.partition(SEPARATOR)[0]
+
+
+def named_below(owners: Mapping[str, str]) -> dict[str, str]:
+    """Clients by where they are in the tree, given the owner of each ("" for itself).
+
+    Who has an owner that its name does not tell is put below it, as is whoever is one.
+    """
+    said = {name: owner or owner_of(name) for name, owner in owners.items()}
+    hidden = {owner for name, owner in said.items() if owner != owner_of(name)}
+    return {
+        name: f"{owner}{SEPARATOR}{name}" if owner in hidden and owner_of(name) == name else name
+        for name, owner in said.items()
+    }
+
+
+def child_of(tenant: str, client: str) -> str | None:
+    """The node below a tenant on the way to a client; None if the client is not its."""
+    nodes, depth = lineage(client), tenant.count(SEPARATOR)
+    below = tenant == ROOT or (len(nodes) > depth and nodes[depth - 1] == tenant)
+    return nodes[depth] if below else None
+
+
+@lru_cache(maxsize=REMEMBERED)
+def parent_of(node: str) -> str:
+    """The tenant of a node."""
+    return node[: node.rfind(SEPARATOR, 0, -1) + 1]
+
+
+def children_of(tenant: str, clients: Iterable[str]) -> dict[str, None]:
+    """The nodes below a tenant on the way to these clients, in the order of these."""
+    children = (child_of(tenant, client) for client in clients)
+    return {child: None for child in children if child is not None}
+
+
+def with_tenants(clients: Iterable[str]) -> list[str]:
+    """Who can have a weight: these clients, then their tenants."""
+    names = list(clients)
+    return [*names, *tenants_of(names)]
+
+
+def tenants_of(clients: Iterable[str]) -> dict[str, None]:
+    """All tenants of these clients, each before those within; none of names without separators."""
+    return {tenant: None for client in clients for tenant in lineage(client)[:-1]}

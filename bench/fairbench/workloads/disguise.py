@@ -1,0 +1,151 @@
+"""Programs in disguise: what a client that cheats does to calls that it would make anyway.
+
+The text that it was after stays the same, and so does the number of its calls, so that whoever
+sends the same programs as they are is its honest twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
+from fairbench.workloads.programs import Job, Program
+
+if TYPE_CHECKING:
+    from fairbench.workloads.plan import ClientPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Disguise:
+    """Padding before each prompt, in tokens, and how many times as much output it asks for.
+
+    Padding is the beginning of what ``prefix_of`` last asked first, if that is given, and of a text
+    of the ``owner``'s own; none of it is useful to anyone.
+    """
+
+    owner: str
+    padding_tokens: int = 0
+    prefix_of: ClientPlan | None = None
+    max_new_multiple: float = 1.0
+
+    def dress(self, program: Program, copied: Program | None) -> Job:
+        """The program in disguise; ``copied`` is whose first prompt comes before its own."""
+        prompt = first_prompt(copied) if copied is not None else ()
+        padding = (*prompt, Segment(f"{self.owner}/padding", self.padding_tokens))
+        return _Disguised(program, beginning(padding, self.padding_tokens), self.max_new_multiple)
+
+
+def beginning(prompt: Prompt, tokens: int) -> Prompt:
+    """The first so many tokens of a prompt. Precondition: it has that many."""
+    parts = []
+    for segment in prompt:
+        length = min(segment.length, tokens)
+        if length:
+            parts.append(Segment(segment.key, length))
+        tokens -= length
+    return tuple(parts)
+
+
+def latest(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
+    """Says which of these programs came last."""
+    return _Latest(iter(arrivals))
+
+
+def first_prompt(program: Job) -> Prompt:
+    """What a program asks first; empty if it never asks."""
+    probe = _Probe()
+    try:
+        program.run(probe).send(None)
+    except (_AskedError, StopIteration):
+        return probe.prompt
+    raise AssertionError("a program waits for something that is no call")
+
+
+class _Latest:
+    """The latest of programs that come in order of time, which is never asked for backwards."""
+
+    def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
+        self._arrivals = arrivals
+        self._program: Program | None = None
+        self._following = next(arrivals, None)
+
+    def at(self, now_s: float) -> Program | None:
+        """The last one that came up to then, None before the first."""
+        while self._following is not None and self._following[0] <= now_s:
+            self._program = self._following[1]
+            self._following = next(self._arrivals, None)
+        return self._program
+
+
+class _Disguised(Job):
+    """A program whose calls are padded and ask for more than they need."""
+
+    def __init__(self, program: Program, padding: Prompt, max_new_multiple: float) -> None:
+        wanted, tokens = program.demand, prompt_tokens(padding)
+        demand = Demand(
+            requests=wanted.requests,
+            input_tokens=wanted.input_tokens + wanted.requests * tokens,
+            output_tokens=wanted.output_tokens,
+        )
+        super().__init__(program.program_id, program.client, demand)
+        self._program = program
+        self._padding = padding
+        self._max_new_multiple = max_new_multiple
+
+    async def run(self, llm: LLM) -> None:
+        await self._program.run(_PaddedLLM(llm, self._padding, self._max_new_multiple))
+
+
+class _PaddedLLM:
+    """The ``core.LLM`` that a program in disguise thinks it has."""
+
+    def __init__(self, llm: LLM, padding: Prompt, max_new_multiple: float) -> None:
+        self._llm = llm
+        self._padding = padding
+        self._max_new_multiple = max_new_multiple
+
+    def generate(
+        self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
+    ) -> Awaitable[Segment]:
+        return self._llm.generate(
+            (*self._padding, *prompt),
+            name=name,
+            output_tokens=output_tokens,
+            max_new_tokens=ceil(max_new_tokens * self._max_new_multiple),
+            depth=depth,
+        )
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        return self._llm.sleep(seconds)
+
+    def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> Awaitable[list[Any]]:
+        return self._llm.gather(branches)
+
+
+class _AskedError(Exception):
+    """Ends a program that is only asked what it begins with."""
+
+
+class _Probe:
+    """A ``core.LLM`` that takes down the first prompt, and goes no further."""
+
+    def __init__(self) -> None:
+        self.prompt: Prompt = ()
+
+    async def generate(
+        self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
+    ) -> Segment:
+        self.prompt = prompt
+        raise _AskedError
+
+    async def sleep(self, seconds: float) -> None:
+        """No time passes."""
+
+    async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+        first, *others = branches
+        for branch in others:
+            branch.close()
+        return [await first]

@@ -1,0 +1,117 @@
+"""Workload files that build on others: what ``workload = "judge"`` in one of their tables brings.
+
+What is said beside it is laid over what comes from there. All of it is put in when a file is read,
+so that a stored experiment has everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.files.toml_text import read_toml
+
+KEY = "workload"
+MAX_DEPTH = 8  # files that build on files: beyond that it is a circle
+NOT_INHERITED = ("name", "description")
+
+
+def bundled() -> list[str]:
+    """The names of the bundled workloads, in alphabetical order."""
+    folder = files(__package__) / "specs"
+    found = (entry.name for entry in folder.iterdir())
+    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+
+
+def is_path(ref: str) -> bool:
+    """Whether a workload is named by where its file is."""
+    return ref.endswith(".toml") or "/" in ref or "\\" in ref
+
+
+def file_of(ref: str) -> Traversable:
+    """The file of a workload, by bundled name or by path. Raises UsageError for an unknown name."""
+    if is_path(ref):
+        return Path(ref)
+    if ref not in (names := bundled()):
+        raise unknown_name("workload", ref, names)
+    return files(__package__) / "specs" / f"{ref}.toml"
+
+
+def rebased(data: Any, folder: Path) -> Any:
+    """A file's tables with the paths of other workloads, which are beside it, as seen from here."""
+    if isinstance(data, Mapping):
+        return {
+            key: str(folder / value)
+            if key == KEY and isinstance(value, str) and is_path(value)
+            else rebased(value, folder)
+            for key, value in data.items()
+        }
+    return [rebased(one, folder) for one in data] if isinstance(data, list) else data
+
+
+def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """A workload's tables with what it inherits: key by key, as are ``params`` and ``settings``.
+
+    Parameters of another program are not inherited. Of its own scenarios, each is laid over the one
+    of that name; without any, it has those of the other. Raises UsageError.
+    """
+    own = dict(data)
+    if (ref := own.pop(KEY, None)) is None:
+        return own
+    base = _read(ref, depth)
+    if own.get("program", base.get("program")) != base.get("program"):
+        base.pop("params", None)
+    scenarios = {
+        name: _over(_table(base, "scenarios").get(name), scenario)
+        for name, scenario in _table(own, "scenarios").items()
+    }
+    merged = {key: _over(base.get(key), own[key]) for key in ("params", "settings") if key in own}
+    inherited = {key: value for key, value in base.items() if key not in NOT_INHERITED}
+    return inherited | own | merged | ({"scenarios": scenarios} if scenarios else {})
+
+
+def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of clients that run another program with what it inherits from a workload.
+
+    That is what its well-behaved clients do in ``s1``, or else in its first scenario: program,
+    rate, parameters and arrivals. Raises UsageError.
+    """
+    own = dict(data)
+    if (ref := own.pop(KEY, None)) is None:
+        return own
+    base = _read(ref, 0)
+    scenarios = _table(base, "scenarios")
+    scenario: Any = scenarios.get("s1") or next(iter(scenarios.values()), None) or {}
+    if own.get("program", base.get("program")) == base.get("program"):
+        usual = _over(base.get("params"), scenario.get("params", {}))
+        own["params"] = _over(usual, own.get("params", {}))
+    inherited: dict[str, Any] = {key: base[key] for key in ("program", "arrivals") if key in base}
+    if "rate" in scenario:
+        inherited["rate"] = scenario["rate"]
+    return inherited | own
+
+
+def _read(ref: Any, depth: int) -> dict[str, Any]:
+    if not isinstance(ref, str):
+        raise UsageError(f"{KEY} = {ref!r}: must be a name or a path")
+    if depth >= MAX_DEPTH:
+        raise UsageError(
+            f"{KEY} = {ref!r}: files that build on each other, or more than {MAX_DEPTH}"
+        )
+    data = read_toml(file_of(ref), ref)
+    return whole_workload(rebased(data, Path(ref).parent) if is_path(ref) else data, depth + 1)
+
+
+def _over(below: Any, above: Any) -> Any:
+    """A table laid over another."""
+    both = isinstance(below, Mapping) and isinstance(above, Mapping)
+    return {**below, **above} if both else above
+
+
+def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else {}

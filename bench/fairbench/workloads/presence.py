@@ -1,0 +1,83 @@
+"""Churn: clients that join, leave and come back. Who is away starts no program."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from math import inf
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from fairbench.workloads.table import FileTable, NotNegative, Positive
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource
+
+Mean = Annotated[Positive, Field(ge=0.001)]  # below that a run would have millions
+Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
+
+
+class Presence(FileTable):
+    """When a client is there: in these ``windows``, or by chance.
+
+    By chance it stays, and then is away, for exponential times of these means (s), each client for
+    itself and as if it had always done so: it is there at the beginning with a probability of
+    ``stay_s`` over both. Arrivals of a client who is away do not happen.
+    """
+
+    windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None
+    stay_s: Mean | None = None
+    away_s: Mean | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.stay_s is None) != (self.away_s is None):
+            raise ValueError("stay_s and away_s: go together")
+        if (self.windows is None) == (self.stay_s is None):
+            raise ValueError("give either windows, or stay_s and away_s")
+        times = [time_s for window in self.windows or () for time_s in window]
+        if any(after <= before for before, after in pairwise(times)):
+            raise ValueError("windows: [from, until] in seconds, one after the other")
+        return self
+
+    def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
+        """From when until when the client is there, in order; by chance there is no end to them.
+
+        ``rng`` is the client's own stream for this, fresh at each call.
+        """
+        if self.stay_s is None or self.away_s is None:
+            yield from self.windows or ()
+            return
+        now_s = 0.0
+        if rng.random() >= self._share:
+            now_s = rng.expovariate(1 / self.away_s)
+        while True:
+            end_s = now_s + rng.expovariate(1 / self.stay_s)
+            yield now_s, end_s
+            now_s = end_s + rng.expovariate(1 / self.away_s)
+
+    def kept(self, arrivals: Iterable[Arrival], rng: random.Random) -> Iterator[Arrival]:
+        """Those arrivals at which the client is there."""
+        intervals = self.intervals(rng)
+        start_s, end_s = next(intervals)
+        for arrival in arrivals:
+            while arrival.at_s >= end_s:
+                start_s, end_s = next(intervals, (inf, inf))
+                if start_s == inf:
+                    return
+            if arrival.at_s >= start_s:
+                yield arrival
+
+    def expected_programs(self, source: ArrivalSource, before_s: float = inf) -> float:
+        """How many of a source's are kept before that time, on average over the seeds."""
+        if self.windows is None:
+            return source.expected_programs(before_s) * self._share
+        edges = [[min(before_s, time_s) for time_s in window] for window in self.windows]
+        before = source.expected_programs
+        return sum(before(end_s) - before(start_s) for start_s, end_s in edges)
+
+    @property
+    def _share(self) -> float:
+        """The part of the time that it is there by chance."""
+        stay_s, away_s = self.stay_s or 1.0, self.away_s or 0.0
+        return stay_s / (stay_s + away_s)

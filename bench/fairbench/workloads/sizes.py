@@ -1,0 +1,48 @@
+"""How large the clients of a group are: their rates, of which the sum stays what was asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from fairbench.workloads.table import FileTable
+
+
+class Sizes(FileTable):
+    """Either ``zipf``, or the ``heavy`` first clients with ``heavy_share`` of all that is sent.
+
+    By Zipf's law the client of rank r, in the order of their numbers, sends in proportion to
+    r to the minus ``zipf``; 0 makes them equal.
+    """
+
+    zipf: Annotated[float, Field(ge=0, le=10)] | None = None
+    heavy: Annotated[int, Field(ge=1)] | None = None
+    heavy_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.heavy is None) != (self.heavy_share is None):
+            raise ValueError("heavy and heavy_share: go together")
+        if (self.zipf is None) == (self.heavy is None):
+            raise ValueError("give either zipf, or heavy and heavy_share")
+        return self
+
+    def multiples(self, count: int) -> list[float]:
+        """What the rate of each of ``count`` clients is multiplied by; the mean is 1.
+
+        Raises ValueError if not even one client is left beside the heavy ones.
+        """
+        if self.heavy is None or self.heavy_share is None:
+            parts = [rank ** -(self.zipf or 0.0) for rank in range(1, count + 1)]
+            return [part * count / sum(parts) for part in parts]
+        heavy, light = self.heavy, count - self.heavy
+        if light < 1:
+            raise ValueError(f"heavy = {heavy}: must be below the {count} clients of its group")
+        above, below = self.heavy_share / heavy, (1 - self.heavy_share) / light
+        return [part * count for part in [above] * heavy + [below] * light]
+
+
+def multiples(sizes: Sizes | None, count: int) -> list[float]:
+    """Those of ``sizes``; all 1 where there are none."""
+    return [1.0] * count if sizes is None else sizes.multiples(count)

@@ -1,0 +1,81 @@
+"""Closed loops: users who wait for the end of one program, think, and begin the next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from fairbench.errors import UsageError
+from fairbench.workloads.programs.limits import MeanGap
+from fairbench.workloads.traffic.source import Arrival, Load
+
+PROGRAM_S = 5.0
+"""How long a program is taken to be where somebody asks before the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedArrivals:
+    """So many users with exponential think times of this mean (s), none of whom begins after.
+
+    When they begin depends on the cluster, so whoever runs them asks each of the client's
+    ``fairbench.workloads.users``. What is here as an ``ArrivalSource`` is an estimate: every
+    program takes ``PROGRAM_S``.
+    """
+
+    users: int
+    think_s: float
+    until_s: float
+
+    @property
+    def timed(self) -> bool:
+        return False
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        gap_s = (self.think_s + PROGRAM_S) / self.users
+        at_s = rng.random() * gap_s
+        while at_s < self.until_s:
+            yield Arrival(at_s)
+            at_s += gap_s
+
+    def expected_programs(self, before_s: float = inf) -> float:
+        return min(before_s, self.until_s) * self.users / (self.think_s + PROGRAM_S)
+
+    def last_arrival_s(self, rng: random.Random) -> float:
+        return self.until_s
+
+
+class Closed:
+    """The kind ``closed``. It has no rate: users begin as soon as the cluster lets them."""
+
+    @dataclass(frozen=True)
+    class Params:
+        """``think_s`` is the mean of an exponential time in seconds, 0 for none."""
+
+        users: Annotated[int, Ge(1), Le(10_000)]
+        think_s: MeanGap = 0.0
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def usual(self, load: Load) -> ClosedArrivals:
+        return self._of(load, self.params.users)
+
+    def misbehaving(
+        self, load: Load, rate_multiple: float, until_fraction: float | None
+    ) -> ClosedArrivals:
+        """So many times as many users."""
+        if until_fraction is not None:
+            raise UsageError(f"until_fraction = {until_fraction:g}: not with arrivals closed")
+        return self._of(load, max(1, round(self.params.users * rate_multiple)))
+
+    def _of(self, load: Load, users: int) -> ClosedArrivals:
+        if load.until_s == inf:
+            raise UsageError("num_programs: arrivals of kind closed need a duration instead")
+        if load.burstiness != 1:
+            raise UsageError(f"burstiness = {load.burstiness:g}: users of kind closed wait")
+        return ClosedArrivals(users, self.params.think_s, load.until_s)

@@ -1,0 +1,227 @@
+"""The search itself, on simulations of seconds: twins, resumption, budgets, what is refused."""
+
+import json
+import signal
+from math import isclose
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.attack.behaviour import Behaviour
+from fairbench.attack.figure import draw
+from fairbench.attack.known import known_workload
+from fairbench.attack.measure import Harm, Seen, combined, harm, pair
+from fairbench.attack.search import Search, programs_multiple, replay, tokens_per_hour, value_of
+from fairbench.attack.store import Plan, SearchStore, Trial
+from fairbench.attack.table import attack_text
+from fairbench.attack.workload import ATTACK, Stakes, attack_workload
+from fairbench.cli.app import app
+from fairbench.errors import DataError
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import attempt
+from fairbench.execute.interruption import Interrupted
+from fairbench.execute.requests import experiment
+from fairbench.workloads.spec import load_workload
+
+PLAN = Plan(
+    objective="harm", optimiser="random", trials=10, seeds=1, confirm=2, keep=2,
+    victims=2, multiple=3.0, budget=None, scenario="none",
+)  # fmt: skip
+
+
+class InOrder:
+    """An executor that needs no process. It is interrupted once so many tasks have ended."""
+
+    def __init__(self, most=1000):
+        self.left = most
+
+    def run(self, tasks, interrupted):
+        for index, task in enumerate(tasks):
+            if interrupted():
+                return
+            result = attempt(task, interrupted)
+            self.left -= 1
+            if not self.left:
+                interrupted.signum = signal.SIGINT
+            yield index, result
+
+
+def spec_of(**flags):
+    usual = {"scheduler": "lpm", "workload": "judge", "scenario": "none", "duration": 3.0}
+    flags = usual | {"request_rate": 2.0} | flags
+    return experiment(flags, {}).model_copy(update={"max_drain_s": 1.0})
+
+
+def search(tmp_path, plan=PLAN, most=1000, **flags):
+    store = SearchStore.create(tmp_path, spec_of(**flags), plan)
+    return Search(store, RunContext(executor=InOrder(most)))
+
+
+def files(path):
+    return {
+        file.relative_to(path): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and file.name not in (".lock", "attack.json")
+    }
+
+
+def test_the_honest_twin_gains_exactly_nothing():
+    spec = spec_of(duration=40.0, request_rate=0.15).model_copy(update={"max_drain_s": 100.0})
+    workload = attack_workload(spec.workload, "none", Behaviour(), Stakes())
+    (found,) = replay([pair(spec, workload)], 2, RunContext(executor=InOrder()))
+    for key in ("gain", "kept", "finished", "p95"):
+        assert found[key] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_padding_starves_the_victims_of_lpm():
+    spec = spec_of(duration=10.0)
+    padded = attack_workload(spec.workload, "none", Behaviour(padding_tokens=8000), Stakes())
+    (found,) = replay([pair(spec, padded)], 1, RunContext(executor=InOrder()))
+    assert found["kept"]["mean"] < 0.7
+
+
+def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
+    whole = search(tmp_path / "whole")
+    found = whole.run()
+    assert len(found) == 2
+    # The twin and eight trials are known when the ninth and tenth are under way.
+    cut = search(tmp_path / "cut", most=10)
+    with pytest.raises(Interrupted, match="--resume"):
+        cut.run()
+    assert len(cut.store.trials()) == 8
+    again = Search(SearchStore(cut.store.path), RunContext(executor=InOrder()))
+    assert again.run() == found
+    assert files(cut.store.path) == files(whole.store.path)
+
+
+def test_the_worst_come_first_and_can_be_replayed(tmp_path):
+    done = search(tmp_path)
+    found = done.run()
+    values = [value_of(trial, "harm") for trial in done.store.trials()]
+    assert value_of(found[0].trial, "harm") == max(values)
+    workload = load_workload(str(done.store.path / "worst" / "1.toml"))
+    expected = attack_workload(
+        done.spec.workload, "none", found[0].trial.behaviour, Stakes(2, 3.0), name="attack-1"
+    )
+    assert workload.scenarios["attack"].description == expected.scenarios["attack"].description
+    assert (workload.duration_s, workload.warmup_s) == (done.spec.duration_s, done.spec.warmup_s)
+    again = replay(
+        [pair(done.spec.model_copy(update={"seed": 1000}), workload)],
+        2,
+        RunContext(executor=InOrder()),
+    )
+    assert again == [found[0].harm | {"programs": pytest.approx(1.0)}]
+
+
+def test_a_figure_is_drawn(tmp_path):
+    pytest.importorskip("seaborn")
+    few = {"trials": 2, "confirm": 1, "keep": 1}
+    done = search(tmp_path, Plan(**(vars_of(PLAN) | few)))
+    draw(done, done.run(), [tmp_path / "attack.svg"])
+    assert "Attacks on lpm, judge, dp 1" in (tmp_path / "attack.svg").read_text()
+
+
+def test_an_attack_keeps_within_its_budget(tmp_path):
+    spec = spec_of(duration=600.0, request_rate=0.31)
+    greedy = Behaviour(padding_tokens=8000)
+    store = SearchStore.create(tmp_path, spec, PLAN)
+    free = Search(store, RunContext()).workload(greedy)
+    asked = tokens_per_hour(_of(spec, free))
+    # 4 calls of about 3 articles in all, 770 of output, and 32,000 of padding; 3 x 0.31 a second.
+    assert isclose(asked, 3600 * 3 * 0.31 * (4 * (8000 + 2977) + 2 * 770), rel_tol=0.1)
+    bounded = SearchStore.create(tmp_path, spec, Plan(**(vars_of(PLAN) | {"budget": asked / 4})))
+    kept = Search(bounded, RunContext()).workload(greedy)
+    assert tokens_per_hour(_of(spec, kept)) == pytest.approx(asked / 4)
+    assert kept.scenarios["honest"] == free.scenarios["honest"]
+
+
+@pytest.mark.parametrize("duration", [60.0, 100.0, 600.0])
+def test_whatever_is_tried_sends_as_many_programs_as_its_twin(tmp_path, duration):
+    """Also where the time is no whole number of periods, which begin with what is sent."""
+    spec = spec_of(duration=duration)
+    made = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
+    for behaviour in (
+        Behaviour(),
+        Behaviour(on_share=0.1, period_s=120.0),
+        Behaviour(on_share=0.25),
+        Behaviour(identities=8, in_turn=True, period_s=20.0),
+    ):
+        both = pair(spec, made.workload(behaviour))
+        assert programs_multiple(*both) == pytest.approx(1.0)
+
+
+def test_a_file_that_sends_more_than_its_twin_is_told():
+    bursts = known_workload("bursts")
+    short, whole = (pair(spec_of(duration=time_s), bursts) for time_s in (100.0, 120.0))
+    assert programs_multiple(*short) == pytest.approx(1.2)  # on for 30 s of 100, not for 25
+    assert programs_multiple(*whole) == pytest.approx(1.0)
+    row = {"about": "bursts", "more": False, "p95": None}
+    row |= dict.fromkeys(("kept", "finished", "gain"), None)
+    assert "bursts, 1.20 times the programs" in attack_text("", [row | {"programs": 1.2}])
+    assert "times" not in attack_text("", [row | {"programs": 1.0}])
+
+
+def _of(spec, workload):
+    count = {"clients": workload.clients, "scenario": ATTACK}
+    return spec.model_copy(update={"workload": workload, **count})
+
+
+def vars_of(plan):
+    return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+
+
+def test_harm_by_hand():
+    honest, attack = Seen(10.0, 0.8, 20, 4.0, False), Seen(15.0, 0.2, 5, 12.0, True)
+    assert harm(attack, honest) == Harm(1.5, 0.25, 0.25, 3.0, True)
+    assert harm(attack, honest._replace(more=True)).p95 is None
+    assert harm(attack._replace(p95_s=None), honest).p95 is None
+    both = combined([Harm(1.0, 0.2, 0.2, 2.0, False), Harm(3.0, 0.4, 0.4, 4.0, True)])
+    assert both["gain"]["mean"] == 2
+    assert (both["p95"]["mean"], both["more"]) == (3, True)
+
+
+def test_trials_are_written_and_read(tmp_path):
+    store = SearchStore.create(tmp_path, spec_of(), PLAN)
+    assert store.trials() == []
+    trials = [
+        Trial(0, Behaviour(identities=2), (Harm(1.5, 0.25, 0.25, None, True),)),
+        Trial(1, Behaviour(padding_tokens=20_000), (), "no request fits"),
+    ]
+    store.save_trials(trials)
+    assert store.trials() == trials
+    assert store.plan() == PLAN
+    (store.path / "trials.json").write_text('{"trials": [{"trial": 0}]}')
+    with pytest.raises(DataError, match=r"trials.json: trials\[0\] is no trial"):
+        store.trials()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["sybil", "--trials", "3"], "sybil: says itself who sends what"),
+        (["--resume", "x", "--seed", "0"], "--resume x: goes on with that search as it is"),
+        (["--workload", "mix"], "workload mix: an attack needs one whose clients are all alike"),
+        (["--budget", "0"], "--budget 0: must be above 0"),
+        (["judge"], "workload judge: has no scenario 'honest'"),
+        (["--resume", "nowhere"], "nowhere"),
+        (["--victims", "100000"], "an attack on judge: clients = 100001: must be less than"),
+        (["--quick", "--duration", "0"], "duration_s = 0.0: must be greater than 0"),
+        (["sybl"], "unknown attack 'sybl': choose from"),
+    ],
+)
+def test_what_is_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["attack", *words])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_quick_search_finds_the_padding_of_lpm(tmp_path):
+    words = ["attack", "--quick", "--scheduler", "lpm", "--result-dir", str(tmp_path), "--json"]
+    result = CliRunner().invoke(app, words)
+    worst = json.loads(result.stdout)["worst"][0]
+    assert worst["behaviour"]["padding_tokens"] >= 3000
+    assert worst["kept"]["mean"] < 0.3

@@ -1,0 +1,181 @@
+"""A plan: the same as trying every cluster, at a load that does not change with it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.capacity.carry_out import begin, carry_out
+from fairbench.capacity.question import Choice, Clusters, Question
+from fairbench.cli.app import app
+from fairbench.errors import UsageError
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import attempt
+
+TINY = {"workload": "chat", "duration": 4.0, "request_rate": 3.0, "scenario": "none"}
+SETTINGS = {"chat.turns_min": 1, "chat.turns_max": 1, "engine.max_running_requests": 8}
+
+
+class OneByOne:
+    """An executor in this process, which counts."""
+
+    def __init__(self):
+        self.count = 0
+
+    def run(self, tasks, interrupted):
+        for index, task in enumerate(tasks):
+            self.count += 1
+            yield index, attempt(task, interrupted)
+
+
+def question(**given):
+    usual = {"slos": ["ttft_p99<1s"], "schedulers": ["vtc"], "low": 1, "high": 6}
+    usual |= {"flags": TINY, "settings": SETTINGS, "num_runs": 2, "sharing": False}
+    return Question(**(usual | given))
+
+
+def carried_out(folder, executor=None, **given):
+    store = begin(question(**given), folder)
+    return carry_out(store, RunContext(executor=executor or OneByOne()))
+
+
+def test_a_plan_is_what_brute_force_finds(tmp_path):
+    grid = {"schedulers": ["vtc", "lpm"], "high": 4, "num_runs": 1}
+    plan = carried_out(tmp_path, **grid)
+    everything = OneByOne()
+    brute = carried_out(tmp_path, everything, **grid, every=True)
+    answers = [row["replicas"] for row in plan["choices"]]
+    assert answers == [row["replicas"] for row in brute["choices"]]
+    assert answers == [3, 2]
+    assert everything.count == 2 * 4
+    for row, other in zip(plan["choices"], brute["choices"], strict=True):
+        assert row["targets"] == other["targets"]
+        assert row["targets"][0]["met"]
+        assert row["less"] is None or not row["less"]["targets"][0]["met"]
+
+
+def test_the_load_stays_when_replicas_change():
+    clusters = Clusters(question(flags={"workload": "chat"}, loads=[2.0]))
+    choice = Choice("vtc", "a100", 2.0)
+    one, eight = clusters.spec(choice, 1), clusters.spec(choice, 8)
+    rate = one.workload.scenario("s1").rate_on(one.gpu)
+    assert one.request_rate == eight.request_rate == 2 * rate
+    assert clusters.load == (rate, True)
+    assert [plan.arrivals for plan in one.client_plans()] == [
+        plan.arrivals for plan in eight.client_plans()
+    ]
+
+
+def test_a_trace_is_its_own_load(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("time,user,prompt_tokens,completion_tokens\n0,a,9,3\n5,b,9,3\n10,a,9,3\n")
+    clusters = Clusters(question(flags={"trace": str(log)}, settings={}, loads=[1.0, 2.0]))
+    choice = Choice("vtc", "a100", 2.0)
+    arrivals = clusters.spec(choice, 4).workload.arrivals
+    assert arrivals.params["time_scale"] == 2.0
+    assert clusters.load.rate is None
+
+
+def test_prices_say_what_is_cheaper(tmp_path):
+    given = {"gpus": ["a100", "h100"], "prices": {"a100": 1.0, "h100": 1.5}, "num_runs": 1}
+    given |= {"low": 2, "high": 3}
+    rows = carried_out(tmp_path, **given)
+    costs = [row["cost"] for row in rows["choices"]]
+    wanted = [row["replicas"] * price for row, price in zip(rows["choices"], (1, 1.5), strict=True)]
+    assert costs == wanted
+    assert rows["cheaper"] == ([1] if costs[1] < costs[0] else [])
+
+
+def test_what_is_finished_is_not_run_again(tmp_path):
+    store = begin(question(num_runs=1, low=2, high=2), tmp_path)
+    first = carry_out(store, RunContext(executor=OneByOne()))
+    again = OneByOne()
+    assert carry_out(store, RunContext(executor=again)) == first
+    assert again.count == 0
+
+
+def test_two_names_of_one_choice_are_run_once(tmp_path):
+    executor = OneByOne()
+    given = {"schedulers": ["vtc", "vtc"], "gpus": ["a100", "a100-80gb"], "loads": [1.0, 1.0]}
+    plan = carried_out(tmp_path, executor, **given, num_runs=1, low=2, high=2)
+    assert executor.count == 1
+    first, second = plan["choices"]
+    assert first | {"gpu": "a100-80gb"} == second
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"low": 3, "high": 2}, "--dp 3..2: must be LOW..HIGH"),
+        ({"certain": True, "num_runs": 1}, "--certain: one seed has no interval"),
+        ({"loads": [0.0]}, "--loads 0: must be above 0"),
+        ({"prices": {"h100": 2.0}}, "unknown gpu in --price 'h100'"),
+        ({"slos": ["on_time>90%"]}, "nothing is promised: give --goodput too"),
+        ({"slos": ["clients.client-9.p99_s<1"]}, "Did you mean 'client-"),
+        ({"schedulers": ["vtcc"]}, "vtcc"),
+    ],
+)
+def test_what_cannot_be_planned_is_said_before_anything_runs(given, complaint, tmp_path):
+    with pytest.raises(UsageError) as error:
+        begin(question(**given), tmp_path)
+    assert complaint in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+COMMAND = ["plan", "--workload", "chat", "--scenario", "none", "--num-programs", "2"]
+COMMAND += ["--num-runs", "1", "--scheduler", "vtc", "--disable-tqdm"]
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, [*COMMAND, *map(str, arguments)])
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setattr("fairbench.execute.local_processes.LocalProcesses.run", OneByOne().run)
+
+
+def test_the_command_says_that_the_smallest_does(in_this_process, tmp_path):
+    picture = tmp_path / "load.svg"
+    result = command(
+        "--slo", "ttft_p99<60s", "--dp", "1..3", "--result-dir", tmp_path, "--plot", picture
+    )
+    assert result.exit_code == 0, result.output
+    assert "already the smallest, 1, suffices" in result.stdout
+    assert "sharing incentive" in result.stdout
+    assert "simulated on a100-80gb" in picture.read_text()
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "plan")])
+    assert shown.stdout == result.stdout
+
+
+def test_the_command_fails_where_nothing_suffices(in_this_process, tmp_path):
+    result = command("--slo", "ttft_p99<1ms", "--dp", "1..2", "--result-dir", tmp_path, "--json")
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert answer["choices"][0]["replicas"] is None
+    assert [one["replicas"] for one in answer["choices"][0]["tried"]] == [1, 2]
+    assert "nothing from 1 to 2 replicas suffices" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "flag", [("--dp", "1..4"), ("--num-runs", "2"), ("--every",), ("--gpu", "h100")]
+)
+def test_a_plan_goes_on_as_it_is(flag):
+    result = CliRunner().invoke(app, ["plan", "--resume", "DIR", *flag])
+    assert result.exit_code == 2
+    assert "goes on with that plan as it is" in result.stderr
+
+
+def test_a_picture_that_cannot_be_is_refused_before_anything_runs(tmp_path):
+    for plot, complaint in (("x.gif", "must end in"), ("no/x.svg", "there is no folder no")):
+        result = command("--slo", "ttft_p99<1s", "--plot", plot, "--result-dir", tmp_path)
+        assert result.exit_code == 2
+        assert f"--plot {plot}: {complaint}" in result.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_has_one_price(tmp_path):
+    prices = ("--price", "a100=1", "--price", "a100=2")
+    result = command("--slo", "ttft_p99<1s", *prices, "--result-dir", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == "fairbench: --price a100=2: a100 has a price already\n"

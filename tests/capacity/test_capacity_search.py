@@ -1,0 +1,54 @@
+"""The search finds what trying every number would, and says when there was no one step."""
+
+from itertools import product
+
+import pytest
+
+from fairbench.capacity.search import Found, bisected, each, is_monotone
+
+
+def searched(search, enough):
+    """What a search finds, and in which order it asked."""
+    asked, wanted = [], next(search)
+    while True:
+        asked += wanted
+        try:
+            wanted = search.send({one: enough(one) for one in wanted})
+        except StopIteration as end:
+            return end.value, asked
+
+
+@pytest.mark.parametrize("low", [1, 3])
+@pytest.mark.parametrize("step", range(1, 21))
+def test_halves_find_a_step_wherever_it_is(low, step):
+    found, asked = searched(bisected(low, low + 17), lambda one: one >= low + step - 1)
+    assert found.smallest == (low + step - 1 if step <= 18 else None)
+    assert found.monotone
+    assert len(asked) == len(set(asked)) <= 9
+    assert set(asked) <= set(range(low, low + 18))
+
+
+@pytest.mark.parametrize("pattern", list(product([False, True], repeat=6)))
+def test_halves_are_right_wherever_they_say_that_they_saw_no_step(pattern):
+    found, _ = searched(bisected(1, 6), lambda one: pattern[one - 1])
+    true, _ = searched(each(1, 6), lambda one: pattern[one - 1])
+    if not found.monotone or is_monotone(true.tried):
+        assert found.smallest == true.smallest
+    assert all(pattern[one - 1] is enough for one, enough in found.tried.items())
+
+
+def test_the_neighbours_of_the_step_are_tried():
+    found, _ = searched(bisected(1, 32), lambda one: one >= 11)
+    assert {9, 10, 11, 12} <= set(found.tried)
+
+
+def test_a_dip_beside_the_step_is_seen_and_everything_below_is_tried():
+    found, _ = searched(bisected(1, 16), lambda one: one >= 9 or one == 7)
+    assert found.smallest == 7
+    assert not found.monotone
+    assert set(range(1, 10)) <= set(found.tried)
+
+
+def test_one_number_alone():
+    assert searched(bisected(4, 4), lambda one: True) == (Found(4, True, {4: True}), [4])
+    assert searched(bisected(4, 4), lambda one: False) == (Found(None, True, {4: False}), [4])

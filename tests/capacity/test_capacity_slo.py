@@ -1,0 +1,116 @@
+"""Targets as users write them, and judged by hand."""
+
+import pytest
+
+from fairbench.capacity.judged import judge
+from fairbench.capacity.slo import parse_slo, parse_slos
+from fairbench.errors import UsageError
+from fairbench.metrics.reasons import NOT_CONTENDED
+
+
+def summary(completed=100, unfinished=0, **values):
+    made = {"completed": completed, "unfinished": unfinished, "refused": 0, "failed": 0}
+    return made | {"clients": [], "censored": [], "notes": {}} | values
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "below", "limit"),
+    [
+        ("ttft_p99<2s", "p99_ttft_ms", True, 2000.0),
+        ("ttft_p95 < 250ms", "p95_ttft_ms", True, 250.0),
+        ("p99_ttft_ms<2000", "p99_ttft_ms", True, 2000.0),
+        ("tpot_mean<=50ms", "mean_tpot_ms", True, 50.0),
+        ("victim_p99_s<1500ms", "victim_p99_s", True, 1.5),
+        ("worst_share>80%", "min_entitlement_ratio", False, 0.8),
+        ("worst_share>0.8", "min_entitlement_ratio", False, 0.8),
+        ("on_time>=99.5%", "goodput_ratio", False, 0.995),
+        ("sharing_p99<=1", "sharing_incentive_p99", True, 1.0),
+        ("clients.team-a.p99_s<3", "clients.team-a.p99_s", True, 3.0),
+    ],
+)
+def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit):
+    slo = parse_slo(text)
+    assert (slo.metric, slo.below, slo.limit) == (metric, below, pytest.approx(limit))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("ttft_p99", "write METRIC<LIMIT"),
+        ("ttft_p99<fast", "write METRIC<LIMIT"),
+        ("ttft_p99>2s", "less of p99_ttft_ms is better: write <"),
+        ("worst_share<80%", "more of min_entitlement_ratio is better: write >"),
+        ("worst_shares>80%", "Did you mean 'worst_share'?"),
+        ("num_requests<3", "unknown metric in --slo 'num_requests'"),
+        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # of what others did there
+        ("p99_s<3", "unknown metric in --slo 'p99_s'"),
+        ("worst_share>80ms", "is a plain number, not in ms"),
+        ("ttft_p99<2%", "is in ms, not in %"),
+        ("ttft_p99<0", "p99_ttft_ms is never below 0"),
+        ("worst_share>200%", "min_entitlement_ratio is never above 1 (100%)"),
+        ("jain_index>1", "jain_index is never above 1 (100%)"),
+    ],
+)
+def test_a_wrong_target_is_one_line(text, complaint):
+    with pytest.raises(UsageError) as error:
+        parse_slo(text)
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["refused<=0", "worst_share>=100%", "service_rate_tok_s>5000", "clients.a.tree_share>1"]
+)
+def test_a_limit_at_the_end_of_what_is_possible_is_one(text):
+    assert parse_slo(text).text == text
+
+
+def test_without_a_target_there_is_nothing_to_plan():
+    with pytest.raises(UsageError, match="--slo: needed"):
+        parse_slos([])
+
+
+def test_only_unusual_percentiles_have_to_be_asked_for():
+    texts = ("ttft_p99<2s", "ttft_p90<2s", "worst_share>80%", "clients.a.p90_s<1")
+    assert [parse_slo(text).rank for text in texts] == [None, 90, None, 90]
+
+
+def test_the_mean_is_judged_and_its_interval_says_whether_that_is_certain():
+    slo = parse_slo("ttft_p99<2s")
+    close = judge(slo, [summary(p99_ttft_ms=value) for value in (1000.0, 1500.0, 2900.0)])
+    assert (close.met, close.certain, close.seeds_met, close.mean) == (True, False, 2, 1800.0)
+    assert close.as_json()["margin"] == pytest.approx(0.1)
+    far = judge(slo, [summary(p99_ttft_ms=value) for value in (1000.0, 1010.0, 1020.0)])
+    assert (far.met, far.certain) == (True, True)
+    # t with 2 degrees of freedom is 4.303, the deviation 10
+    assert far.high == pytest.approx(1010 + 4.302653 * 10 / 3**0.5)
+
+
+def test_more_may_be_better_and_the_limit_itself_only_where_it_says_so():
+    runs = [summary(min_entitlement_ratio=0.8)]
+    assert not judge(parse_slo("worst_share>80%"), runs).met
+    assert judge(parse_slo("worst_share>=80%"), runs).met
+
+
+def test_who_is_short_of_nothing_has_its_share():
+    notes = {"min_entitlement_ratio": NOT_CONTENDED}
+    idle = summary(min_entitlement_ratio=None, notes=notes)
+    slo = parse_slo("worst_share>80%")
+    assert judge(slo, [idle, idle]).certain
+    assert judge(slo, [idle, summary(min_entitlement_ratio=0.5)]).met is False
+    assert judge(slo, [summary(min_entitlement_ratio=None)]).met is False
+
+
+def test_a_lower_bound_of_a_latency_keeps_no_limit():
+    slo = parse_slo("victim_p99_s<5s")
+    cut_off = summary(victim_p99_s=2.0, censored=["victim_p99_s"])
+    judged = judge(slo, [cut_off])
+    assert (judged.met, judged.bound, judged.as_json()["margin"]) == (False, ">", None)
+
+
+@pytest.mark.parametrize(("unfinished", "met"), [(1, True), (2, False)])
+def test_a_percentile_of_what_completed_does_not_hide_what_did_not(unfinished, met):
+    """Of 100 requests one may lie beyond the 99th percentile, two may not."""
+    slo = parse_slo("ttft_p99<2s")
+    run = summary(completed=100 - unfinished, unfinished=unfinished, p99_ttft_ms=10.0)
+    assert judge(slo, [run]).met is met

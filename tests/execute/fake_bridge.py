@@ -1,0 +1,36 @@
+"""A process that talks to no Ray, and dies like one whose cluster has: see ``serve``."""
+
+import os
+import pickle
+from pathlib import Path
+
+from fairbench.execute.interruption import Interruption
+from fairbench.execute.on_ray.bridge import Connected, Ended, Over, Unreachable
+from fairbench.execute.on_ray.node import Outcome
+
+
+def serve(pipe, address):
+    """Do what the next letter in the file ``address`` says, "." if none is left.
+
+    x: die after one task; -: find no cluster; d: die at once; .: do all tasks. Leaves a line for
+    each task that it does in a file beside it.
+    """
+    script = Path(address)
+    text = script.read_text()
+    script.write_text(text[1:])
+    letter = text[:1] or "."
+    work = pipe.recv()
+    if letter == "d":
+        os._exit(1)
+    if letter == "-":
+        pipe.send(Unreachable("nobody is there"))
+        return
+    pipe.send(Connected())
+    for index, task in work.tasks.items():
+        result = pickle.loads(task)(Interruption())
+        with script.with_suffix(".done").open("a") as file:
+            file.write(f"{index}\n")
+        pipe.send(Ended(index, pickle.dumps(Outcome(result, {}))))
+        if letter == "x":
+            os._exit(1)
+    pipe.send(Over())

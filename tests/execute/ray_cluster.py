@@ -1,0 +1,30 @@
+"""A Ray cluster of several nodes on this machine, whose processes find our tests' modules."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Read when Ray is imported. Machines are busy.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
+os.environ |= {"RAY_worker_niceness": "0"}  # 15 otherwise
+SMALL = {"object_store_memory": 80 * 2**20, "num_cpus": 1}
+
+
+@contextmanager
+def cluster_of(nodes: int, **head) -> Iterator[object]:
+    """A ``ray.cluster_utils.Cluster`` with so many nodes of one processor; gone at the end."""
+    here = str(Path(__file__).parent)
+    known = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
+    from ray.cluster_utils import Cluster
+
+    head = {"include_dashboard": False, **SMALL, **head}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(nodes - 1):
+            cluster.add_node(**SMALL)
+        yield cluster
+    finally:
+        os.environ["PYTHONPATH"] = known
+        cluster.shutdown()

@@ -1,0 +1,42 @@
+"""How long a sweep takes, by what this machine can do and how busy it is."""
+
+import os
+
+import pytest
+
+from fairbench.execute import estimate as module
+from fairbench.execute.estimate import estimate
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine of two processors that adds in 100 ns, with so many other busy processes."""
+
+    def machine(load):
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
+        monkeypatch.setattr(module, "_addition_s", lambda: 1e-7)
+
+    return machine
+
+
+def test_idle_processors_share_the_work(machine):
+    machine(0.0)
+    whole = estimate([100_000.0, 500_000.0])
+    # 600,000 requests of 10,000 additions of 100 ns are 600 s, on two processors 300 s
+    assert whole.seconds == pytest.approx(300.0)
+    text = "2 simulations, about 600,000 requests: roughly 5 min on 2 processors, 132 MB of records"
+    assert str(whole) == text
+
+
+def test_other_processes_take_their_part(machine):
+    machine(4.0)  # six processes on two processors: each simulation has a third of one
+    whole = estimate([600_000.0])
+    assert whole.seconds == pytest.approx(900.0)
+    assert "roughly 15 min on 2 processors, shared with 4 busy processes, " in str(whole)
+
+
+def test_a_system_that_tells_no_load_counts_as_idle(machine, monkeypatch):
+    machine(4.0)
+    monkeypatch.delattr(os, "getloadavg")
+    assert estimate([600_000.0]).seconds == pytest.approx(300.0)

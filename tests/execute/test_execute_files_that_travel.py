@@ -1,0 +1,127 @@
+"""Files of a user's that an experiment reads, and how they get to another machine and back."""
+
+import os
+from pathlib import Path
+
+import pool_tasks
+import pytest
+
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
+from fairbench.execute.executor import Reading, Saving
+from fairbench.execute.executors import executor_named
+from fairbench.execute.files_read import files_of
+from fairbench.execute.local_processes import LocalProcesses
+from fairbench.execute.on_ray import cluster
+from fairbench.execute.on_ray.luggage import Luggage
+
+COST = "def cost(input_tokens, output_tokens):\n    return input_tokens + output_tokens\n"
+
+
+@pytest.fixture
+def at_home(tmp_path, monkeypatch):
+    """The folder of a user, who is in it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    return home
+
+
+def packed(*names):
+    """Half of them for a task that saves, half for one that does not."""
+    saving = Saving(pool_tasks.keep, Path("anywhere"), names[::2])
+    return Luggage.packed([saving, Reading(pool_tasks.refuse, names[1::2]), pool_tasks.die])
+
+
+def test_an_experiment_knows_the_files_that_it_reads(at_home):
+    (at_home / "cost.py").write_text(COST)
+    assert files_of(resolve({"workload": "chat"})) == ()
+    (trace,) = files_of(resolve({"workload": "vtc-arena"}))
+    assert trace == "vtc_arena_trace.jsonl.gz"
+    own = resolve({"workload": "chat", "local": "vtc-predict"}, {"vtc-predict.cost": "cost.py"})
+    assert files_of(own) == ("cost.py",)
+    read = own.model_copy(update={"dataset_path": "sub/data.jsonl", "tokenizer": "hub/name"})
+    assert files_of(read) == ("cost.py", "sub/data.jsonl"), "a hub's name is no file"
+    assert files_of(own.model_copy(update={"dataset_path": "hf:some/set"})) == ("cost.py",)
+
+
+def test_files_are_where_they_were_by_name(at_home, tmp_path, monkeypatch):
+    (at_home / "sub" / "words").mkdir(parents=True)
+    (at_home / "sub" / "words" / "tokenizer.json").write_bytes(b"{}")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "trace.jsonl").write_bytes(b"recorded")
+    (data / "mine.py").write_bytes(b"own = 1")
+    monkeypatch.setenv("FAIRBENCH_DATA", str(data))
+    monkeypatch.setenv("FAIRBENCH_SCHEDULERS", f"{data / 'mine.py'}")
+    luggage = packed("trace.jsonl", "sub/words", "trace.jsonl")
+    assert set(luggage.files) == {"trace.jsonl", "sub/words/tokenizer.json"}
+    monkeypatch.delenv("FAIRBENCH_SCHEDULERS")
+    away = tmp_path / "away"
+    away.mkdir()
+    with luggage.unpacked(away):
+        assert Path("trace.jsonl").read_bytes() == b"recorded"
+        assert Path("sub/words/tokenizer.json").read_bytes() == b"{}"
+        assert Path(os.environ["FAIRBENCH_SCHEDULERS"]).read_bytes() == b"own = 1"
+        assert Path(os.environ["FAIRBENCH_SCHEDULERS"]).name == "mine.py"
+    assert Path.cwd() == at_home
+    assert "FAIRBENCH_SCHEDULERS" not in os.environ
+
+
+def test_code_of_the_users_own_is_found_by_its_variable(at_home, tmp_path, monkeypatch):
+    for variable, name in (("FAIRBENCH_SCHEDULERS", "own.py"), ("FAIRBENCH_PROGRAMS", "kinds.py")):
+        (at_home / name).write_text(f"of = '{variable}'")
+        monkeypatch.setenv(variable, name)
+    luggage = packed()
+    monkeypatch.setenv("FAIRBENCH_PROGRAMS", "of-this-node.py")
+    (tmp_path / "away").mkdir()
+    with luggage.unpacked(tmp_path / "away"):
+        for variable in ("FAIRBENCH_SCHEDULERS", "FAIRBENCH_PROGRAMS"):
+            assert Path(os.environ[variable]).read_text() == f"of = '{variable}'"
+    assert os.environ["FAIRBENCH_PROGRAMS"] == "of-this-node.py"
+
+
+def test_what_cannot_travel_is_refused(at_home):
+    with pytest.raises(UsageError, match=r"\.\./trace.jsonl: cannot be taken to the nodes"):
+        packed("../trace.jsonl")
+    with pytest.raises(UsageError, match=r"lost\.jsonl is not here"):
+        packed("lost.jsonl")
+
+
+def test_a_file_with_an_absolute_name_has_to_be_on_every_node(at_home):
+    file = at_home / "trace.jsonl"
+    file.write_bytes(b"recorded")
+    luggage = packed(str(file))
+    assert luggage.files == {}
+    luggage.check("n1")
+    file.write_bytes(b"another")
+    with pytest.raises(UsageError, match=f"node n1 has no such file as {file} here: name it rel"):
+        luggage.check("n1")
+    file.unlink()
+    with pytest.raises(UsageError, match="node n1 has no such file"):
+        luggage.check("n1")
+
+
+def test_what_comes_back_is_written_whole_beside_what_is_there(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "note").write_bytes(b"old")
+    cluster._save({"run/table": b"rows", "run/sub/more": b"1", "note": b"new"}, tmp_path)
+    found = {str(p.relative_to(tmp_path)): p for p in tmp_path.rglob("*") if p.is_file()}
+    assert {name: path.read_bytes() for name, path in found.items()} == {
+        "run.2/table": b"rows",
+        "run.2/sub/more": b"1",
+        "note": b"new",
+    }
+    cluster._save({}, tmp_path / "fresh")
+    assert not list(tmp_path.rglob(".writing-*"))
+
+
+def test_executors_are_chosen_by_name(monkeypatch):
+    assert isinstance(executor_named("local"), LocalProcesses)
+    with pytest.raises(UsageError, match=r"unknown executor .rai.: choose from local, ray\."):
+        executor_named("rai")
+    with pytest.raises(UsageError, match="--ray-address auto: needs --executor ray"):
+        executor_named("local", "auto")
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs ray: pip install '\.\[ray\]'"):
+        executor_named("ray")

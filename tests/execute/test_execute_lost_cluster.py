@@ -1,0 +1,53 @@
+"""A cluster's head that is lost: what had ended is kept, the rest begun again, each once."""
+
+from functools import partial
+
+import fake_bridge
+import pool_tasks
+import pytest
+
+from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.interruption import Interruption
+from fairbench.execute.on_ray import cluster
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Five tasks where the bridge does as a text says; their results, and the tasks it did."""
+    monkeypatch.setattr(cluster, "serve", fake_bridge.serve)
+    monkeypatch.setattr(cluster, "find_spec", lambda name: name)  # as if Ray were here
+
+    def run(script):
+        (tmp_path / "script").write_text(script)
+        tasks = [partial(pool_tasks.double, number) for number in range(5)]
+        executor = cluster.RayCluster(str(tmp_path / "script"))
+        found = list(executor.run(tasks, Interruption()))
+        return found, [int(line) for line in (tmp_path / "script.done").read_text().split()]
+
+    return run
+
+
+# Each letter is a process more, of which the fast tests start few.
+LONG = [pytest.param(script, marks=pytest.mark.slow) for script in ("x-x--", "xdxd", "xxxxx")]
+
+
+@pytest.mark.parametrize("script", [".", "x-", *LONG])
+def test_nothing_is_lost_and_nothing_comes_twice(run, script):
+    found, done = run(script)
+    assert found == [(number, 2 * number) for number in range(5)]
+    assert done == list(range(5))
+
+
+def test_a_cluster_that_never_was_there_is_the_users_mistake(run):
+    with pytest.raises(UsageError, match=r"^--ray-address .*/script: nobody is there$"):
+        run("-")
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_come_back_ends_the_run(run, tmp_path, monkeypatch):
+    with pytest.raises(RunFailed, match="was lost; what had ended is kept"):
+        run("xdddd")
+    assert (tmp_path / "script.done").read_text() == "0\n"
+    monkeypatch.setattr(cluster, "PATIENCE_S", -1.0)
+    with pytest.raises(RunFailed, match="was lost"):
+        run("x-")

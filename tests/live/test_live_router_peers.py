@@ -1,0 +1,246 @@
+"""Routers that are peers: whom they hear, what they make of it, and two real processes."""
+
+import asyncio
+import socket
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+
+import msgspec
+import pytest
+from aiohttp import ClientSession
+from live_router import GENERATE, cluster, until
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.live import headers
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.app import PEERING, router_app
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.peers import PATH, Message, _before_what
+from fairbench.schedulers.peers.totals import Totals
+
+NOBODY = "http://127.0.0.1:9"  # where nobody listens
+PEERS = {"peers": (NOBODY,), "peer_key": "among routers"}
+SHOWN = {"Authorization": "Bearer among routers"}
+GATED = {**PEERS, "gateway": "vtc", "router": "least-loaded"}
+FAST = {"concurrency.requests": 1, "routers.every_s": 0.02, "routers.ahead_tok_s": 0.0}
+
+
+def told(fleet, version=1, *, charged=None, waiting=(), parts=("gateway",)):
+    charges = {client: {0: tokens} for client, tokens in (charged or {}).items()}
+    totals = Totals(version, charges, {}, dict.fromkeys(waiting, (0,)))
+    return msgspec.json.encode(Message("another", fleet, dict.fromkeys(parts, totals)))
+
+
+async def send(under_test, body, shown=SHOWN):
+    async with under_test.session.post(under_test.url + PATH, data=body, headers=shown) as answer:
+        return answer.status
+
+
+def fleet_of(under_test):
+    """What this router says that it is before, as its own message has it."""
+    return msgspec.json.decode(under_test.peering.message(), type=Message).fleet
+
+
+def run(test):
+    asyncio.run(test())
+
+
+def test_only_who_shows_the_key_and_is_before_the_same_workers_is_heard():
+    async def test():
+        async with cluster(1, router=GATED) as (under_test, _):
+            fleet = fleet_of(under_test)
+            good = told(fleet, charged={"ann": 100.0})
+            assert await send(under_test, good, {}) == 401
+            assert await send(under_test, good, {"Authorization": "Bearer amongst"}) == 401
+            assert await send(under_test, b"{") == 400
+            assert await send(under_test, good.replace(b"100", b'"x"')) == 400
+            assert await send(under_test, told("elsewhere")) == 409
+            assert await send(under_test, told(fleet, parts=("router",))) == 409
+            policy = under_test.peering.parts["gateway"]._band(0).scheduler
+            assert policy.counters == {}
+            assert [await send(under_test, good) for _ in range(2)] == [204, 204]
+            assert policy.counters == {"ann": 100}
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"settings": {"routers.every_s": 0.2, "concurrency.requests": 3}}, True),
+        ({"settings": {"vtc.output_weight": 3}}, False),
+        ({"settings": {"d2lpm.worker_quantum": 7}}, False),
+        ({"gateway": None}, False),
+        ({"workers": [WorkerAddress(NOBODY), WorkerAddress(NOBODY + "9")]}, False),
+    ],
+)
+def test_peers_are_before_the_same_workers_and_count_alike(changes, same):
+    config = RouterConfig("d2lpm", [WorkerAddress(NOBODY)], gateway="vtc", **PEERS)
+    assert (_before_what(replace(config, **changes)) == _before_what(config)) is same
+
+
+def test_without_peers_there_is_no_such_path():
+    async def test():
+        async with cluster(1) as (under_test, _):
+            assert await send(under_test, told("any")) == 404
+
+    run(test)
+
+
+def test_a_client_waits_for_one_that_waits_elsewhere_and_a_dead_peer_costs_nothing():
+    async def test():
+        router = {**GATED, "settings": {**FAST, "routers.forget_s": 1e6}}
+        async with cluster(1, router=router) as (under_test, _):
+            fleet = fleet_of(under_test)
+            ingress = under_test.proxy.dispatcher.ingress
+            await send(under_test, told(fleet, 1, charged={"ann": 5000.0, "bob": 1.0}))
+            assert await ask(under_test, "ann") == 200  # nobody waits, and NOBODY answers nothing
+            await send(under_test, told(fleet, 2, charged={"bob": 1.0}, waiting=["bob"]))
+            asked = asyncio.ensure_future(ask(under_test, "ann"))
+            await until(lambda: ingress.held() == {"ann": 1})
+            await send(under_test, told(fleet, 3, charged={"bob": 9000.0}, waiting=["bob"]))
+            assert await asked == 200
+
+    run(test)
+
+
+def test_who_waits_at_a_peer_that_is_silent_keeps_nobody_waiting_for_long():
+    async def test():
+        router = {**GATED, "settings": {**FAST, "routers.forget_s": 0.3}}
+        async with cluster(1, router=router) as (under_test, _):
+            fleet = fleet_of(under_test)
+            charged = {"ann": 5000.0, "bob": 1.0}
+            await send(under_test, told(fleet, 1, charged=charged, waiting=["bob"]))
+            assert await ask(under_test, "ann") == 200
+
+    run(test)
+
+
+async def ask(under_test, client):
+    async with under_test.post(GENERATE, **{headers.CLIENT: client}) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--peer", NOBODY], "needs --peer-key-file"),
+        (["--peer-key-file", "KEY"], "--peer-key-file: only with --peer"),
+        (["--peer", "nonsense", "--peer-key-file", "KEY"], "--peer nonsense"),
+        (
+            ["--peer", NOBODY, "--peer-key-file", "KEY", "--router", "round-robin"],
+            "has sums to share",
+        ),
+        (["--peer", NOBODY, "--peer-key-file", "KEY", "--admin-port", "0"], "--admin-port"),
+        (
+            ["--peer", NOBODY, "--peer-key-file", "KEY", "--set", "routers.skew=2.0"],
+            "routers.skew: simulated only",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(flags, words, tmp_path):
+    (tmp_path / "key").write_text("k\n")
+    flags = [str(tmp_path / "key") if flag == "KEY" else flag for flag in flags]
+    done = CliRunner().invoke(app, ["serve", "--port", "0", "--worker-url", NOBODY, *flags])
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+def test_the_key_is_nowhere_to_be_read():
+    config = RouterConfig("d2lpm", [WorkerAddress(NOBODY)], **PEERS)
+    assert "among" not in repr(config)
+    assert PEERING not in router_app(config)
+
+
+# Two processes.
+
+NUMBERS = count()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@asynccontextmanager
+async def process(*arguments):
+    """A command of fairbench, once it has said where it is."""
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "fairbench", *map(str, arguments)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        url = (await started.stdout.readline()).decode().strip().split()[-1]
+        yield url, started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+async def premium_to_regular(key_file, *, peers):
+    """Two routers before one emulated worker, each with one of the clients; 250 answers in all."""
+    ports = [free_port(), free_port()]
+    async with process("emulate", "--port", 0, "--set", "engine.max_running_requests=4") as (
+        worker,
+        _,
+    ):
+        common = ["serve", "--worker-url", worker, "--router", "least-loaded", "--gateway", "vtc"]
+        common += ["--saturation", "utilization", "--set", "utilization.credit=true"]
+        common += ["--set", "utilization.waiting=2", "--weights", "premium=4"]
+        flags = [[], []]
+        if peers:
+            sharing = ["--peer-key-file", key_file, "--set", "routers.ahead_tok_s=500"]
+            sharing += ["--set", "routers.every_s=0.05"]
+            flags = [["--peer", f"http://127.0.0.1:{port}", *sharing] for port in reversed(ports)]
+        async with (
+            process(*common, "--port", ports[0], *flags[0]) as (one, _),
+            process(*common, "--port", ports[1], *flags[1]) as (other, second),
+            ClientSession() as session,
+        ):
+            answered = await flooded(session, {"premium": one, "regular": other})
+            if peers:  # the second router dies: premium goes on
+                second.kill()
+                await second.wait()
+                assert await answer_of(session, one, "premium") == 200
+            return answered["premium"] / answered["regular"]
+
+
+async def flooded(session, urls):
+    """Answers by client, each with 12 requests under way at a router of its own."""
+    answered = Counter()
+
+    async def again(client):
+        while answered.total() < 250:
+            assert await answer_of(session, urls[client], client) == 200
+            answered[client] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for client in urls:
+            for _ in range(12):
+                group.create_task(again(client))
+    return answered
+
+
+async def answer_of(session, url, client):
+    ids = [next(NUMBERS) % 30_000 for _ in range(200)]  # nothing of it is cached
+    body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 8, "ignore_eos": True}}
+    named = {headers.CLIENT: client}
+    async with session.post(url + GENERATE, json=body, headers=named) as answer:
+        await answer.read()
+        return answer.status
+
+
+@pytest.mark.slow
+def test_two_processes_keep_four_to_one_only_if_they_are_peers(tmp_path):
+    key_file = tmp_path / "key"
+    key_file.write_text("among routers\n")
+    assert asyncio.run(premium_to_regular(key_file, peers=False)) < 1.5
+    assert 2.8 < asyncio.run(premium_to_regular(key_file, peers=True)) < 5

@@ -1,0 +1,90 @@
+"""What goes over the tables once is what going over them once a client is."""
+
+import numpy as np
+import pytest
+from metrics_helpers import NAN, facts, programs, requests
+
+from fairbench.metrics.client_summary import samples
+from fairbench.metrics.fairness import all_active_window
+from fairbench.metrics.latency import client_sample
+from fairbench.metrics.records import FINISHED, UNFINISHED, Requests, Window
+from fairbench.metrics.waiting import EVERYWHERE, backlogs, intersection, merged, waits
+
+CLIENTS, WORKERS = 7, 3
+
+
+def window_one_by_one(table, known):
+    starts, ends = [], []
+    for client in range(len(known.clients)):
+        own = table.take(table.client == client)
+        done = own.finish_s[own.status == FINISHED]
+        pending = np.any(own.status == UNFINISHED)
+        if not pending and done.size == 0:
+            return None
+        starts.append(own.arrival_s.min())
+        ends.append(known.horizon_s if pending else done.max())
+    return Window(max(starts), min(ends)) if max(starts) < min(ends) else None
+
+
+def backlog_one_by_one(table, known, client):
+    queued = waits(table, known.horizon_s)
+    common = None
+    for worker in range(known.workers):
+        here = (queued.client == client) & np.isin(queued.worker, (worker, EVERYWHERE))
+        queue = merged(queued.start[here], queued.end[here])
+        common = queue if common is None else intersection(common, queue)
+    return common
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_window_in_which_all_are_active(seed):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(rng.integers(5, 40)):
+        status, arrival = rng.choice(3, p=[0.8, 0.1, 0.1]), rng.uniform(0, 50)
+        finish = arrival + rng.exponential(30) if status == FINISHED else NAN
+        client = rng.integers(CLIENTS)
+        rows.append({"client": client, "arrival_s": arrival, "finish_s": finish, "status": status})
+    known = facts(clients=CLIENTS)
+    assert all_active_window(programs(*rows), known) == window_one_by_one(programs(*rows), known)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_backlogs_of_all_clients(seed, held):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(rng.integers(10, 120)):
+        arrival = rng.uniform(0, 50)
+        times = {"arrival_s": arrival, "admitted_s": arrival + rng.exponential(20)}
+        rows.append({"client": rng.integers(CLIENTS), "worker": rng.integers(WORKERS)} | times)
+    table, known = requests(*rows), facts(clients=CLIENTS, workers=WORKERS)
+    if held:
+        routed_s = table.arrival_s + rng.exponential(5, len(table))
+        table = Requests.from_columns(table.to_columns() | {"routed_s": routed_s})
+    for client, found in enumerate(backlogs(table, known)):
+        expected = backlog_one_by_one(table, known, client)
+        assert [column.tolist() for column in found] == [column.tolist() for column in expected]
+
+
+@pytest.mark.parametrize("latency", ["ttft", "program"])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_latencies_of_all_clients(seed, latency):
+    rng = np.random.default_rng(seed)
+    ids = rng.permutation(30)[: rng.integers(5, 25)]
+    own = [
+        {"program_id": one, "client": rng.integers(CLIENTS), "arrival_s": rng.uniform(0, 120)}
+        | {"status": rng.choice(3), "demand_requests": 4, "requests": rng.integers(1, 4)}
+        for one in ids
+    ]
+    calls = [
+        {"program_id": rng.integers(30), "client": rng.integers(CLIENTS), "status": rng.choice(3)}
+        | {"arrival_s": rng.uniform(0, 50), "first_token_s": rng.choice([NAN, 60.0])}
+        for _ in range(100)
+    ]
+    tables, known = (requests(*calls), programs(*own)), facts(clients=CLIENTS, latency=latency)
+    for client, found in enumerate(samples(*tables, known)):
+        expected = client_sample(*tables, known, known.window, client)
+        assert found.known_s.tobytes() == expected.known_s.tobytes()
+        assert found.more_than_s.tobytes() == expected.more_than_s.tobytes()
+        assert found.refused == expected.refused

@@ -1,0 +1,60 @@
+"""Useful service by hand: two clients of one owner, one of whom pads."""
+
+from math import isnan
+
+from metrics_helpers import log, programs, requests
+
+from fairbench.metrics.parties import party
+from fairbench.metrics.records import UNFINISHED
+from fairbench.metrics.tables import Tables
+
+# Client 0 pads each prompt by 100 tokens: of its 150 of input 50 are useful, of 20 of output all.
+TABLES = Tables(
+    ["padder", "plain", "idle"],
+    requests(
+        {"request_id": 0, "program_id": 0, "client": 0, "admitted_s": 1.0, "input_tokens": 150},
+        {"request_id": 1, "program_id": 1, "client": 0, "admitted_s": 9.0, "input_tokens": 150},
+        {"request_id": 2, "program_id": 2, "client": 1, "admitted_s": 1.0, "input_tokens": 30},
+        {"request_id": 3, "program_id": 3, "client": 0, "input_tokens": 150, "status": UNFINISHED},
+    ),
+    programs(
+        *(
+            {"program_id": n, "client": 0, "arrival_s": at, "finish_s": end, "status": status,
+             "demand_input_tokens": 150, "demand_output_tokens": 20}
+            for n, at, end, status in ((0, 0.0, 3.0, 0), (1, 2.0, 11.0, 0), (3, 4.0, 0, UNFINISHED))
+        ),
+        {"program_id": 2, "client": 1, "finish_s": 2.0, "demand_input_tokens": 30,
+         "demand_output_tokens": 5},
+    ),
+    log(
+        {"client": 0, "start_s": 1.0, "end_s": 2.0, "input_tokens": 150, "output_tokens": 20},
+        {"client": 1, "start_s": 1.0, "end_s": 2.0, "input_tokens": 30, "output_tokens": 5},
+        {"client": 0, "start_s": 9.0, "end_s": 10.0, "input_tokens": 150, "output_tokens": 20},
+    ),
+)  # fmt: skip
+
+
+def test_padding_is_no_use():
+    one = party(TABLES, {0: 100}, 5.0)
+    assert one.served == 50 + 2 * 20
+    assert one.due == 3 * (50 + 2 * 20)
+    assert (one.programs, one.finished) == (3, 1)
+    assert one.fraction == 1 / 3
+    assert one.programs_served == 1
+
+
+def test_later_more_has_been_served():
+    one = party(TABLES, {0: 100}, 12.0)
+    assert (one.served, one.finished) == (2 * 90, 2)
+
+
+def test_clients_of_one_owner_are_counted_together_each_with_its_own_padding():
+    one = party(TABLES, {0: 100, 1: 0}, 5.0)
+    assert one.served == 90 + 30 + 2 * 5
+    assert (one.programs, one.finished) == (4, 2)
+
+
+def test_who_asked_for_nothing():
+    one = party(TABLES, {2: 0}, 5.0)
+    assert isnan(one.fraction)
+    assert one.programs_served == 0

@@ -1,0 +1,105 @@
+"""Shares in a tree of tenants: entitlements by hand, and nothing where there are none."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.metrics.fairness import Shares, entitlement_ratios, max_min
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.records import Client, Facts, Window
+from fairbench.metrics.tenants import tenant_shares
+from fairbench.report.tenant_lines import tenant_lines
+
+
+def facts_of(clients, **more):
+    return Facts(tuple(clients), Window(0.0, 10.0), 10.0, 1, 1000, **more)
+
+
+def shares_of(service, demand, contended=True):
+    service, demand = (np.array(one, dtype=np.float64) for one in (service, demand))
+    fair = max_min(float(service.sum()), demand)
+    ratios = entitlement_ratios(service, fair)
+    return Shares(Window(0.0, 10.0), service, service, demand, fair, ratios, contended)
+
+
+def clients_of(*names, **owners):
+    return [Client(name, False, owner=owners.get(name, "")) for name in names]
+
+
+def test_five_ids_are_one_owner():
+    """1,000 for two who want all they can get: 500 each, of which each id gets 100."""
+    names = ("ann", *(f"mal/{number}" for number in range(5)))
+    got = shares_of([1000 / 6] * 6, [1000] * 6)
+    found = tenant_shares(got, facts_of(clients_of(*names)), Notes())
+    (row,) = found.run["tenants"]
+    assert (row["tenant"], row["clients"], row["weight"]) == ("mal/", 5, 1)
+    assert row["service_rate_tok_s"] == pytest.approx(1000 * 5 / 6 / 10)
+    assert row["entitlement_tok_s"] == pytest.approx(50)
+    assert found.clients["ann"]["tree_share"] == pytest.approx(1 / 3)
+    assert found.clients["mal/0"]["tree_share"] == pytest.approx(5 / 3)
+    assert found.run["tree_worst_share"] == pytest.approx(1 / 3)
+    assert found.run["tree_jain_index"] == pytest.approx(1 / (2 * (25 + 1) / 36))
+
+
+def test_an_owner_that_names_do_not_tell_is_judged_as_one_that_they_tell():
+    service, demand = [10, 30, 20, 40], [50] * 4
+    told = clients_of("ann", "mal/x", "mal/y", "bob")
+    hidden = clients_of("ann", "mal", "y", "bob", y="mal")
+    runs = [tenant_shares(shares_of(service, demand), facts_of(c), Notes()) for c in (told, hidden)]
+    assert runs[0].run == runs[1].run
+    assert [one["tree_share"] for one in runs[0].clients.values()] == [
+        one["tree_share"] for one in runs[1].clients.values()
+    ]
+    assert [one.get("owner") for one in runs[1].clients.values()] == [None, "mal", "mal", None]
+
+
+def test_weights_and_what_is_not_asked_for_stay_within_the_tenant():
+    """a of weight 3 is entitled to 900 of 1,200: x wants 100 of it, so y gets 800; b has 300."""
+    clients = clients_of("a/x", "a/y", "b")
+    facts = facts_of(clients, tenant_weights={"a/": 3.0})
+    found = tenant_shares(shares_of([100, 400, 700], [100, 2000, 2000]), facts, Notes())
+    assert found.run["tenants"][0]["entitlement_tok_s"] == 90
+    assert [one["tree_share"] for one in found.clients.values()] == [1, 0.5, pytest.approx(7 / 3)]
+    assert found.run["tree_worst_share"] == 0.5
+
+
+def test_without_tenants_there_is_nothing_and_without_contention_no_share():
+    plain = tenant_shares(shares_of([1, 2], [3, 3]), facts_of(clients_of("a", "b")), Notes())
+    assert (plain.run, plain.clients) == ({}, {})
+    notes = Notes()
+    calm = tenant_shares(
+        shares_of([1, 2], [1, 2], False), facts_of(clients_of("a/x", "b/y")), notes
+    )
+    assert np.isnan(calm.run["tree_worst_share"])
+    assert "not contended" in notes.reasons["clients.a/x.tree_share"]
+    summary = calm.run | {"tree_worst_share": None}
+    summary["tenants"] = [row | {"tree_share": None} for row in calm.run["tenants"]]
+    assert json.dumps(dict(tenant_lines(summary)))
+
+
+PLACES = st.lists(st.sampled_from(["a/x/1", "a/x/2", "a/y", "b/1", "c"]), unique=True, min_size=1)
+
+
+@given(PLACES, st.data())
+def test_entitlements_add_up_at_every_level_and_nobody_has_more_than_was_due(names, data):
+    amounts = st.lists(st.integers(0, 1000), min_size=len(names), max_size=len(names))
+    service = data.draw(amounts)
+    demand = [had + more for had, more in zip(service, data.draw(amounts), strict=True)]
+    weights = {"a/": data.draw(st.sampled_from([0.5, 1.0, 4.0]))}
+    facts = facts_of(clients_of(*names), tenant_weights=weights)
+    found = tenant_shares(shares_of(service, demand), facts, Notes())
+    if not found.run:
+        return
+    entitled = {row["tenant"]: 10 * row["entitlement_tok_s"] for row in found.run["tenants"]}
+    for tenant, amount in entitled.items():
+        own = [index for index, name in enumerate(names) if name.startswith(tenant)]
+        assert amount <= sum(demand[index] for index in own) + 1e-6
+        within = [
+            service[index] / share
+            for index in own
+            if (share := found.clients[names[index]]["tree_share"]) > 0
+        ]
+        assert sum(within) <= amount + 1e-6

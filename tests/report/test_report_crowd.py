@@ -1,0 +1,156 @@
+"""Reports on hundreds of clients: the Lorenz curve, the ratios, the worst ten, never a row each."""
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_report_table import CLIENT, SUMMARY
+
+from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.metric import Display
+from fairbench.report.crowd import (
+    CROWD,
+    Lorenz,
+    counts_by_ratio,
+    crowd_lines,
+    lorenz,
+    many_keys,
+    shown_clients,
+    worst_clients,
+)
+from fairbench.report.interval_lines import repeat_lines
+from fairbench.report.pages.crowd_figures import _lorenz, _ratios
+from fairbench.report.pages.run_page import client_grid
+from fairbench.report.table import summary_text
+from fairbench.results.intervals import combine
+
+
+def crowd(count=300, **changes):
+    rows = [
+        CLIENT
+        | {
+            "client": f"client-{number}",
+            "misbehaving": number >= count - 10,
+            "service_rate_tok_s": float(number),
+            "entitlement_ratio": number / count,
+        }
+        | changes
+        for number in range(count)
+    ]
+    return copy.deepcopy(SUMMARY) | {"clients": rows}
+
+
+def test_lorenz_by_hand():
+    curve = lorenz([3.0, 1.0, 0.0, 4.0])
+    assert curve == Lorenz([0, 0.25, 0.5, 0.75, 1], [0, 0, 0.125, 0.5, 1])
+    assert curve.gini == pytest.approx(1 - 0.25 * (0 + 0.125 + 0.625 + 1.5))
+    assert curve.of_smallest(0.625) == pytest.approx((0.125 + 0.5) / 2)
+    assert lorenz([5.0, 5.0, 5.0]).gini == pytest.approx(0)
+    assert lorenz([0.0] * 9 + [7.0]).gini == pytest.approx(0.9)
+    assert lorenz([0.0, 0.0]) is None
+
+
+def test_by_weight_what_each_is_entitled_to_is_equal():
+    assert lorenz([1.0, 4.0, 2.0], [1.0, 4.0, 2.0]).gini == pytest.approx(0)
+    split = lorenz([1.5, 1.5, 1.0], [1.0, 1.0, 1.0])  # one of weight 2 is two of weight 1
+    whole = lorenz([3.0, 1.0], [2.0, 1.0])
+    assert whole.gini == pytest.approx(split.gini)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(0.01, 1e6), min_size=2, max_size=40))
+def test_gini_is_the_mean_difference_of_two_over_twice_the_mean(amounts):
+    pairs = [abs(one - other) for one in amounts for other in amounts]
+    expected = sum(pairs) / len(pairs) / (2 * sum(amounts) / len(amounts))
+    assert lorenz(amounts).gini == pytest.approx(expected, abs=1e-9)
+
+
+def test_every_ratio_is_in_one_range():
+    found = dict(counts_by_ratio([0.0, 0.1, 0.25, 0.6, 0.89, 0.9, 0.99, 1.0, 1.7]))
+    assert list(found.values()) == [2, 1, 1, 1, 1, 3]
+    assert next(iter(found)) == "0% to 25%"
+    assert list(found)[-1] == "99% and more"
+
+
+def test_the_worst_are_well_behaved_and_least_served():
+    summary = crowd()
+    for number, ratio in ((7, None), (8, 0.001), (295, 0.0)):
+        summary["clients"][number]["entitlement_ratio"] = ratio
+    summary["clients"][0]["programs"] = 0  # asked for nothing
+    names = [row["client"] for row in worst_clients(summary, 4)]
+    assert names == ["client-8", "client-1", "client-2", "client-3"]
+
+
+def test_where_nobody_was_short_the_worst_are_the_latest():
+    summary = crowd(40, entitlement_ratio=None)
+    summary["clients"][3]["p99_s"] = 99.0
+    summary["clients"][5]["p99_s"] = None
+    assert [row["client"] for row in worst_clients(summary, 2)] == ["client-5", "client-3"]
+
+
+@pytest.mark.parametrize("count", [CROWD, 300, 1000])
+def test_the_table_of_a_crowd_is_no_longer_than_a_page(count, tmp_path):
+    summary = crowd(count)
+    text = summary_text(summary, path=tmp_path)
+    rows = [line for line in text.splitlines() if line.startswith("client-")]
+    assert len(rows) == 10
+    assert len(text.splitlines()) < 60
+    assert f"clients     {count:,}, of whom 10 misbehave" in text
+    assert "Gini index" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_below_that_there_is_a_row_for_each(tmp_path):
+    text = summary_text(crowd(CROWD - 1), path=tmp_path)
+    assert sum(line.startswith("client-") for line in text.splitlines()) == CROWD - 1
+
+
+def test_lines_say_who_had_what():
+    lines = dict(crowd_lines(crowd(100)))
+    total = 99 * 100 / 2
+    half = 49 * 50 / 2
+    assert f"/ {half / total:.1%} /" in lines["smallest"]
+    assert lines["clients"] == "100, of whom 10 misbehave"
+
+
+def test_of_several_runs_the_worst_by_the_mean_are_shown():
+    runs = [crowd(40), crowd(40)]
+    runs[1]["clients"][0]["entitlement_ratio"] = 0.9
+    for seed, run in enumerate(runs):
+        run |= {"seed": seed, "complete": True, "censored": []}
+        run |= {column.key: None for column in columns_of(Display.REPEATS, 99)}
+    combined = combine(runs)
+    lines = list(repeat_lines(combined))
+    rows = [line.strip() for line in lines if line.strip().startswith("client-")]
+    assert len(rows) == 10
+    assert rows[0].startswith("client-1,")
+    assert "  clients: the 10 of 40 that came off worst" in lines
+    few = combine([run | {"clients": run["clients"][:5]} for run in runs])
+    assert shown_clients(few) == (few["clients"], "")
+
+
+def test_notes_of_many_clients_are_told_once():
+    keys = ["jain_index", "client-1.p50_s", "client-2.p50_s", "client-2.p99_s", "x.y"]
+    assert many_keys(keys, crowd(40)) == [
+        "jain_index",
+        "p50_s of 2 clients",
+        "p99_s of 1 clients",
+        "x.y",
+    ]
+
+
+def test_figures_show_each_range_and_both_curves():
+    ratios = [0.1, 0.5, 0.95, 1.0, 1.0]
+    svg = _ratios(ratios).svg
+    assert svg.count("<rect") == 6
+    assert "99% and more" in svg
+    curve = lorenz([1.0, 2.0, 3.0])
+    svg = _lorenz(curve, lorenz([2.0, 2.0, 2.0])).svg
+    assert svg.count("<polyline") == 3
+    assert "fair share (0.00)" in svg
+
+
+def test_the_grid_of_a_page_can_be_of_some():
+    summary = crowd()
+    assert len(client_grid(summary, worst_clients(summary)).rows) == 10

@@ -1,0 +1,127 @@
+"""Peers of which one starts again: what the one before it had charged is not forgotten."""
+
+from types import SimpleNamespace
+
+import pytest
+from gateway_helpers import Desk
+
+from fairbench.live.router.peers import RELAYED_S, Peering
+from fairbench.live.router.problem import Problem
+from fairbench.schedulers.peers.counters import Terms
+
+TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)
+
+
+class Process:
+    """A router's gateway and what tells its totals, at a time that the test says."""
+
+    def __init__(self, clock, name, fleet="same"):
+        self.desk = Desk("vtc", concurrency__requests=1, terms=TERMS)
+        self.up = {0}
+        dispatcher = SimpleNamespace(now_s=lambda: clock.now_s, release=self._release, up=self.up)
+        parts = {"gateway": self.desk.gateway}
+        self.peering = Peering(parts, fleet, "key", dispatcher, TERMS.forget_s, name)
+        self._clock = clock
+
+    def _release(self):
+        self.desk.now_s = self._clock.now_s
+        self.desk.go()
+
+    def serve(self, client, tokens):
+        self.desk.arrive(client, tokens)
+        self.desk.answer(output_tokens=0)
+
+    @property
+    def counters(self):
+        return self.desk.gateway._band(0).scheduler.counters
+
+
+def exchange(clock, processes, times, every_s=0.1):
+    for _ in range(times):
+        clock.now_s += every_s
+        for one in processes:
+            message = one.peering.message()
+            for other in processes:
+                if other is not one:
+                    other.peering.take_in(message)
+
+
+def restarted():
+    """``a`` served f and died; ``b`` served g, and knows both; ``c`` has started in its place."""
+    clock = SimpleNamespace(now_s=0.0)
+    a, b = Process(clock, "a"), Process(clock, "b")
+    a.serve("f", 1100)
+    b.serve("g", 1000)
+    exchange(clock, [a, b], 3)
+    return clock, b, Process(clock, "c")
+
+
+def test_who_starts_again_is_told_what_was_charged_before():
+    clock, b, c = restarted()
+    exchange(clock, [b, c], 20)
+    assert c.counters == b.counters == {"f": 1100, "g": 1000}
+
+
+def test_two_clients_do_not_wait_for_each_other_for_ever():
+    clock, b, c = restarted()
+    for process, client in ((b, "f"), (c, "g")):
+        process.desk.arrive(client, 10)  # goes, and the next one waits for its place
+        process.desk.arrive(client, 10)
+    exchange(clock, [b, c], 1)
+    for process in (b, c):
+        process.desk.answer(output_tokens=0)
+    exchange(clock, [b, c], 60)
+    assert [len(one.desk.sent) for one in (b, c)] == [1 + 2, 2]
+
+
+def test_what_is_gone_is_told_to_a_third_one_and_not_for_ever():
+    clock, b, c = restarted()
+    exchange(clock, [b, c], 20)
+    d = Process(clock, "d")
+    exchange(clock, [c, d], 12)  # b is gone too
+    assert d.counters == {"f": 1100, "g": 1000}
+    clock.now_s += RELAYED_S
+    exchange(clock, [c, d], 1)
+    assert not c.peering._gone()
+
+
+def test_nobody_waits_any_more_at_a_router_that_is_gone():
+    clock, b, c = restarted()
+    a = Process(clock, "e")
+    for _ in range(2):
+        a.desk.arrive("g", 10)
+    exchange(clock, [a, b], 1)
+    assert "g" in b.peering.parts["gateway"].heard_totals()["e"].waiting
+    exchange(clock, [b, c], 20)
+    assert c.peering.parts["gateway"].heard_totals()["e"].waiting == {}
+
+
+def test_what_is_told_of_the_gone_must_fit_too():
+    clock, b, _ = restarted()
+    exchange(clock, [b, Process(clock, "c")], 15)
+    message = b.peering.message()
+    assert b'"gone":{"a":{"gateway"' in message
+    stranger = Process(clock, "d")
+    with pytest.raises(Problem):
+        stranger.peering.take_in(message.replace(b'"gone":{"a":{"gateway"', b'"gone":{"a":{"x"'))
+    assert stranger.counters == {}
+
+
+def test_who_waits_where_no_worker_is_up_keeps_nobody_waiting():
+    clock = SimpleNamespace(now_s=0.0)
+    a, b = Process(clock, "a"), Process(clock, "b")
+    for one, client in ((a, "f"), (b, "g")):
+        one.desk.arrive(client, 10)
+        one.desk.arrive(client, 10)
+    a.desk.arrive("f", 5000)
+    for _ in range(2):
+        a.desk.answer(output_tokens=0)
+    exchange(clock, [a, b], 20)
+    a.desk.arrive("f", 10)
+    a.desk.answer(output_tokens=0)
+    assert [one.client for one in a.desk.gateway] == ["f"]  # g waits at b
+    exchange(clock, [a, b], 20)
+    assert [one.client for one in a.desk.gateway] == ["f"]
+    b.up.clear()
+    exchange(clock, [a, b], 1)
+    assert not len(a.desk.gateway)

@@ -1,0 +1,30 @@
+"""The leaderboard's page says what its file of runs does."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = importlib.util.spec_from_file_location("leaderboard", ROOT / "plots" / "leaderboard.py")
+board = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(board)
+
+
+def test_its_places_are_those_of_the_file():
+    found = [board.values(name) for name in (board.SHARE, board.SERVICE, board.LATENCY)]
+    page = board.PAGE.read_text(encoding="utf-8")
+    assert board.put(page, {"places": board.by_place(*found)}) == page
+    assert page.count("% / ") == len(found[0]) * len(found[0]["fcfs"])
+
+
+@pytest.mark.slow
+def test_its_ranks_are_those_of_the_command():
+    page = board.PAGE.read_text(encoding="utf-8")
+    assert board.put(page, {"ranks": board.ranks()}) == page
+    assert "| 1 | `fair-finish` |" in page
+
+
+def test_a_changed_file_changes_the_page():
+    before, after = (f"<!-- a -->\n{what}\n<!-- /a -->\n" for what in ("old", "new"))
+    assert board.put(before, {"a": "new"}) == after

@@ -1,0 +1,129 @@
+"""Clients that cheat: padding, other clients' prefixes, reservations, owners of several clients."""
+
+from itertools import islice
+
+import pytest
+from pydantic import ValidationError
+from workload_fakes import calls_of, demand_of
+
+from fairbench.core import Segment
+from fairbench.workloads.clients import plan_clients
+from fairbench.workloads.disguise import beginning, first_prompt
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.plan import program_stream
+from fairbench.workloads.spec import load_workload, workload_names
+
+# One workload of each kind of program; replayed files are not bundled.
+OF_EACH_KIND = {spec.program: spec for spec in map(load_workload, workload_names())}
+
+
+def workload(wrong, **keys):
+    """Judges with two dimensions; client 0 misbehaves like this."""
+    data = load_workload("judge").model_dump(mode="json", exclude_none=True)
+    wrong = [{"client": 0, **one} for one in wrong]
+    data["scenarios"] = {"s1": {"rate": 0.5, "misbehaving": wrong, **keys.pop("scenario", {})}}
+    return WorkloadSpec.model_validate(data | {"duration_s": 100.0} | keys)
+
+
+def jobs(spec, client, seed=0):
+    return [one for _, one in program_stream(plan_clients(spec, "s1")[client], seed=seed)]
+
+
+class TestPadding:
+    def test_every_prompt_begins_with_it_and_goes_on_as_it_would_have(self):
+        plain, padded = (jobs(workload(one), 0)[0] for one in ([], [{"padding_tokens": 300}]))
+        before, after = calls_of(plain), calls_of(padded)
+        assert [call.prompt[1:] for call in after] == [call.prompt for call in before]
+        assert {call.prompt[0] for call in after} == {Segment("client-0/padding", 300)}
+        assert [call.max_new_tokens for call in after] == [call.max_new_tokens for call in before]
+
+    def test_the_demand_says_so(self):
+        plain, padded = (jobs(workload(one), 0)[0] for one in ([], [{"padding_tokens": 300}]))
+        assert padded.demand == demand_of(calls_of(padded))
+        assert padded.demand.input_tokens == plain.demand.input_tokens + 4 * 300
+        assert padded.demand.output_tokens == plain.demand.output_tokens
+
+    def test_clients_of_one_owner_share_it(self):
+        wrong = [{"padding_tokens": 9}, {"client": 1, "padding_tokens": 9}]
+        spec = workload(wrong, client_owners={"client-0": "eve", "client-1": "eve"})
+        assert [plan.owner for plan in plan_clients(spec, "s1")] == ["eve", "eve", "client-2"]
+        keys = {calls_of(jobs(spec, client)[0])[0].prompt[0].key for client in (0, 1)}
+        assert keys == {"eve/padding"}
+
+    @pytest.mark.parametrize(
+        ("tokens", "expected"),
+        [(0, ()), (2, (Segment("a", 2),)), (3, (Segment("a", 3),)),
+         (5, (Segment("a", 3), Segment("b", 2)))],
+    )  # fmt: skip
+    def test_a_beginning(self, tokens, expected):
+        assert beginning((Segment("a", 3), Segment("b", 4)), tokens) == expected
+
+
+class TestPrefixOfAnother:
+    def spec(self, tokens):
+        return workload([{"padding_tokens": tokens, "padding_of": 1}])
+
+    def test_it_is_what_the_other_last_began_with(self):
+        spec = self.spec(200)
+        other = plan_clients(spec, "s1")[1]
+        theirs = list(program_stream(other, seed=3))
+        copied = 0
+        for at_s, job in program_stream(plan_clients(spec, "s1")[0], seed=3):
+            before = [one for when_s, one in theirs if when_s <= at_s]
+            prompt = calls_of(job)[0].prompt
+            if before:
+                assert prompt[:2] == beginning(calls_of(before[-1])[0].prompt, 200)
+            else:
+                assert prompt[0] == Segment("client-0/padding", 200)
+            copied += bool(before)
+        assert copied > 1
+
+    def test_what_it_lacks_is_text_of_its_own(self):
+        for job in jobs(self.spec(50_000), 0):
+            calls = calls_of(job)
+            assert sum(part.length for part in calls[0].prompt[:-3]) == 50_000
+            assert job.demand == demand_of(calls)
+
+    @pytest.mark.parametrize("spec", OF_EACH_KIND.values(), ids=OF_EACH_KIND)
+    def test_the_first_prompt_of_every_kind(self, spec):
+        plan = plan_clients(spec, "none", duration_s=100.0, request_rate=1.0)[0]
+        for _, job in islice(program_stream(plan, seed=0), 3):
+            assert first_prompt(job) == calls_of(job)[0].prompt
+
+
+def test_reservations_grow_and_outputs_do_not():
+    plain, greedy = (jobs(workload(one), 0)[0] for one in ([], [{"max_new_multiple": 2.5}]))
+    assert [call.max_new_tokens for call in calls_of(greedy)] == [640, 640, 640, 5]
+    assert [call.output_tokens for call in calls_of(greedy)] == [256, 256, 256, 2]
+    assert greedy.demand == plain.demand
+
+
+def test_without_a_disguise_nothing_is_wrapped():
+    plan = plan_clients(workload([{"rate_multiple": 4.0}]), "s1")[0]
+    assert plan.disguise is None
+    assert plan.owner == plan.client
+
+
+def test_a_scenario_may_have_fewer_clients():
+    spec = workload([], scenario={"clients": 2}, clients=7)
+    assert len(plan_clients(spec, "s1")) == 2
+    assert len(plan_clients(spec, "none")) == 2
+    assert len(plan_clients(spec, "s1", clients=9)) == 9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "keys", "complaint"),
+    [
+        ({"padding_of": 1}, {}, "misbehaving.padding_of: needs padding_tokens"),
+        ({"padding_of": 0, "padding_tokens": 1}, {}, "padding_of = 0: must be another client"),
+        ({"padding_of": 3, "padding_tokens": 1}, {}, "padding_of = 3: must be below clients = 3"),
+        ({}, {"scenario": {"clients": 4}}, "clients = 4: must be at most clients = 3"),
+        ({"client": 2}, {"scenario": {"clients": 2}}, "client = 2: must be below clients = 2"),
+        ({}, {"client_owners": {"client-8": "eve"}}, "unknown client in client_owners 'client-8'"),
+        ({"max_new_multiple": 0.5}, {}, "max_new_multiple"),
+        ({"in_flight": 0}, {}, "in_flight"),
+    ],
+)
+def test_what_is_refused(wrong, keys, complaint):
+    with pytest.raises((ValidationError, ValueError), match=complaint):
+        workload([wrong], **keys)

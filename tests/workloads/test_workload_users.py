@@ -1,0 +1,154 @@
+"""Users in closed loops: what each asks next, and what a cluster makes of it."""
+
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
+
+import pytest
+
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
+from fairbench.schedulers.routing.round_robin import RoundRobin
+from fairbench.sim.clock import Clock
+from fairbench.sim.cluster import Cluster
+from fairbench.sim.in_flight import InFlight
+from fairbench.sim.run import simulate
+from fairbench.workloads.clients import plan_clients
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.users import LEAST_GAP_S, users_of
+
+TABLE = {
+    "name": "loops",
+    "program": "single",
+    "latency": "program",
+    "clients": 2,
+    "duration_s": 60.0,
+    "warmup_s": 0.0,
+    "max_drain_s": 60.0,
+    "params": {"input_min": 50, "input_max": 150, "output_min": 20, "output_max": 60},
+    "scenarios": {"s1": {"rate": 1.0}},
+}
+
+
+def spec(users=3, think_s=2.0, **scenario):
+    arrivals = {"kind": "closed", "params": {"users": users, "think_s": think_s}}
+    one = {"rate": 1.0, **scenario}
+    return WorkloadSpec.model_validate(TABLE | {"arrivals": arrivals, "scenarios": {"s1": one}})
+
+
+def loops(**changes):
+    plan, *_ = plan_clients(spec(**changes), "s1")
+    return plan, users_of(plan, seed=5)
+
+
+def test_each_user_thinks_and_takes_every_nth_program():
+    _, users = loops(users=3)
+    begun = [[user.next(10.0 * turn) for turn in range(5)] for user in users]
+    numbers = [[one.program.program_id for one in each] for each in begun]
+    assert numbers == [[0, 3, 6, 9, 12], [1, 4, 7, 10, 13], [2, 5, 8, 11, 14]]
+    for each in begun:
+        assert all(one.at_s >= 10.0 * turn for turn, one in enumerate(each))
+    _, users = loops(users=400)
+    assert fmean(user.next(0.0).at_s for user in users) == pytest.approx(2.0, rel=0.2)
+
+
+def test_what_a_user_asks_does_not_depend_on_when():
+    one, two = loops()[1][0], loops()[1][0]
+    fast = [one.next(float(turn)).program.demand for turn in range(5)]
+    slow = [two.next(9.0 * turn).program.demand for turn in range(5)]
+    assert fast == slow
+
+
+def test_nobody_begins_after_the_end_and_a_refused_one_tries_no_more_than_so_often():
+    _, (user, *_) = loops(think_s=0.0)
+    begun = []
+    while following := user.next(59.0 if not begun else begun[-1]):
+        begun.append(following.at_s)
+    assert begun[-1] < 60
+    assert [b - a for a, b in pairwise(begun)] == pytest.approx([LEAST_GAP_S] * (len(begun) - 1))
+
+
+def test_a_loop_without_thinking_goes_on_for_hours():
+    """In seconds nearly every third time of a clock at ten hours is a picosecond too early."""
+    _, users = loops(users=20, think_s=0.0)
+    cluster = Cluster(Clock(), RoundRobin(RoundRobin.Params(), 1), [], ["client-0"])
+    for number, user in enumerate(users):
+        user._loop = replace(user._loop, until_s=1e9)
+        cluster.clock.now_ps = now_ps = 36_000 * 10**12 + number * 1_234_567
+        cluster._await_user(0, user)
+        assert cluster.clock.next_ps() >= now_ps
+        cluster.clock.clear()
+
+
+def test_programs_that_are_refused_at_once_make_room_for_the_next_one_by_one():
+    began, first = [], []
+
+    def start(program, on_end):
+        began.append(program)
+        first.append(on_end) if program == 0 else on_end()
+
+    limit = InFlight(1, start)
+    for number in range(3000):
+        limit.arrive(number)
+    assert began == [0]
+    first[0]()
+    assert began == list(range(3000))
+
+
+def test_who_is_away_begins_on_coming_back_and_at_last_never():
+    _, (user, *_) = loops(think_s=0.0, presence={"windows": [[5.0, 10.0], [20.0, 30.0]]})
+    assert [user.next(now).at_s for now in (0.0, 7.0, 12.0, 25.0)] == [5.0, 7.0, 20.0, 25.0]
+    assert user.next(30.0) is None
+
+
+@pytest.fixture(scope="module")
+def run():
+    return run_of_both()
+
+
+def run_of_both():
+    others = [{"client": 1, "rate": 2.0, "program": "single", "params": TABLE["params"],
+               "arrivals": {"kind": "gamma"}}]  # fmt: skip
+    workload = spec(users=4, think_s=1.0, others=others)
+    return simulate(resolve({"workload": workload, "scheduler": "vtc", "seed": 3}))
+
+
+def programs_of(run, number):
+    table = run.programs
+    names, wanted = table["client"].to_pylist(), f"client-{number}"
+    times = zip(names, table["arrival_s"], table["finish_s"], strict=True)
+    return sorted((start, end) for name, start, end in times if name == wanted)
+
+
+def test_a_run_never_has_more_under_way_than_there_are_users_and_open_ones_beside(run):
+    loop, free = programs_of(run, 0), programs_of(run, 1)
+    for start, _ in loop:
+        assert sum(begin <= start < end for begin, end in loop) <= 4
+    # Little's law: users over the mean of a turn, think time included, is the rate.
+    turn_s = fmean(end - start for start, end in loop) + 1.0
+    assert len(loop) == pytest.approx(4 / turn_s * 60, rel=0.15)
+    assert len(free) == pytest.approx(120, abs=45)
+    assert max(start for start, _ in loop + free) < 60
+
+
+def test_a_run_repeats_itself(run):
+    assert run_of_both().summary == run.summary
+
+
+def test_one_who_misbehaves_has_so_many_times_the_users():
+    plans = plan_clients(spec(users=3, misbehaving=[{"client": 1, "rate_multiple": 4.0}]), "s1")
+    assert [plan.arrivals.users for plan in plans] == [3, 12]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "flags", "said"),
+    [
+        ({}, {"num_programs": 5}, "num_programs: arrivals of kind closed need a duration"),
+        ({}, {"burstiness": 2.0}, "burstiness = 2"),
+        ({"misbehaving": [{"client": 1, "until_fraction": 0.5}]}, {}, "until_fraction"),
+        ({"misbehaving": [{"client": 1, "in_flight": 2}]}, {}, "no closed arrivals"),
+    ],
+)
+def test_what_a_loop_cannot_do_is_refused(scenario, flags, said):
+    with pytest.raises(UsageError, match=said):
+        plan_clients(spec(**scenario), "s1", **flags)
