@@ -19,8 +19,6 @@ from csv import DictReader
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
-from matplotlib import pyplot
-
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "results/leaderboard.csv"
 FIGURE = ROOT / "plots/leaderboard.svg"
@@ -94,6 +92,8 @@ def kind(row: str) -> str:
 
 def draw(shares: Values, services: Values) -> None:
     """Worst share over throughput, a point a row."""
+    from matplotlib import pyplot  # the tables need no figures' libraries
+
     figure, axes = pyplot.subplots(figsize=(8.5, 5.6))
     for which, (colour, marker) in KINDS.items():
         rows = [row for row in shares if kind(row) == which and row != LEFT_OUT]

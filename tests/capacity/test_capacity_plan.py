@@ -136,16 +136,21 @@ def in_this_process(monkeypatch):
 
 
 def test_the_command_says_that_the_smallest_does(in_this_process, tmp_path):
-    picture = tmp_path / "load.svg"
-    result = command(
-        "--slo", "ttft_p99<60s", "--dp", "1..3", "--result-dir", tmp_path, "--plot", picture
-    )
+    result = command("--slo", "ttft_p99<60s", "--dp", "1..3", "--result-dir", tmp_path)
     assert result.exit_code == 0, result.output
     assert "already the smallest, 1, suffices" in result.stdout
     assert "sharing incentive" in result.stdout
-    assert "simulated on a100-80gb" in picture.read_text()
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "plan")])
     assert shown.stdout == result.stdout
+
+
+def test_its_picture_says_what_it_was_simulated_on(in_this_process, tmp_path):
+    pytest.importorskip("seaborn", reason="figures need the plot extra")
+    picture = tmp_path / "load.svg"
+    asked = ("--slo", "ttft_p99<60s", "--dp", "1..2", "--result-dir", tmp_path, "--plot", picture)
+    result = command(*asked)
+    assert result.exit_code == 0, result.output
+    assert "simulated on a100-80gb" in picture.read_text()
 
 
 def test_the_command_fails_where_nothing_suffices(in_this_process, tmp_path):
