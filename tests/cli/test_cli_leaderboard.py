@@ -97,13 +97,25 @@ def test_a_scheduler_of_ones_own_joins_from_another_sweep(tmp_path):
     assert "the same run, not alike" in result.stderr
 
 
+def test_files_of_other_seeds_are_one_and_of_the_same_are_refused(lines):
+    head, *rows = lines.read_text().splitlines()
+    parts = [lines.with_name("first.csv"), lines.with_name("last.csv")]
+    for part, seeds in zip(parts, ("01", "2"), strict=True):
+        mine = [row for row in rows if row.split(",")[2] in seeds]
+        part.write_text("\n".join([head, *mine, ""]))
+    assert invoke(*parts, "--sort", RATE).stdout == invoke(lines, "--sort", RATE).stdout
+    result = invoke(lines, parts[1])
+    assert result.exit_code == 2
+    assert "seed 2 of tot s1 dp 2 is in" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["nowhere"], "nowhere: no such directory"),
         (["."], ".: is not the directory of a sweep"),
         (["nowhere.csv"], "nowhere.csv: cannot be read"),
-        (["LINES", "."], "a file of lines is read alone"),
+        (["LINES", "."], "files of lines are not read with directories of sweeps"),
         (["LINES", "--sort", "speed"], "unknown metric 'speed'"),
         (["LINES", "--sort", "victim_n"], "neither more nor less of it is worse"),
         (["LINES", "--baseline", "vct"], "unknown baseline 'vct': choose from fcfs, vtc. Did"),

@@ -63,6 +63,9 @@ def attack(
     gateway: Annotated[
         str | None, Option(metavar="POLICY", help="Queue before the router. [default: none]")
     ] = None,
+    saturation: Annotated[
+        str | None, Option(metavar="DETECTOR", help="When --gateway lets requests go.")
+    ] = None,
     workload: Annotated[
         str | None, Option(metavar="NAME|FILE.toml", help="What everyone runs. [default: judge]")
     ] = None,
@@ -128,6 +131,7 @@ def attack(
     flags = {
         "scheduler": scheduler,
         "gateway": gateway,
+        "saturation": saturation,
         "scenario": scenario,
         "dp": dp,
         "duration": QUICK_S if quick and duration is None else duration,

@@ -32,7 +32,7 @@ def leaderboard(
     stores: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[DIR ...|FILE.csv]",
+            metavar="[DIR ...|FILE.csv ...]",
             help="Directories of sweeps, taken as one, or lines that --format csv has written. "
             f"[default: {DEFAULT_STORE}]",
         ),

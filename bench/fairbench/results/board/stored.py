@@ -31,16 +31,16 @@ class Stored(NamedTuple):
 
 
 def read_stored(paths: Sequence[Path]) -> Stored:
-    """What is in some directories of sweeps, compared as if they were one, or in one CSV file.
+    """What is in some directories of sweeps, compared as if they were one, or in CSV files.
 
-    Raises DataError if one of them is no such thing or cannot be read, or if two hold different
-    runs of the same experiment and seed.
+    Raises DataError if one of them is no such thing or cannot be read, if two hold different
+    runs of the same experiment and seed, or if two files have the same seed of the same place.
     """
     files = [path for path in paths if path.suffix == ".csv"]
-    if files and len(paths) > 1:
-        raise DataError(f"{files[0]}: a file of lines is read alone, {len(paths)} paths given")
+    if files and len(files) < len(paths):
+        raise DataError(f"{files[0]}: files of lines are not read with directories of sweeps")
     if files:
-        return Stored(read_lines(files[0]), [])
+        return Stored(_lines(files), [])
     for path in paths:
         if not (path / SWEEP_FILE).exists():
             kind = "is not the directory of a sweep" if path.is_dir() else "no such directory"
@@ -63,6 +63,20 @@ def read_stored(paths: Sequence[Path]) -> Stored:
         for run in cell.runs
     ]
     return Stored(lines, missing)
+
+
+def _lines(files: Sequence[Path]) -> list[Line]:
+    """Of files whose seeds of a place differ: shares of the best total are within one file."""
+    lines: list[Line] = []
+    seen: dict[tuple[str, int], Path] = {}
+    for file in files:
+        read = read_lines(file)
+        for line in read:
+            if (other := seen.setdefault((line.place, line.seed), file)) != file:
+                what = f"seed {line.seed} of {line.place} is in {other} too"
+                raise DataError(f"{file}: {what}, and the best total of both is not known")
+        lines += read
+    return lines
 
 
 def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
