@@ -12,6 +12,8 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
 from fairbench.metrics.latency import client_sample, mean_percentile, percentile
 from fairbench.metrics.parties import party
+from fairbench.metrics.records import Facts
+from fairbench.metrics.tables import Tables
 from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
@@ -60,15 +62,18 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate, as a task of an executor. Raises UsageError if the run is too short for anyone."""
-    plans = spec.client_plans()
-    tables, facts = simulate_tables(spec, interrupted)
+    """Simulate, as a task of an executor. Raises as ``seen_in``."""
+    return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
+
+
+def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
+    """What a run shows, simulated or not. Raises UsageError if it is too short for a victim."""
     end_s = facts.window.end_s
     attackers = {plan.index: _padding(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
     each = [party(tables, {index: 0}, end_s) for index in victims]
     if not all(one.due for one in each):
-        raise UsageError(f"duration = {spec.duration_s:g}: too short for every victim to send")
+        raise UsageError(f"duration = {end_s:g}: too short for every victim to send")
     p95 = mean_percentile(
         [
             percentile(

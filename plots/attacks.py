@@ -1,0 +1,175 @@
+"""The known attacks under many schedulers: tables, and a picture.
+
+    python plots/attacks.py DIR    # simulates what DIR has not yet, about two minutes of CPU a row
+    python plots/attacks.py        # picture and tables again, of results/tables/attacks.csv
+
+Writes results/tables/attacks.csv, plots/attacks.svg, and the tables of docs/results/attacks.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "results/tables/attacks.csv"
+FIGURE = ROOT / "plots/attacks.svg"
+PAGE = ROOT / "docs/results/attacks.md"
+SEEDS, FIRST_SEED = 5, 100  # the defences were chosen at seed 0
+GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
+DEFENDED = (
+    *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
+    *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
+)
+ROWS: Mapping[str, Sequence[str]] = {
+    **{
+        name: ("--scheduler", name)
+        for name in ("fcfs", "lpm", "preble", "vtc", "dlpm", "d2lpm", "fair-finish")
+    },
+    "token-bucket before llm-d": (*GATEWAY, "token-bucket"),
+    "program-aware before llm-d": (*GATEWAY, "program-aware"),
+    "dlpm before llm-d": (*GATEWAY, "dlpm"),
+    "dlpm, tenants, before llm-d": (*GATEWAY, "dlpm", "--set", "dlpm.tenants=tree"),
+    "d2lpm, tenants": (
+        *("--scheduler", "d2lpm"),
+        *("--set", "d2lpm.tenants=tree", "--set", "dlpm.tenants=tree"),
+    ),
+    "fair-finish, defended": (
+        *("--scheduler", "fair-finish"),
+        *(part for one in DEFENDED for part in ("--set", one)),
+    ),
+}
+# Each lasts a whole number of its periods, so that it sends as much as its twin.
+ATTACKS: Mapping[float, Sequence[str]] = {
+    100.0: (
+        *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
+        *("leave-and-rejoin", "large-reservations", "one-at-a-time"),
+    ),
+    120.0: ("bursts",),
+}
+MEASURES = ("finished", "kept", "p95", "gain")
+
+Row = Mapping[str, str]
+
+
+def simulate(folder: Path) -> list[dict[str, str]]:
+    """Rows of the table: each attack under each scheduler, from ``folder`` where it is there."""
+    rows = []
+    for name, how in ROWS.items():
+        for duration, attacks in ATTACKS.items():
+            file = folder / f"{name} {duration:g}.json".replace(" ", "-")
+            if not file.exists():
+                sys.stderr.write(f"{name}, {duration:g} s\n")
+                file.write_bytes(_attack(how, duration, attacks))
+            rows += [_row(name, one) for one in json.loads(file.read_text("utf-8"))["attacks"]]
+    return rows
+
+
+def _attack(how: Sequence[str], duration_s: float, attacks: Sequence[str]) -> bytes:
+    seeds = ("--num-runs", str(SEEDS), "--seed", str(FIRST_SEED), "--duration", f"{duration_s:g}")
+    command = [sys.executable, "-m", "fairbench", "attack", *attacks, *how, *seeds, "--json"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+
+def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
+    row = {"scheduler": name, "attack": one["attack"], "p95_more": str(one["more"]).lower()}
+    for measure in MEASURES:
+        found = one[measure] or {}
+        for part in ("mean", "low", "high"):
+            value = found.get(part)
+            row[f"{measure}_{part}"] = "" if value is None else f"{value:.4f}"
+    return row
+
+
+def cell(row: Row, measure: str) -> str:
+    """The mean, and how far its interval reaches above it."""
+    if not row[f"{measure}_mean"]:
+        return "-"
+    mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
+    more = ">" if measure == "p95" and row["p95_more"] == "true" else ""
+    return f"{more}{mean:.2f} ±{high - mean:.2f}"
+
+
+def table(rows: Sequence[Row], measure: str) -> str:
+    """One measure, a scheduler a row."""
+    attacks = list(dict.fromkeys(row["attack"] for row in rows))
+    lines = [f"| | {' | '.join(f'`{one}`' for one in attacks)} |", f"|---|{'--:|' * len(attacks)}"]
+    for name in dict.fromkeys(row["scheduler"] for row in rows):
+        found = {row["attack"]: cell(row, measure) for row in rows if row["scheduler"] == name}
+        lines.append(f"| {name} | {' | '.join(found[one] for one in attacks)} |")
+    return "\n".join(lines)
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """What the victims finish, and what the attacker gains: an attack a column."""
+    from matplotlib import pyplot  # the tables need no figures' libraries
+
+    names = list(dict.fromkeys(row["scheduler"] for row in rows))
+    attacks = list(dict.fromkeys(row["attack"] for row in rows))
+    figure, sides = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True)
+    about = (
+        ("finished", 0.0, "victims' finished programs, beside the honest twin's"),
+        ("gain", 0.0, "attacker's useful service, times its twin's"),
+    )
+    for axes, (measure, least, title) in zip(sides, about, strict=True):
+        values = [
+            [float(row[f"{measure}_mean"] or "nan") for row in rows if row["scheduler"] == name]
+            for name in names
+        ]
+        axes.imshow(values, cmap="RdBu" if measure == "finished" else "RdBu_r", vmin=least, vmax=2,
+                    aspect="auto")  # fmt: skip
+        for y, line in enumerate(values):
+            for x, value in enumerate(line):
+                far = abs(value - 1) > 0.7
+                axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7.5,
+                          color="white" if far else "black")  # fmt: skip
+        axes.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=8)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    figure.suptitle(
+        f"Simulated: judges, A100, two replicas, three victims; mean of {SEEDS} seeds; 1: no harm",
+        fontsize=9, x=0.01, ha="left",
+    )  # fmt: skip
+    figure.tight_layout()
+    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
+        figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def put(page: str, rows: Sequence[Row]) -> str:
+    """The page with each table in its place."""
+    for measure in MEASURES:
+        block = re.compile(rf"(<!-- {measure} -->\n).*?(<!-- /{measure} -->)", re.DOTALL)
+        shown = table(rows, measure)
+        page = block.sub(lambda found, shown=shown: f"{found[1]}{shown}\n{found[2]}", page)
+    return page
+
+
+def read() -> list[dict[str, str]]:
+    """The rows of the table."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main(folders: Sequence[str]) -> None:
+    """Write the table if there is a folder, then picture and page."""
+    if folders:
+        rows = simulate(Path(folders[0]))
+        with TABLE.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    rows = read()
+    draw(rows)
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
