@@ -5,7 +5,8 @@ import pickle
 from pathlib import Path
 
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.on_ray.bridge import Connected, Ended, Over, Unreachable
+from fairbench.execute.on_ray.bridge import Ended, Over
+from fairbench.execute.on_ray.connection import Connected, Unreachable
 from fairbench.execute.on_ray.node import Outcome
 
 

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
+from live_recipes import recipes_here
 from test_live_backends import answering
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.vllm import PYTHON, SCHEDULER
 from fairbench.live.plugins.config import plugin_config
@@ -44,8 +44,8 @@ def spec_of(settings=(), **backend):
 
 def recipes_of(spec, monkeypatch, gpus="0,1"):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    monkeypatch.setattr("fairbench.live.backends.server_python.MISSING", "")
-    return live_backend(spec).recipes(LiveOptions())
+    monkeypatch.setattr("fairbench.live.processes.server_python.MISSING", "")
+    return recipes_here(spec)
 
 
 def test_a_server_is_told_its_scheduler_ports_and_events(monkeypatch):
@@ -92,7 +92,7 @@ def test_a_cpu_build_needs_no_gpu(monkeypatch):
 def test_a_python_without_vllm_is_refused(monkeypatch):
     monkeypatch.delenv(PYTHON, raising=False)
     with pytest.raises(UsageError, match=r"has no vllm; install vllm==0\.32\.0"):
-        live_backend(spec_of()).recipes(LiveOptions(server_python=sys.executable))
+        recipes_here(spec_of(), sys.executable)
 
 
 @pytest.mark.parametrize(

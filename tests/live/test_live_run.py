@@ -9,13 +9,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from live_cli import WAIT_S, descendants, lines, running, wait_until
+from live_recipes import recipes_here
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.emulator import EmulatorBackend
-from fairbench.live.backends.registry import live_backend
 from fairbench.live.processes.start import start_all, stop_all
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
@@ -191,7 +190,7 @@ def test_a_run_survives_a_worker_that_dies(tmp_path):
 @pytest.mark.slow
 def test_a_worker_with_another_scheduler_is_refused(tmp_path, monkeypatch):
     other = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
-    recipes = live_backend(other).recipes(LiveOptions())
+    recipes = recipes_here(other)
     monkeypatch.setattr(EmulatorBackend, "recipes", lambda *_: recipes)
     result = invoke("run", "--backend", "emulator", "--scheduler", "dlpm", "--result-dir", tmp_path)
     assert result.exit_code == 1
@@ -226,7 +225,7 @@ def test_a_run_without_its_router_has_failed(tmp_path):
 @pytest.mark.slow
 def test_an_endpoint_is_benchmarked_as_it_is(tmp_path):
     spec = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
-    servers = start_all(live_backend(spec).recipes(LiveOptions()), tmp_path, timeout_s=WAIT_S)
+    servers = start_all(recipes_here(spec), tmp_path, timeout_s=WAIT_S)
     try:
         flags = ["--workload", "chat", "--num-programs", "1", "--set", "chat.think_mean_s=0.2"]
         result = invoke(

@@ -5,14 +5,14 @@ import sys
 from itertools import pairwise
 
 import pytest
+from live_recipes import recipes_here
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.live.backends.base import LiveOptions, vocabulary
-from fairbench.live.backends.registry import live_backend
-from fairbench.live.backends.sglang import PYTHON, sglang_python
+from fairbench.live.backends.base import vocabulary
+from fairbench.live.backends.sglang import PYTHON, SERVER_PYTHON
 from fairbench.live.objectives import objectives
 from fairbench.live.processes.router import router_recipe
 
@@ -88,17 +88,17 @@ def test_a_python_without_sglang(refused):
 def test_a_python_that_does_not_exist(monkeypatch):
     monkeypatch.setenv(PYTHON, "/no/such/python")
     with pytest.raises(UsageError, match="server_python /no/such/python: cannot be run"):
-        sglang_python(None)
+        SERVER_PYTHON.find(None)
 
 
 @pytest.fixture
 def sglang_at_hand(monkeypatch):
     """Any Python has SGLang."""
-    monkeypatch.setattr("fairbench.live.backends.sglang.sglang_python", lambda python: python)
+    monkeypatch.setattr("fairbench.live.processes.server_python.ask_python", lambda *_: "")
 
 
 def recipes_of(spec, python="python"):
-    return live_backend(spec).recipes(LiveOptions(python))
+    return recipes_here(spec, python)
 
 
 def sglang(dp=2, **backend):

@@ -25,7 +25,7 @@ class Fake:
 
     def __init__(self, clock):
         self.clock, self.has_ended, self.deaths, self.starts = clock, False, 0, []
-        self.recipe = SimpleNamespace(name="worker-0")
+        self.recipe = SimpleNamespace(name="worker-0", place=SimpleNamespace(is_lost=False))
 
     def how_it_ended(self):
         return "worker-0 ended with exit code 7"

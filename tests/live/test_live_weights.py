@@ -1,10 +1,12 @@
 """The clients' weights reach every scheduler of a live run, and of ``fairbench serve``."""
 
 import asyncio
+import sys
 from contextlib import contextmanager
 
 import pytest
 from live_emulator import CONFIG, running
+from live_recipes import recipes_here
 from live_router import GENERATE, PATHS, cluster
 from typer.testing import CliRunner
 
@@ -17,7 +19,7 @@ from fairbench.execute import routed_workers
 from fairbench.execute.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import live_backend, same_workers
+from fairbench.live.backends.registry import same_workers
 from fairbench.live.plugins.config import config_from, plugin_config, plugin_environment
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.report import PluginReport, require_active
@@ -70,15 +72,15 @@ def live(kind, **flags):
 
 
 def test_a_live_run_starts_its_processes_with_them(monkeypatch):
-    monkeypatch.setattr("fairbench.live.backends.sglang.sglang_python", lambda python: python)
+    monkeypatch.setattr("fairbench.live.processes.server_python.MISSING", "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     spec = live("emulator")
-    recipes = live_backend(spec).recipes(LiveOptions())
+    recipes = recipes_here(spec)
     commands = [one.command([1, 2, 3]) for one in recipes]
     for command in (*commands, router_recipe(spec, []).command([1])):
         at = command.index("--weights")
         assert command[at : at + 2] == FLAGS
-    for recipe in live_backend(live("sglang")).recipes(LiveOptions("python")):
+    for recipe in recipes_here(live("sglang"), sys.executable):
         assert config_from(recipe.environment).weights == WEIGHTS
     assert same_workers(spec, spec)
     assert not same_workers(spec, live("emulator", weights={"client-0": 2.0}))

@@ -22,12 +22,14 @@ from fairbench.cli.flags import (
     split_command,
     with_key,
 )
+from fairbench.cli.launcher_flags import Hosts, LaunchCommand, Launcher, RayAddress
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.run_endings import run_once, run_repeatedly
 from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.context import run_context
+from fairbench.execute.launchers import LOCAL, LauncherFlags, launcher_named
 from fairbench.execute.requests import FLAGS, experiment
 from fairbench.hardware.engines import ENGINES
 from fairbench.live.backends.base import LiveOptions
@@ -213,6 +215,10 @@ def run(
             "$FAIRBENCH_VLLM_PYTHON, or this one]"
         ),
     ] = None,
+    launcher: Launcher = LOCAL,
+    ray_address: RayAddress = None,
+    hosts: Hosts = None,
+    launch_command: LaunchCommand = None,
     ready_check_timeout_sec: Annotated[
         float, Option(min=1, help="Seconds within which servers have to be ready.")
     ] = 600.0,
@@ -255,7 +261,10 @@ def run(
     flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
     options = LiveOptions(
-        server_python, ready_check_timeout_sec, with_key(parse_headers(header), api_key_file)
+        server_python,
+        ready_check_timeout_sec,
+        with_key(parse_headers(header), api_key_file),
+        launcher_named(launcher, LauncherFlags(ray_address, hosts, launch_command)),
     )
     check_live(spec, options)
     on_saved = run_lines(output_file, details=output_details)

@@ -98,6 +98,7 @@ class _Servers(BackendConfig):
 
     api: Api = "generate"
     server_args: list[str] = []
+    run_options: ClassVar[frozenset[str]] = frozenset({"launcher"})
 
     @model_validator(mode="after")
     def _not_managed(self) -> Self:
@@ -125,7 +126,7 @@ class RealServers(_Servers):
     share_gpus: bool = False
     load_format: str | None = None
     schedule_policy: str | None = None
-    run_options: ClassVar[frozenset[str]] = frozenset({"server_python"})
+    run_options: ClassVar[frozenset[str]] = frozenset({"launcher", "server_python"})
 
     @property
     def own_policy(self) -> str | None:

@@ -47,7 +47,7 @@ def run_live_in(
             on_progress=context.progress.update,
             interrupted=context.interrupted,
         )
-    manifest = build_manifest(spec, complete=result.complete, watch=watch)
+    manifest = build_manifest(spec, complete=result.complete, watch=watch) | result.about
     write_run(path, spec, result.tables(), result.summary, manifest)
     return result, path
 

@@ -32,7 +32,8 @@ def recover_run(path: Path) -> RunResult:
     watch = Stopwatch.start()
     with run_folder(path, name) as folder:
         result = _recovered(spec, folder)
-        manifest = build_manifest(spec, complete=False, watch=watch) | {"recovered": True}
+        manifest = build_manifest(spec, complete=False, watch=watch) | result.about
+        manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
         if name == SIMULATED:  # all of it is in the tables now
             shutil.rmtree(folder)

@@ -53,7 +53,8 @@ def outcome(
     elif driven.complete and records.requests and not summary["completed"]:
         notes["complete"] = f"no request succeeded ({notes.get('errors', 'none was answered')})"
     summary["complete"] = driven.complete and "complete" not in notes
-    return RunResult(*tables.columns(), summary, summary["complete"])
+    about = {"hosts": list(served.hosts)} if served.hosts else {}
+    return RunResult(*tables.columns(), summary, summary["complete"], about)
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:

@@ -97,7 +97,7 @@ class _Serving:
 
     def ended(self) -> list[str]:
         """The workers that have ended meanwhile, by name, even if they were started again."""
-        return [one.recipe.name for one in self.workers if one.deaths or one.has_ended]
+        return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
         """Why nothing can be served any more, "" if something can."""
@@ -140,7 +140,7 @@ def _serving(
                 interrupted=interrupted,
             )
         )
-        served = backend.served(workers.server_info())
+        served = replace(backend.served(workers.server_info()), hosts=workers.hosts)
         target = backend.target(router.url, options)
         if not target.foreign_router:
             target = replace(target, objectives=objectives(spec))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Raw tables (column name -> values), the summary, and whether the run came to its end."""
+    """Raw tables (column name -> values), the summary, and whether the run came to its end.
+
+    ``about`` is what its manifest says besides.
+    """
 
     requests: dict[str, Any]
     programs: dict[str, Any]
     service: dict[str, Any]
     summary: dict[str, Any]
     complete: bool
+    about: dict[str, Any] = field(default_factory=dict)
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The tables by the names under which they are saved."""

@@ -1,21 +1,17 @@
-"""The process that talks to Ray, since Ray ends a process that has lost the cluster's head."""
+"""The process that has tasks done by Ray."""
 
 from __future__ import annotations
 
-import signal
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed
 from fairbench.execute.executor import Failure
-from fairbench.execute.interruption import SIGNALS
+from fairbench.execute.on_ray.connection import connected
 from fairbench.execute.on_ray.node import Desk
 
 POLL_S = 0.2
-ANSWER_S = 10.0
 STOP = "stop"
 MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
 
@@ -27,21 +23,11 @@ class Work(NamedTuple):
     tasks: Mapping[int, bytes]
 
 
-class Connected(NamedTuple):
-    """The cluster is there. Comes once, and first."""
-
-
 class Ended(NamedTuple):
     """The task of this number is over: its pickled outcome, or how it failed."""
 
     number: int
     outcome: bytes | Failure
-
-
-class Unreachable(NamedTuple):
-    """There is no such cluster."""
-
-    reason: str
 
 
 class Refused(NamedTuple):
@@ -59,34 +45,10 @@ def serve(pipe: Connection, address: str) -> None:
 
     Without its parent everything ends.
     """
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)  # the parent hears them too, and says what to do
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    import ray
-
-    with suppress(EOFError, OSError):  # the parent has died
-        work: Work = pipe.recv()
-        try:
-            _check_answers(address)
-            ray.init(address, log_to_driver=False, logging_level="CRITICAL")
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or f"{error}".strip()
-            pipe.send(Unreachable(reason.partition("\n")[0]))
-            return
-        pipe.send(Connected())
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own
-        try:
-            _Bridge(ray, pipe, work).run()
+    with connected(pipe, address) as ray:
+        if ray is not None:
+            _Bridge(ray, pipe, pipe.recv()).run()
             pipe.send(Over())
-        finally:
-            ray.shutdown()  # which ends whatever still runs for us
-
-
-def _check_answers(address: str) -> None:
-    """Raise OSError unless somebody listens there, since Ray would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if colon and "/" not in host:
-        socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
 class _Bridge:

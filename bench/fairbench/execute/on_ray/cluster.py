@@ -17,16 +17,8 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import Child, start_child
 from fairbench.execute.executor import Failure, Saving, Task, attempt
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.on_ray.bridge import (
-    STOP,
-    Connected,
-    Ended,
-    Over,
-    Refused,
-    Unreachable,
-    Work,
-    serve,
-)
+from fairbench.execute.on_ray.bridge import STOP, Ended, Over, Refused, Work, serve
+from fairbench.execute.on_ray.connection import Connected, Unreachable
 from fairbench.execute.on_ray.luggage import Luggage, write_file
 from fairbench.results.directories import made, renamed_to_fresh
 

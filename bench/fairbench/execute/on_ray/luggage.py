@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path, PurePath
 
-import fairbench
 from fairbench.errors import UsageError
 from fairbench.execute.executor import Reading, Saving, Task
 from fairbench.files.reader import VARIABLE as READ_MIB
 from fairbench.files.reader import digest
-from fairbench.results.manifest import LIBRARIES, library_version
+from fairbench.results.environment import environment
 from fairbench.schedulers.user_files import VARIABLE as SCHEDULERS
 from fairbench.schedulers.user_files import user_files
 from fairbench.workloads.programs.user_files import VARIABLE as PROGRAMS
 from fairbench.workloads.programs.user_files import program_files
 from fairbench.workloads.traces.source import find
-
-OWN_CODE = (".py", ".json", ".toml")  # of our package's files, those that decide results
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +117,3 @@ def write_file(path: Path, content: bytes) -> None:
     """With the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-
-
-@cache
-def environment() -> Mapping[str, str]:
-    """What has to be alike for results to be, each by its version."""
-    package = Path(fairbench.__file__).parent
-    code = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
-        if path.suffix in OWN_CODE and path.is_file():
-            code.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
-    return {
-        "fairbench": f"{fairbench.__version__} ({code.hexdigest()[:12]})",
-        "Python": platform.python_version(),
-        "machine": platform.machine(),
-        **{name: f"{library_version(name)}" for name in LIBRARIES},
-    }

@@ -10,9 +10,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
+from fairbench.live.launchers.base import Launcher, Wanted
+from fairbench.live.launchers.local import LocalLauncher
 from fairbench.live.model_files import vocab_size_of
 from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
+from fairbench.live.processes.place import Place
 from fairbench.live.processes.start import Recipe, Server
 
 C = TypeVar("C", bound=BackendConfig)
@@ -26,12 +29,13 @@ class LiveOptions:
     """What a live run must be told and its records do not depend on: stored nowhere.
 
     ``server_python`` is the Python that has SGLang, None the default. ``headers`` go with every
-    request to an endpoint; they may hold secrets.
+    request to an endpoint; they may hold secrets. ``launcher`` says where workers are started.
     """
 
     server_python: str | None = None
     ready_timeout_s: float = 600.0
     headers: Mapping[str, str] = field(default_factory=dict)
+    launcher: Launcher = field(default_factory=LocalLauncher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,8 @@ class Served:
 
     ``name`` is how tables call it. ``timing_profile`` and its grade are those of emulated servers.
     ``workers`` is as how many it counts, None if as many as the experiment has. ``unbounded`` is
-    why no theorem can hold for how it schedules, "" if one may.
+    why no theorem can hold for how it schedules, "" if one may. ``hosts`` are the machines of
+    its workers by number, none where all are on this one.
     """
 
     backend: str
@@ -53,6 +58,7 @@ class Served:
     chunked_prefill_size: int | None = None
     timing_profile: str | None = None
     timing_grade: str | None = None
+    hosts: tuple[str, ...] = ()
 
 
 class LiveBackend(ABC, Generic[C]):
@@ -71,11 +77,19 @@ class LiveBackend(ABC, Generic[C]):
         return None
 
     @abstractmethod
-    def recipes(self, options: LiveOptions) -> list[Recipe]:
-        """How to start each of its workers; none where a server runs already.
+    def wanted(self, options: LiveOptions) -> Wanted:
+        """What its workers need of where they run; of no replicas where a server runs already.
 
-        Raises UsageError if they cannot run on this machine.
+        Raises UsageError for what no worker may be told.
         """
+
+    @abstractmethod
+    def recipe(self, number: int, place: Place) -> Recipe:
+        """How to start one of its workers there."""
+
+    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
+        """How to start all of them, one at each place."""
+        return [self.recipe(number, place) for number, place in enumerate(places)]
 
     @abstractmethod
     def served(self, info: Mapping[str, Any]) -> Served:

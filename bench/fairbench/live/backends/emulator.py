@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,8 +19,9 @@ from fairbench.hardware.engine_limits import mem_fraction
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served, worker_settings
 from fairbench.live.driver.target import Target
-from fairbench.live.processes.addresses import LOOPBACK
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
+from fairbench.live.processes.place import Place
 from fairbench.live.processes.start import Recipe, Server
 from fairbench.schedulers.params import make_params
 
@@ -29,25 +29,27 @@ from fairbench.schedulers.params import make_params
 class EmulatorBackend(LiveBackend[Emulator]):
     """The emulator, which takes an answer's true length from a header of ours."""
 
-    def recipes(self, options: LiveOptions) -> list[Recipe]:
+    def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
         if (router := self.config.router_command) is not None:
             check_given(router, COMMAND)
             _check_program(router[0])
-        return [
-            Recipe(
-                f"worker-{index}",
-                partial(self._command, index),
-                ports=3,
-                health="/health_generate",
-            )
-            for index in range(self.spec.dp)
-        ]
+        return Wanted(self.spec.dp)
 
-    def _command(self, index: int, ports: Sequence[int]) -> list[str]:
+    def recipe(self, number: int, place: Place) -> Recipe:
+        return Recipe(
+            f"worker-{number}",
+            partial(self._command, number, place),
+            ports=3,
+            health="/health_generate",
+            environment=place.environment,
+            place=place,
+        )
+
+    def _command(self, index: int, place: Place, ports: Sequence[int]) -> list[str]:
         spec = self.spec
         http, kv_events, kv_replay = map(str, ports)
-        arguments = [sys.executable, "-m", "fairbench", "emulate", "--host", LOOPBACK]
+        arguments = [place.python, "-m", "fairbench", "emulate", "--host", place.listen]
         arguments += ["--port", http, "--kv-events-port", kv_events, "--kv-replay-port", kv_replay]
         arguments += ["--gpu", spec.gpu, "--model", spec.model, "--local", spec.local]
         arguments += ["--time-scale", str(self.config.time_scale)]

@@ -9,7 +9,9 @@ from fairbench.config.backend import AS_SERVED, Endpoint
 from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
 from fairbench.live.driver.target import Target
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
+from fairbench.live.processes.place import Place
 from fairbench.live.processes.start import Recipe
 
 ASK_TIMEOUT_S = 2.0
@@ -22,8 +24,11 @@ class EndpointBackend(LiveBackend[Endpoint]):
     def running_at(self) -> str:
         return self.config.base_url
 
-    def recipes(self, options: LiveOptions) -> list[Recipe]:
-        return []
+    def wanted(self, options: LiveOptions) -> Wanted:
+        return Wanted(0)
+
+    def recipe(self, number: int, place: Place) -> Recipe:
+        raise NotImplementedError("an endpoint runs already")
 
     def served(self, info: Mapping[str, Any]) -> Served:
         emulated = info.get("emulated") is True

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from fairbench.config.backend import RealServers
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import Target
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.config import LOCAL, plugin_environment
-from fairbench.live.processes.gpus import server_gpus
+from fairbench.live.processes.server_python import ServerPython
 
 R = TypeVar("R", bound=RealServers)
 
@@ -37,7 +38,12 @@ class RealServerBackend(LiveBackend[R]):
             return {LOCAL: ""}  # whatever this process was told itself
         return plugin_environment(self.spec.local, self.spec.settings, self.spec.weights)
 
-    def _gpus(self, *, on_cpu: bool) -> list[dict[str, str]]:
-        """The variables that give each server its GPUs. Raises UsageError if there are too few."""
-        config, dp = self.config, self.spec.dp
-        return [{}] * dp if on_cpu else server_gpus(dp=dp, tp=config.tp, share=config.share_gpus)
+    def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:
+        config = self.config
+        return Wanted(
+            self.spec.dp,
+            python,
+            options.server_python,
+            gpus=0 if on_cpu else config.tp,
+            share_gpus=config.share_gpus,
+        )

@@ -14,6 +14,7 @@ from fairbench.config.backend import BackendConfig, kinds_with
 from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import check_headers
+from fairbench.live.launchers.local import LocalLauncher
 from fairbench.live.requirements import require_live_extra
 
 
@@ -38,11 +39,15 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         raise UsageError("--header, --api-key-file: only with --base-url")
     if options.server_python and not obeys(spec.backend, "server_python"):
         raise python_misplaced()
+    if not isinstance(options.launcher, LocalLauncher) and not obeys(spec.backend, "launcher"):
+        raise UsageError(f"--launcher: only with --backend {' or '.join(kinds_with('launcher'))}")
     if spec.backend is None:
         return
     require_live_extra()
     check_headers(options.headers)
-    live_backend(spec).recipes(options)
+    wanted = live_backend(spec).wanted(options)
+    if wanted.replicas:
+        options.launcher.check(wanted)
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:

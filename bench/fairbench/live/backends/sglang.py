@@ -12,14 +12,17 @@ from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
-from fairbench.live.backends.server_python import server_python
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.report import fetch_report
-from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.http import get_json
+from fairbench.live.processes.place import Place
+from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.processes.start import Recipe
 from fairbench.schedulers.params import make_params, own_settings
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
+# SGLang loads our plugin.
+SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON)
 # What SGLang calls by the same name on its command line.
 ENGINE_FLAGS = (
     "chunked_prefill_size",
@@ -34,21 +37,20 @@ ENGINE_FLAGS = (
 class SGLangBackend(RealServerBackend[SGLang]):
     """SGLang, told the exact length of each answer."""
 
-    def recipes(self, options: LiveOptions) -> list[Recipe]:
+    def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
-        python, plugin = sglang_python(options.server_python), self._plugin()
-        return [
-            Recipe(
-                name=f"worker-{index}",
-                command=lambda ports: [python, *self._arguments(ports)],
-                ports=3,
-                health="/health_generate",
-                environment=plugin | gpus,
-            )
-            for index, gpus in enumerate(
-                self._gpus(on_cpu=_device(self.config.server_args) == "cpu")
-            )
-        ]
+        on_cpu = _device(self.config.server_args) == "cpu"
+        return self._wanted(SERVER_PYTHON, options, on_cpu=on_cpu)
+
+    def recipe(self, number: int, place: Place) -> Recipe:
+        return Recipe(
+            name=f"worker-{number}",
+            command=lambda ports: [place.python, *self._arguments(place, ports)],
+            ports=3,
+            health="/health_generate",
+            environment={**self._plugin(), **place.environment},
+            place=place,
+        )
 
     def verify(self, url: str) -> None:
         policy = self.config.schedule_policy
@@ -75,17 +77,17 @@ class SGLangBackend(RealServerBackend[SGLang]):
             chunked_prefill_size=info.get("chunked_prefill_size"),
         )
 
-    def _arguments(self, ports: Sequence[int]) -> list[str]:
+    def _arguments(self, place: Place, ports: Sequence[int]) -> list[str]:
         config = self.config
         http, kv_events, kv_replay = ports
         kv_config = {
             "publisher": "zmq",
-            "endpoint": f"tcp://{LOOPBACK}:{kv_events}",
-            "replay_endpoint": f"tcp://{LOOPBACK}:{kv_replay}",
+            "endpoint": f"tcp://{place.listen}:{kv_events}",
+            "replay_endpoint": f"tcp://{place.listen}:{kv_replay}",
             "bind": True,
         }
         arguments = ["-m", "sglang.launch_server", "--model-path", self.spec.model]
-        arguments += ["--host", LOOPBACK, "--port", str(http), "--tp-size", str(config.tp)]
+        arguments += ["--host", place.listen, "--port", str(http), "--tp-size", str(config.tp)]
         arguments += ["--enable-metrics", "--enable-cache-report"]
         arguments += ["--kv-events-config", json.dumps(kv_config)]
         if config.load_format is not None:
@@ -93,14 +95,6 @@ class SGLangBackend(RealServerBackend[SGLang]):
         if config.schedule_policy is not None:
             arguments += ["--schedule-policy", config.schedule_policy]
         return [*arguments, *_engine_flags(self.spec.settings), *config.server_args]
-
-
-def sglang_python(chosen: str | None) -> str:
-    """The Python that has SGLang: as chosen, or ``FAIRBENCH_SGLANG_PYTHON``, or this one.
-
-    Raises UsageError unless it has both SGLang and fairbench, whose plugin SGLang loads.
-    """
-    return server_python(chosen, PYTHON, ("sglang", "fairbench"), "sglang==0.5.23")
 
 
 def _device(server_args: Sequence[str]) -> str | None:

@@ -12,10 +12,12 @@ from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
-from fairbench.live.backends.server_python import ask_python, server_python
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.http import get_json, get_text
+from fairbench.live.processes.place import Place
+from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.processes.start import Recipe
 from fairbench.live.vllm_metrics import info_in
 from fairbench.schedulers.params import own_settings
@@ -26,6 +28,7 @@ SERVER = "fairbench.live.plugins.vllm"
 SCHEDULER = "fairbench.live.plugins.vllm.scheduler.FairScheduler"
 # vLLM binds what has a "*" in it, or is a socket of this machine; a name behind "@" is no file.
 KV_EVENTS = "ipc://@fairbench-{port}"
+KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"
 BUILT_FOR_CPU = """
 from importlib.metadata import distributions
 names = {(one.name, "+cpu" in one.version) for one in distributions()}
@@ -38,20 +41,21 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
     flush_page = "/reset_prefix_cache"
 
-    def recipes(self, options: LiveOptions) -> list[Recipe]:
+    def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
-        python = server_python(options.server_python, PYTHON, ("vllm", "fairbench"), RELEASE)
+        python = ServerPython(("vllm", "fairbench"), RELEASE, PYTHON, BUILT_FOR_CPU)
+        return self._wanted(python, options, on_cpu=False)
+
+    def recipe(self, number: int, place: Place) -> Recipe:
         environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}  # for the flush page
-        return [
-            Recipe(
-                name=f"worker-{index}",
-                command=lambda ports: [python, "-m", SERVER, *self._arguments(ports)],
-                ports=3,
-                environment=environment | gpus,
-                kv_events=KV_EVENTS,
-            )
-            for index, gpus in enumerate(self._gpus(on_cpu=_built_for_cpu(python)))
-        ]
+        return Recipe(
+            name=f"worker-{number}",
+            command=lambda ports: [place.python, "-m", SERVER, *self._arguments(place, ports)],
+            ports=3,
+            environment={**environment, **place.environment},
+            kv_events=KV_EVENTS if place.host == LOOPBACK else KV_EVENTS_FAR,
+            place=place,
+        )
 
     def info(self, url: str) -> dict[str, Any]:
         try:
@@ -74,16 +78,17 @@ class VLLMBackend(RealServerBackend[VLLM]):
             pool_tokens=info.get("max_total_num_tokens"),
         )
 
-    def _arguments(self, ports: Sequence[int]) -> list[str]:
+    def _arguments(self, place: Place, ports: Sequence[int]) -> list[str]:
         config = self.config
         http, kv_events, kv_replay = ports
+        bound = KV_EVENTS if place.host == LOOPBACK else KV_EVENTS_BOUND
         kv_config = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
-            "endpoint": KV_EVENTS.format(port=kv_events),
-            "replay_endpoint": f"tcp://{LOOPBACK}:{kv_replay}",
+            "endpoint": bound.format(port=kv_events),
+            "replay_endpoint": f"tcp://{place.listen}:{kv_replay}",
         }
-        arguments = ["--model", self.spec.model, "--host", LOOPBACK, "--port", str(http)]
+        arguments = ["--model", self.spec.model, "--host", place.listen, "--port", str(http)]
         arguments += ["--tensor-parallel-size", str(config.tp), "--enable-prompt-tokens-details"]
         arguments += ["--kv-events-config", json.dumps(kv_config)]
         if config.load_format is not None:
@@ -98,7 +103,3 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
 
 BACKEND = VLLMBackend
-
-
-def _built_for_cpu(python: str) -> bool:
-    return ask_python(python, BUILT_FOR_CPU).strip() == "True"

@@ -38,11 +38,18 @@ class Workers:
         return [
             WorkerAddress(
                 server.url,
-                kv_events=server.recipe.kv_events.format(port=server.ports[1]),
-                kv_replay=f"tcp://{LOOPBACK}:{server.ports[2]}",
+                kv_events=server.recipe.kv_events.format(host=host, port=server.ports[1]),
+                kv_replay=f"tcp://{host}:{server.ports[2]}",
             )
             for server in self.servers
+            for host in [server.recipe.place.host]
         ]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machine of each worker; none if all are on this one."""
+        hosts = tuple(server.recipe.place.host for server in self.servers)
+        return () if set(hosts) <= {LOOPBACK} else hosts
 
     @property
     def is_whole(self) -> bool:
@@ -85,24 +92,26 @@ def running_workers(
 
     One that ends before is started again, see ``processes/supervisor.py``.
 
-    Raises UsageError if the machine cannot hold them, RunFailed if one does not start or runs
+    Raises UsageError if there is no place for them, RunFailed if one does not start or runs
     another scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
     """
     backend = live_backend(spec)
-    servers = start_all(
-        backend.recipes(options),
-        log_dir,
-        timeout_s=options.ready_timeout_s,
-        on_ready=on_ready,
-        interrupted=interrupted,
+    patience_s = options.ready_timeout_s
+    places = options.launcher.places(
+        backend.wanted(options), timeout_s=patience_s, interrupted=interrupted
     )
-    try:
-        for server in servers:
-            _verify(server, backend)
-        with supervised(servers):
-            yield Workers(spec, servers)
-    finally:
-        stop_all(servers)
+    with places as found:
+        recipes = backend.recipes(found)
+        servers = start_all(
+            recipes, log_dir, timeout_s=patience_s, on_ready=on_ready, interrupted=interrupted
+        )
+        try:
+            for server in servers:
+                _verify(server, backend)
+            with supervised(servers):
+                yield Workers(spec, servers)
+        finally:
+            stop_all(servers)
 
 
 def _verify(server: Server, backend: LiveBackend[Any]) -> None:

@@ -26,14 +26,17 @@ class ServerProcess:
         *,
         environment: Mapping[str, str] | None = None,
         grace_s: float = GRACE_S,
+        reaped: bool = False,
     ) -> None:
+        """A ``reaped`` command has a reaper of ours at its own end, and hands it its input."""
+        under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
             # A session of its own: Ctrl-C at the terminal is for the harness, which ends this.
             self._reaper = subprocess.Popen(
-                [sys.executable, "-I", "-S", reaper.__file__, str(grace_s), *command],
+                [*under, *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -46,13 +49,14 @@ class ServerProcess:
         """None while it runs; 128 plus the signal's number if one ended it."""
         return self._reaper.poll()
 
+    @property
+    def ending(self) -> str:
+        """Its exit code, in words."""
+        return f"exit code {self.exit_code}"
+
     def log_tail(self) -> str:
         """The last lines that this process has written."""
-        with self._log_path.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start, size - TAIL_BYTES))
-            text = log.read().decode("utf-8", "replace")
-        return "\n".join(text.splitlines()[-TAIL_LINES:])
+        return log_end(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
         """Begin to end it, without waiting, so that several can end side by side."""
@@ -67,3 +71,12 @@ class ServerProcess:
         except subprocess.TimeoutExpired:  # not even SIGKILL ended the server; no more can be done
             self._reaper.kill()
             self._reaper.wait()
+
+
+def log_end(path: Path, begin: int) -> str:
+    """The last lines of a log, of which what is before ``begin`` (bytes) is somebody else's."""
+    with path.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(begin, size - TAIL_BYTES))
+        text = log.read().decode("utf-8", "replace")
+    return "\n".join(text.splitlines()[-TAIL_LINES:])

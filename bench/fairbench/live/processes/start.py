@@ -10,9 +10,8 @@ from pathlib import Path
 
 from fairbench.errors import RunFailed
 from fairbench.errors.printable import printable
-from fairbench.live.processes.addresses import LOOPBACK, free_ports
 from fairbench.live.processes.http import answers
-from fairbench.live.processes.process import ServerProcess
+from fairbench.live.processes.place import HERE, Place
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
@@ -28,7 +27,7 @@ class Recipe:
     """How to start one server. ``command`` is told ``ports`` free ports, the HTTP port first.
 
     It is ready once ``health`` answers with success, or as ``ready``, told its HTTP root, says.
-    ``kv_events`` is where it publishes them, by the second port.
+    ``kv_events`` is where it publishes them, by ``host`` and the second port.
     """
 
     name: str
@@ -37,7 +36,8 @@ class Recipe:
     health: str = "/health"
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[str], bool] | None = None
-    kv_events: str = f"tcp://{LOOPBACK}:{{port}}"
+    kv_events: str = "tcp://{host}:{port}"
+    place: Place = HERE
 
 
 class Server:
@@ -53,7 +53,7 @@ class Server:
     def start(self) -> None:
         """Start it, on other ports than before. Precondition: it does not run."""
         self.starts += 1
-        self.ports = free_ports(self.recipe.ports)
+        self.ports = self.recipe.place.free_ports(self.recipe.ports)
         self._launch()
 
     def start_again(self) -> None:
@@ -62,16 +62,14 @@ class Server:
         self._launch()
 
     def _launch(self) -> None:
-        self.process = ServerProcess(
-            self.recipe.command(self.ports),
-            self._log_path,
-            environment=self.recipe.environment,
+        self.process = self.recipe.place.start(
+            self.recipe.command(self.ports), self._log_path, self.recipe.environment
         )
 
     @property
     def url(self) -> str:
         """Its HTTP root."""
-        return f"http://{LOOPBACK}:{self.ports[0]}"
+        return f"http://{self.recipe.place.host}:{self.ports[0]}"
 
     @property
     def has_ended(self) -> bool:
@@ -97,15 +95,20 @@ class Server:
     def check(self) -> None:
         """Raise RunFailed, with the end of its log, if it has ended."""
         if self.has_ended:
-            raise self.failed(f"ended with exit code {self.process.exit_code}")
+            raise self.failed(f"ended with {self.process.ending}")
+
+    def named_with_place(self) -> str:
+        """Its name; with where it was, if that is lost."""
+        place = self.recipe.place
+        return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
         """In a line, with the last that it said. Precondition: it has ended."""
         return f"{self.recipe.name} ended with {self.last_words()}; its log is {self._log_path}"
 
     def last_words(self) -> str:
-        """Its exit code, and the last that it said. Precondition: it has ended."""
-        return f"exit code {self.process.exit_code}{self._said()}"
+        """How it ended, and the last that it said. Precondition: it has ended."""
+        return f"{self.process.ending}{self._said()}"
 
     def _said(self) -> str:
         """The last line of its log, in brackets, or nothing."""

@@ -21,11 +21,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Case:
-    """``pause_s`` is the next one. ``due_s`` is when to start it, None while it runs."""
+    """``pause_s`` is the next one. ``due_s`` is when to start it, None while it runs.
+
+    ``is_over`` once it cannot be started any more.
+    """
 
     started_s: float
     pause_s: float = field(default_factory=lambda: FIRST_PAUSE_S)
     due_s: float | None = None
+    is_over: bool = False
 
 
 class Supervisor:
@@ -39,7 +43,7 @@ class Supervisor:
     def look(self) -> None:
         """Notice who has ended, and start whose pause is over."""
         for server, case in zip(self._servers, self._cases, strict=True):
-            if not server.has_ended:
+            if not server.has_ended or case.is_over:
                 continue
             if case.due_s is None:
                 self._noticed(server, case)
@@ -49,13 +53,17 @@ class Supervisor:
                 log.warning("%s is started again", server.recipe.name)
 
     def _noticed(self, server: Server, case: _Case) -> None:
+        server.deaths += 1
+        if server.recipe.place.is_lost:
+            case.is_over = True
+            log.warning("%s; it cannot be started again", server.how_it_ended())
+            return
         now_s = self._now_s()
         if now_s - case.started_s >= STEADY_S:
             case.pause_s = FIRST_PAUSE_S
         case.due_s = now_s + case.pause_s
         log.warning("%s; it is started again in %g s", server.how_it_ended(), case.pause_s)
         case.pause_s = min(2 * case.pause_s, LONGEST_PAUSE_S)
-        server.deaths += 1
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""The launchers by name: where ``--launcher`` has the servers of a live run started."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.execute.on_ray.launcher import RayLauncher
+from fairbench.live.launchers.base import Launcher
+from fairbench.live.launchers.command import DEFAULT, CommandLauncher
+from fairbench.live.launchers.local import LocalLauncher
+
+
+class LauncherFlags(NamedTuple):
+    """What the user says of where servers are started; None is not given."""
+
+    ray_address: str | None = None
+    hosts: str | None = None
+    launch_command: str | None = None
+
+
+class Way(NamedTuple):
+    """A launcher: how it is made, and the flags that it obeys."""
+
+    make: Callable[[LauncherFlags], Launcher]
+    obeys: frozenset[str] = frozenset()
+
+
+def _on_ray(flags: LauncherFlags) -> Launcher:
+    return RayLauncher() if flags.ray_address is None else RayLauncher(flags.ray_address)
+
+
+def _by_command(flags: LauncherFlags) -> Launcher:
+    try:
+        words = shlex.split(flags.launch_command or DEFAULT)
+    except ValueError as error:
+        raise UsageError(f"--launch-command {flags.launch_command}: {error}") from None
+    hosts = [host.strip() for host in (flags.hosts or "").split(",") if host.strip()]
+    return CommandLauncher(hosts, words)
+
+
+LOCAL = "local"
+LAUNCHERS: Mapping[str, Way] = {
+    LOCAL: Way(lambda _: LocalLauncher()),
+    "ray": Way(_on_ray, frozenset({"ray_address"})),
+    "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
+}
+
+
+def launcher_named(name: str, flags: LauncherFlags | None = None) -> Launcher:
+    """One of ``LAUNCHERS``. Raises UsageError for another name, or a flag that it does not obey."""
+    flags = flags or LauncherFlags()
+    if name not in LAUNCHERS:
+        raise unknown_name("launcher", name, LAUNCHERS)
+    for flag, value in flags._asdict().items():
+        if value is not None and flag not in LAUNCHERS[name].obeys:
+            owner = next(other for other, way in LAUNCHERS.items() if flag in way.obeys)
+            raise UsageError(f"--{flag.replace('_', '-')} {value}: needs --launcher {owner}")
+    return LAUNCHERS[name].make(flags)

@@ -1,0 +1,62 @@
+"""The connection to Ray, held by a process of its own: Ray ends one that has lost the head."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from fairbench.execute.interruption import SIGNALS
+
+ANSWER_S = 10.0
+
+
+class Connected(NamedTuple):
+    """The cluster is there. Comes once, and first."""
+
+
+class Unreachable(NamedTuple):
+    """There is no such cluster."""
+
+    reason: str
+
+
+@contextmanager
+def connected(pipe: Connection, address: str) -> Iterator[Any]:
+    """Ray, connected to the cluster; None if there is none. The pipe is told which.
+
+    What was begun inside ends with the block, which also ends quietly once nobody is at the other
+    end of the pipe.
+    """
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)  # the parent hears them too, and says what to do
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    os.dup2(2, 1)  # Ray prints what befalls its nodes; our standard output may be JSON
+    import ray
+
+    with suppress(EOFError, OSError):  # the parent has died
+        try:
+            _check_answers(address)
+            ray.init(address, log_to_driver=False, logging_level="CRITICAL")
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or f"{error}".strip()
+            pipe.send(Unreachable(reason.partition("\n")[0]))
+            yield None
+            return
+        pipe.send(Connected())
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own
+        try:
+            yield ray
+        finally:
+            ray.shutdown()  # which ends whatever still runs for us
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError unless somebody listens there, since Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in host:
+        socket.create_connection((host, int(port)), ANSWER_S).close()

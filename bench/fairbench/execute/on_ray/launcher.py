@@ -1,0 +1,117 @@
+"""The launcher: each replica of a live run on a node of a Ray cluster, in a placement group."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+
+from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.child import Child, start_child
+from fairbench.execute.on_ray.cluster import AUTO
+from fairbench.execute.on_ray.connection import Connected, Unreachable
+from fairbench.execute.on_ray.far import FarPlace, Line, ReplicaLost
+from fairbench.execute.on_ray.keeper import Found
+from fairbench.execute.on_ray.replicas import Bundles, Close, Placed, Placing, serve
+from fairbench.live.launchers import probe
+from fairbench.live.launchers.base import PATIENCE_S, Wanted
+from fairbench.live.processes.place import Place
+
+POLL_S = 0.2
+DISMISS_S = 90.0
+ASK_S = 120.0  # a first import on a busy node
+
+log = logging.getLogger(__name__)
+
+
+class RayLauncher:
+    """Places replicas on the nodes of a Ray cluster: a processor each, and their GPUs.
+
+    Nothing of it outlives this process. A replica whose node is lost is lost; the others go on.
+    """
+
+    def __init__(self, address: str = AUTO) -> None:
+        """Of the cluster's head, as ``RayCluster`` has it. Raises UsageError without Ray."""
+        if find_spec("ray") is None:
+            raise UsageError("--launcher ray needs ray: pip install '.[ray]'")
+        self._address = address
+
+    def check(self, wanted: Wanted) -> None:
+        """The cluster is asked when it is needed."""
+        if wanted.share_gpus:
+            raise UsageError("--share-gpus: not with --launcher ray, which gives each its own")
+
+    @contextmanager
+    def places(
+        self,
+        wanted: Wanted,
+        *,
+        timeout_s: float = PATIENCE_S,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Sequence[Place]]:
+        """On nodes where the same is installed."""
+        child = start_child(serve, self._address)
+        try:
+            child.pipe.send(Bundles(wanted.replicas, wanted.gpus))
+            placed = self._placed(child, wanted.replicas, timeout_s, interrupted)
+            with Line.to(child.pipe, placed.hosts) as line:
+                yield _fit_places(line, placed, wanted)
+        finally:
+            _dismiss(child)
+
+    def _placed(
+        self, child: Child, count: int, timeout_s: float, interrupted: Callable[[], bool]
+    ) -> Placed:
+        until, told = time.monotonic() + timeout_s, False
+        placing = Placing(0, "an answer of the cluster")
+        while not interrupted():
+            if child.pipe.poll(POLL_S):
+                match child.pipe.recv():
+                    case Placed() as placed:
+                        return placed
+                    case Unreachable(reason):
+                        raise UsageError(f"--ray-address {self._address}: {reason}")
+                    case Placing() as placing if not told:
+                        told = True
+                        log.info("waiting for places: %s each", placing.needs)
+                    case Connected():
+                        pass
+            if time.monotonic() > until:
+                raise RunFailed(
+                    f"dp = {count}: the Ray cluster at {self._address} had room for "
+                    f"{placing.placed} replicas within {timeout_s:g} s; each needs {placing.needs}"
+                )
+        raise KeyboardInterrupt
+
+
+def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
+    """The places, once each node was found to have the same, and what is needed."""
+    modules = tuple(probe.engine_modules(wanted))
+    asked = [
+        line.call(number, "find", wanted.python, wanted.chosen, modules)
+        for number in range(wanted.replicas)
+    ]
+    places, versions = [], {}
+    for number, (host, future) in enumerate(zip(placed.hosts, asked, strict=True)):
+        try:
+            found: Found = future.result(ASK_S)
+        except (UsageError, ReplicaLost, TimeoutError) as error:
+            raise UsageError(f"node {host}: {error or 'does not answer'}") from None
+        if wanted.gpus and not placed.gpus and not found.needs_no_gpu:
+            raise UsageError(f"node {host}: has no GPU for Ray to give; tp = {wanted.gpus}")
+        versions[f"node {host}, for worker-{number}"] = found.versions
+        places.append(FarPlace(line, number, found.python))
+    probe.check_alike(versions, wanted)
+    return places
+
+
+def _dismiss(child: Child) -> None:
+    """Without its pipe the child ends, and with it whatever runs for it."""
+    with suppress(OSError):
+        child.pipe.send(Close())
+    child.pipe.close()
+    child.process.join(DISMISS_S)
+    child.process.kill()  # Ray may wait for a head that is gone
+    child.process.join()

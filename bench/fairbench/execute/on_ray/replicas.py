@@ -1,0 +1,148 @@
+"""The process that has replicas placed by Ray, a keeper each, and passes on what they are asked."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from fairbench.execute.on_ray.connection import connected
+from fairbench.execute.on_ray.keeper import Keeper
+
+POLL_S = 0.05
+IDLE_POLL_S = 0.5
+CLOSE_S = 30.0
+AT_ONCE = 4  # calls of one keeper: a look must not wait for a stop
+CPU, GPU = "CPU", "GPU"
+
+
+class Bundles(NamedTuple):
+    """So many replicas, each on one node with so many GPUs; none where the cluster has none."""
+
+    replicas: int
+    gpus: int
+
+
+class Placing(NamedTuple):
+    """How many have a place so far, and what each needs. Comes until all have."""
+
+    placed: int
+    needs: str
+
+
+class Placed(NamedTuple):
+    """All have: the addresses of their nodes in the order of their numbers, and GPUs of each."""
+
+    hosts: tuple[str, ...]
+    gpus: int
+
+
+class Call(NamedTuple):
+    """A method of one replica's ``Keeper``. The answer has the same ticket."""
+
+    ticket: int
+    replica: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+class Answer(NamedTuple):
+    """What it returned."""
+
+    ticket: int
+    value: Any
+
+
+class Broken(NamedTuple):
+    """Why it returned nothing: the call is at fault, or the replica is ``lost``."""
+
+    ticket: int
+    reason: str
+    lost: bool
+
+
+class Close(NamedTuple):
+    """Nothing more is asked."""
+
+
+def serve(pipe: Connection, address: str) -> None:
+    """Place ``Bundles``, then answer each ``Call``, until ``Close``.
+
+    Without its parent, or the cluster, everything ends.
+    """
+    with connected(pipe, address) as ray:
+        if ray is None:
+            return
+        bundles: Bundles = pipe.recv()
+        gpus = bundles.gpus if ray.cluster_resources().get(GPU) else 0
+        needs = {CPU: 1, **({GPU: gpus} if gpus else {})}
+        groups = [ray.util.placement_group([needs]) for _ in range(bundles.replicas)]
+        try:
+            if _are_placed(ray, pipe, groups, needs):
+                pipe.send(Placed(tuple(_hosts(ray, groups)), gpus))
+                _Switchboard(ray, pipe, [_keeper(ray, group, gpus) for group in groups]).run()
+        finally:
+            for group in groups:
+                ray.util.remove_placement_group(group)
+
+
+def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
+    """Wait until all are; False if nobody wants that any more."""
+    text = " and ".join(f"{count} {name}" for name, count in needs.items())
+    while True:
+        states = [ray.util.placement_group_table(group)["state"] for group in groups]
+        if (placed := states.count("CREATED")) == len(groups):
+            return True
+        pipe.send(Placing(placed, text))
+        if pipe.poll(IDLE_POLL_S):
+            return False  # only Close can come now
+
+
+def _hosts(ray: Any, groups: list[Any]) -> list[str]:
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    tables = [ray.util.placement_group_table(group) for group in groups]
+    return [addresses[table["bundles_to_node_id"][0]] for table in tables]
+
+
+def _keeper(ray: Any, group: Any, gpus: int) -> Any:
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+    actor = ray.remote(Keeper).options(
+        num_cpus=1, num_gpus=gpus, max_concurrency=AT_ONCE, scheduling_strategy=strategy
+    )
+    return actor.remote()
+
+
+class _Switchboard:
+    def __init__(self, ray: Any, pipe: Connection, keepers: list[Any]) -> None:
+        self._ray, self._pipe, self._keepers = ray, pipe, keepers
+        self._waiting: dict[Any, int] = {}
+
+    def run(self) -> None:
+        while True:
+            while self._pipe.poll(POLL_S if self._waiting else IDLE_POLL_S):
+                message = self._pipe.recv()
+                if isinstance(message, Close):
+                    self._close()
+                    return
+                self._ask(message)
+            if self._waiting:
+                done, _ = self._ray.wait(list(self._waiting), timeout=0)
+                for ref in done:
+                    self._pipe.send(self._answer(ref, self._waiting.pop(ref)))
+
+    def _ask(self, call: Call) -> None:
+        method = getattr(self._keepers[call.replica], call.method)
+        self._waiting[method.remote(*call.arguments)] = call.ticket
+
+    def _answer(self, ref: Any, ticket: int) -> Answer | Broken:
+        errors = self._ray.exceptions
+        try:
+            return Answer(ticket, self._ray.get(ref))
+        except errors.RayTaskError as error:
+            return Broken(ticket, f"{error.cause}".partition("\n")[0], lost=False)
+        except errors.RayError as error:
+            return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)
+
+    def _close(self) -> None:
+        """Those that are still there leave nothing behind."""
+        closing = [keeper.close.remote() for keeper in self._keepers]
+        self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)

@@ -1,0 +1,147 @@
+"""Servers on hosts that a command of the user's reaches, such as ``ssh {host}``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import RunFailed, UsageError
+from fairbench.errors.printable import printable
+from fairbench.live.launchers import probe
+from fairbench.live.launchers.base import PATIENCE_S, Wanted
+from fairbench.live.processes import reaper
+from fairbench.live.processes.gpus import VISIBLE
+from fairbench.live.processes.place import Place, Process
+from fairbench.live.processes.process import GRACE_S, ServerProcess
+from fairbench.live.processes.server_python import OWN
+
+HOST = "{host}"
+DEFAULT = "ssh -o BatchMode=yes {host}"
+ANYWHERE = "0.0.0.0"  # a host's own name may mean its loopback to itself
+ASK_S = 120.0  # a first import from a cold, distant file system
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a shell of one host is given a line to run."""
+
+    words: tuple[str, ...]
+    host: str
+
+    def line(self, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+        """The words to run here, so that the command runs there.
+
+        The command comes as one word, as ``ssh`` and ``sh -c`` want it.
+        """
+        assigned = [f"{key}={value}" for key, value in environment.items()]
+        inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
+        return [*(word.replace(HOST, self.host) for word in self.words), inner]
+
+    def ask(self, python: str, *words: str) -> Any:
+        """What the probe says there. Raises UsageError if it does not."""
+        line = self.line([python, "-m", probe.__name__, *words], {})
+        try:
+            done = subprocess.run(
+                line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S
+            )
+            return json.loads(done.stdout.splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {ASK_S:g} s"
+        except OSError as error:
+            said = f"{line[0]}: {error.strerror}"
+        except (ValueError, IndexError):
+            said = printable((done.stderr.strip() or "said nothing").splitlines()[-1])[:200]
+        raise UsageError(f"--hosts {self.host}: {python} cannot be asked there: {said}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedPlace:
+    """A replica's place on one of the hosts."""
+
+    reach: Reach
+    python: str
+    environment: Mapping[str, str]
+    listen: str = ANYWHERE
+    is_lost: bool = False  # who cannot be reached now may be soon
+
+    @property
+    def host(self) -> str:
+        """By the name that the user gave it."""
+        return self.reach.host
+
+    def free_ports(self, count: int) -> list[int]:
+        """As the host itself finds them."""
+        try:
+            found: list[int] = self.reach.ask(self.python, "ports", str(count))
+        except UsageError as error:
+            raise RunFailed(f"{error}") from None
+        return found
+
+    def start(
+        self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
+    ) -> Process:
+        """Under a reaper on that host too, which ends it when this side of the pipe is closed.
+
+        Killing ``ssh`` would end nothing there.
+        """
+        there = [self.python, "-m", reaper.__name__, str(GRACE_S), *command]
+        return ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
+
+
+class CommandLauncher:
+    """Spreads replicas over hosts in turn; one of several on a host gets GPUs by their numbers."""
+
+    def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
+        """Raises UsageError without a host, or for a command that does not name it."""
+        if not hosts:
+            raise UsageError("--launcher command: needs --hosts A,B,...")
+        for host in hosts:
+            if not host.isascii() or not host.isprintable() or set(host) & set(" /:@'\"\\"):
+                raise UsageError(f"--hosts {host!r}: not the name or the address of a host")
+        if not any(HOST in word for word in command):
+            raise UsageError(f"--launch-command {shlex.join(command)}: has no {HOST}")
+        self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
+
+    def check(self, wanted: Wanted) -> None:
+        """Hosts are asked when they are needed."""
+
+    @contextmanager
+    def places(
+        self,
+        wanted: Wanted,
+        *,
+        timeout_s: float = PATIENCE_S,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Sequence[Place]]:
+        """On hosts where the same is installed."""
+        python = wanted.chosen or OWN.find(None)
+        used = self._reaches[: wanted.replicas]
+        modules = probe.engine_modules(wanted)
+        found = {}
+        for reach in used:
+            if interrupted():
+                raise KeyboardInterrupt
+            found[f"host {reach.host}"] = reach.ask(python, "versions", *modules)
+        probe.check_alike(found, wanted)
+        turns = [used[number % len(used)] for number in range(wanted.replicas)]
+        each, before = Counter(turns), Counter[Reach]()
+        places: list[Place] = []
+        for reach in turns:
+            alone = each[reach] == 1 or wanted.share_gpus
+            own = {} if alone else _gpus(wanted.gpus, before[reach])
+            before[reach] += 1
+            places.append(ReachedPlace(reach, python, own))
+        yield places
+
+
+def _gpus(count: int, before: int) -> dict[str, str]:
+    """Those of the replica that so many are before on its host."""
+    numbers = range(before * count, (before + 1) * count)
+    return {VISIBLE: ",".join(map(str, numbers))} if numbers else {}

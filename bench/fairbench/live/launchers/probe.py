@@ -1,0 +1,65 @@
+"""What a Python on some machine has: asked there, so that unlike machines are refused here.
+
+    python -m fairbench.live.launchers.probe versions [MODULE...]
+    python -m fairbench.live.launchers.probe ports COUNT
+
+prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.live.launchers.base import Wanted
+from fairbench.live.processes.addresses import free_ports
+from fairbench.results.environment import environment
+from fairbench.results.manifest import library_version
+
+OWN_CODE = "fairbench"  # the key by which ``environment`` has the version of our own code
+
+
+def versions(*modules: str) -> dict[str, str]:
+    """All that decides results, by name: of ``modules`` too, which are the engine's."""
+    found = {name: f"{library_version(name)}" for name in modules}
+    return {**environment(), **found}
+
+
+def ports(count: str) -> list[int]:
+    """So many different ports that are free here just now."""
+    return free_ports(int(count))
+
+
+WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
+
+
+def engine_modules(wanted: Wanted) -> Sequence[str]:
+    """The modules of the engine itself, whose version is to be the same at all places."""
+    return [name for name in wanted.python.modules if name != OWN_CODE]
+
+
+def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
+    """Raise UsageError, naming the machine, unless replicas on all of them would do the same.
+
+    ``found`` are ``versions`` by machine. An emulator is our own code, so it has to be as here; of
+    a Python that an engine is in, only our code has to.
+    """
+    here = versions()
+    if wanted.python.modules:
+        here = {OWN_CODE: here[OWN_CODE]}
+    first = next(iter(found), "")
+    for name, theirs in found.items():
+        for expected, where in ((here, "here"), (found[first], f"on {first}")):
+            for key, value in expected.items():
+                if theirs.get(key) != value:
+                    raise UsageError(
+                        f"{name} has {key} {theirs.get(key)}, {where} it is {value}: replicas "
+                        "would not be alike, so install the same on both"
+                    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(WORDS[sys.argv[1]](*sys.argv[2:])) + "\n")

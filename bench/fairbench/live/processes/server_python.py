@@ -1,0 +1,63 @@
+"""The Python that servers are started with, which need not be ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from fairbench.errors import UsageError
+
+MISSING = """
+import sys
+from importlib.util import find_spec
+print(*[name for name in sys.argv[1:] if not find_spec(name)])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPython:
+    """What a Python must have to start some kind of server; by default it is this very one.
+
+    ``variable`` of the environment names it where nobody chose one, ``install`` is what provides
+    the first of ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed.
+    """
+
+    modules: tuple[str, ...] = ()
+    install: str = ""
+    variable: str = ""
+    for_cpu: str | None = None
+
+    def find(self, chosen: str | None) -> str:
+        """As chosen, or as the variable says, or this one.
+
+        Raises UsageError unless it has the modules.
+        """
+        python = chosen or os.environ.get(self.variable) or sys.executable
+        if not self.modules:
+            return python
+        if missing := ask_python(python, MISSING, *self.modules).split():
+            raise UsageError(
+                f"server_python {python}: has no {' and no '.join(missing)}; install "
+                f"{self.install} and fairbench-llm in one environment and name its Python "
+                f"(--server-python, {self.variable})"
+            )
+        return python
+
+    def needs_no_gpu(self, python: str) -> bool:
+        """Whether what that Python has is built for processors only."""
+        return self.for_cpu is not None and ask_python(python, self.for_cpu).strip() == "True"
+
+
+OWN = ServerPython()
+
+
+def ask_python(python: str, program: str, *arguments: str) -> str:
+    """What a program prints there. Raises UsageError if it cannot be run."""
+    command = [python, "-c", program, *arguments]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError):
+        raise UsageError(f"server_python {python}: cannot be run") from None
+    return found.stdout

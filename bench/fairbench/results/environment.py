@@ -1,0 +1,35 @@
+"""The environment: what has to be alike on two machines for their results to be."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import fairbench
+from fairbench.results.manifest import LIBRARIES, library_version
+
+OWN_CODE = (".py", ".json", ".toml")  # of our package's files, those that decide results
+
+
+@cache
+def environment() -> Mapping[str, str]:
+    """What has to be alike for results to be, each by its version."""
+    return {
+        "fairbench": own_version(),
+        "Python": platform.python_version(),
+        "machine": platform.machine(),
+        **{name: f"{library_version(name)}" for name in LIBRARIES},
+    }
+
+
+def own_version() -> str:
+    """Our version, and a digest of our code."""
+    package = Path(fairbench.__file__).parent
+    code = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in OWN_CODE and path.is_file():
+            code.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    return f"{fairbench.__version__} ({code.hexdigest()[:12]})"

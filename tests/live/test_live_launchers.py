@@ -1,0 +1,164 @@
+"""Servers on other hosts by a command of the user's; ``env ... sh -c`` stands in for ``ssh``."""
+
+import json
+import os
+import signal
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from live_cli import descendants, lines, running, wait_until
+
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
+from fairbench.execute.launchers import LAUNCHERS, LauncherFlags, launcher_named
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import check_live, live_backend
+from fairbench.live.launchers import probe
+from fairbench.live.launchers.base import Wanted
+from fairbench.live.launchers.command import CommandLauncher
+from fairbench.live.processes.place import LocalPlace
+from fairbench.live.processes.server_python import ServerPython
+
+STAND_IN = "env FAIRBENCH_TEST_HOST={host} sh -c"
+HOSTS = ["--launcher", "command", "--hosts", "localhost,127.0.0.1", "--launch-command", STAND_IN]
+EMULATED = ["run", "--backend", "emulator", "--dp", "3", "--workload", "chat", "--scenario", "none"]
+SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]
+
+
+def by_command(hosts="localhost", command=STAND_IN):
+    return launcher_named("command", LauncherFlags(hosts=hosts, launch_command=command))
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "says"),
+    [
+        ("rya", {}, "unknown launcher 'rya'"),
+        ("local", {"hosts": "a"}, "--hosts a: needs --launcher command"),
+        ("command", {"ray_address": "a:1"}, "--ray-address a:1: needs --launcher ray"),
+        ("command", {}, "--launcher command: needs --hosts A,B,..."),
+        ("command", {"hosts": "a,b c"}, "--hosts 'b c': not the name or the address of a host"),
+        ("command", {"hosts": "a", "launch_command": "ssh n1"}, "has no {host}"),
+        ("command", {"hosts": "a", "launch_command": "ssh 'n1"}, "--launch-command ssh 'n1: No"),
+    ],
+)
+def test_a_wrong_launcher_is_one_line(name, flags, says):
+    with pytest.raises(UsageError) as caught:
+        launcher_named(name, LauncherFlags(**flags))
+    assert says in str(caught.value)
+
+
+def test_every_flag_of_launchers_has_an_owner():
+    assert set(LauncherFlags._fields) == set().union(*(way.obeys for way in LAUNCHERS.values()))
+
+
+def test_a_simulation_or_an_endpoint_starts_nothing_anywhere():
+    options = LiveOptions(launcher=by_command())
+    for backend in (None, {"kind": "endpoint", "base_url": "http://h:1"}):
+        spec = resolve({} if backend is None else {"backend": backend})
+        with pytest.raises(UsageError, match="--launcher: only with --backend"):
+            check_live(spec, options)
+    check_live(resolve({"backend": {"kind": "emulator"}}), options)
+
+
+def test_hosts_take_turns_and_replicas_of_one_host_have_gpus_of_their_own():
+    wanted = Wanted(5, gpus=2)
+    with by_command("localhost,127.0.0.1").places(wanted) as places:
+        assert [place.host for place in places] == ["localhost", "127.0.0.1"] * 2 + ["localhost"]
+        gpus = [place.environment["CUDA_VISIBLE_DEVICES"] for place in places]
+        assert gpus == ["0,1", "0,1", "2,3", "2,3", "4,5"]
+        assert len(set(places[0].free_ports(9))) == 9
+    with by_command().places(Wanted(1, gpus=2)) as (place,):
+        assert place.environment == {}
+
+
+def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
+    wanted = Wanted(1)
+    for command, says in (
+        ("sh -c 'echo no route to {host} >&2; exit 255'", "cannot be asked there: no route to n1"),
+        ("/no/such/ssh {host}", "/no/such/ssh: No such file or directory"),
+        ("true {host}", "said nothing"),
+    ):
+        with pytest.raises(UsageError, match=says), by_command("n1", command).places(wanted):
+            pass
+
+
+def test_hosts_with_something_else_installed_are_refused(monkeypatch):
+    assert probe.versions("pytest")["pytest"] == pytest.__version__
+    here, engine = probe.versions(), Wanted(2, ServerPython(("sglang", "fairbench"), "", ""))
+    alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}
+    probe.check_alike(alike, engine)
+    other = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "2"}}
+    with pytest.raises(UsageError, match=r"host b has sglang 2, on host a it is 1: replicas"):
+        probe.check_alike(other, engine)
+    foreign = {"host a": here | {"Python": "2.7"}}
+    probe.check_alike(foreign, engine)  # an engine has a Python of its own
+    with pytest.raises(UsageError, match=r"host a has Python 2\.7, here it is 3"):
+        probe.check_alike(foreign, Wanted(1))
+    with pytest.raises(UsageError, match=r"host a has fairbench 0, here it is"):
+        probe.check_alike({"host a": {**here, "fairbench": "0"}}, engine)
+
+
+def test_servers_elsewhere_listen_where_they_are_reached():
+    place = LocalPlace("python-there", {"CUDA_VISIBLE_DEVICES": "3"}, "10.0.0.7", "0.0.0.0")
+    for kind in ("emulator", "sglang", "vllm"):
+        model = {} if kind == "emulator" else {"model": "m"}
+        backend = live_backend(resolve({"backend": {"kind": kind}, **model}))
+        recipe = backend.recipe(4, place)
+        command = recipe.command([1, 2, 3])
+        assert (recipe.name, command[0]) == ("worker-4", "python-there")
+        assert command[command.index("--host") + 1] == "0.0.0.0"
+        assert recipe.environment["CUDA_VISIBLE_DEVICES"] == "3"
+        assert recipe.kv_events.format(host=place.host, port=2) == "tcp://10.0.0.7:2"
+        assert "127.0.0.1" not in " ".join(command)
+
+
+def rows(path):
+    """What was asked and answered, without times."""
+    names = ["client", "program_id", "depth", "input_tokens", "output_tokens", "status"]
+    table = pq.read_table(path / "requests.parquet", columns=names)
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def only(parent):
+    (found,) = parent.iterdir()
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_on_hosts_is_as_a_run_here(tmp_path):
+    for name, flags in (("here", []), ("there", HOSTS)):
+        with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
+            _, stderr = process.communicate()
+        assert (process.returncode, stderr) == (0, "")
+    here, there = (only(tmp_path / name) for name in ("here", "there"))
+    assert rows(here) == rows(there)
+    assert json.loads((there / "manifest.json").read_text())["hosts"] == [
+        *("localhost", "127.0.0.1", "localhost")
+    ]
+    assert "hosts" not in json.loads((here / "manifest.json").read_text())
+    for number in range(3):
+        assert "http://" in (there / "live" / f"worker-{number}.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_there_outlives_the_command(tmp_path, signum):
+    """``running`` fails if anything does; ``ssh`` itself could not be killed to that end."""
+    long = [*EMULATED, "--duration", "20000", *HOSTS]
+    with running(*long, "--result-dir", tmp_path) as process:
+        records = "*/live/requests.jsonl"
+        wait_until(lambda: any(lines(path) > 3 for path in tmp_path.glob(records)), process)
+        assert len(descendants(process.mark)) > 9
+        os.kill(process.pid, signum)
+        process.communicate()
+    assert process.returncode == (130 if signum == signal.SIGINT else -signum)
+
+
+def test_the_command_gets_the_line_as_one_word():
+    launcher = CommandLauncher(["n1"], ["sh", "-c", "echo {host}; exit 3", "{host}"])
+    (reach,) = launcher._reaches
+    line = reach.line(["python", "a b"], {"KEY": "x y"})
+    assert line[-1] == "env 'KEY=x y' python 'a b'"
+    assert line[:-1] == ["sh", "-c", "echo n1; exit 3", "n1"]
+    assert sys.executable not in line
