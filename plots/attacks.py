@@ -60,6 +60,7 @@ Row = Mapping[str, str]
 
 def simulate(folder: Path) -> list[dict[str, str]]:
     """Rows of the table: each attack under each scheduler, from ``folder`` where it is there."""
+    folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, how in ROWS.items():
         for duration, attacks in ATTACKS.items():

@@ -1,0 +1,31 @@
+"""The page on known attacks says what its file of results does."""
+
+import importlib.util
+from pathlib import Path
+
+from fairbench.attack.known import KNOWN
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = importlib.util.spec_from_file_location("attacks", ROOT / "plots" / "attacks.py")
+plot = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(plot)
+
+
+def test_its_tables_are_those_of_the_file():
+    page = plot.PAGE.read_text(encoding="utf-8")
+    assert plot.put(page, plot.read()) == page
+    assert page.count("±") >= len(plot.ROWS) * len(KNOWN) * 3
+
+
+def test_every_known_attack_is_tried_under_every_row():
+    rows = plot.read()
+    assert {row["attack"] for row in rows} == set(KNOWN)
+    assert len(rows) == len(plot.ROWS) * len(KNOWN)
+
+
+def test_another_result_changes_the_page():
+    page = plot.PAGE.read_text(encoding="utf-8")
+    rows = plot.read()
+    rows[0]["kept_mean"] = "0.1234"
+    assert "0.12 ±" in plot.put(page, rows)
+    assert plot.put(page, rows) != page
