@@ -72,14 +72,14 @@ class Behind(Router):
 def hit_rates(monkeypatch, seeds, settings, **flags):
     """(of the simulator, with the live router) over some seeds."""
     plain, live = [], []
-    build = sim_run.build_router
+    build = sim_run.router_of
     for seed in seeds:
         flags |= {"workload": "chat", "scheduler": "d2lpm", "dp": 4, "seed": seed}
         flags |= {"request_rate": 5.0}
         spec = resolve(flags, settings)
         plain.append(sim_run.simulate(spec).summary["cache_hit_rate"])
         with monkeypatch.context() as patch:
-            patch.setattr(sim_run, "build_router", lambda *given: Behind(build(*given), given[-1]))
+            patch.setattr(sim_run, "router_of", lambda given: Behind(build(given), given.dp))
             live.append(sim_run.simulate(spec).summary["cache_hit_rate"])
     return sum(plain) / len(plain), sum(live) / len(live)
 

