@@ -291,6 +291,7 @@ def test_who_must_make_room_leaves_the_gateway_too():
     [
         {"max_running_requests": 2, "max_total_num_tokens": 10_000},
         {"max_running_requests": 100, "max_total_num_tokens": 150},  # the prompts of two
+        {"vllm_config": {"scheduler_config": {"max_num_seqs": 2, "max_num_active_seqs": None}}},
     ],
 )
 def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info):

@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairbench.live.plugins.vllm.metric_names import LIMIT, PROOF
+
 POOL = "vllm:cache_config_info"
-PROOF = "fairbench_scheduler"  # our plugin's gauge, see ``plugins/vllm/exporter.py``
+MOST_RUNNING = "max_running_requests"
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """The pool's size and block size, and our plugin's report, as far as they are there.
+    """The pool's size and block size, and our plugin's report and limit, as far as they are there.
 
     Raises ValueError for what are no metrics.
     """
@@ -25,6 +27,8 @@ def info_in(metrics: str) -> dict[str, Any]:
                 info |= {"max_total_num_tokens": (blocks - 1) * size, "page_size": size}
             elif sample.name == PROOF and sample.value == 1:
                 info["fairbench"] = _report(labels)
+            elif sample.name == LIMIT:
+                info[MOST_RUNNING] = int(sample.value)
     return info
 
 

@@ -18,7 +18,8 @@ from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.ingress import Ringing
-from fairbench.live.router.loads import PolledLoads, most_running, poll
+from fairbench.live.router.loads import PolledLoads, poll
+from fairbench.live.router.running_limits import most_running
 from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
 from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests

@@ -139,28 +139,3 @@ def _first(found: Mapping[str, list[float]], names: Sequence[str]) -> list[float
 def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     waiting, running, usage = (list(column) for column in zip(*ranks, strict=True))
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
-
-
-async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """How many requests every worker can run at once, None if none of them says so."""
-    pages = ("/server_info", LOADS)
-    told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
-    return min((most for most in told if most), default=None)
-
-
-async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int | None:
-    try:
-        async with session.get(
-            worker.url + path, headers=worker.authorization, timeout=TIMEOUT
-        ) as answer:
-            page: Any = msgspec.json.decode(await answer.read())
-    except (ClientError, OSError, ValueError, RecursionError):
-        return None
-    ranks = page.get("loads") if isinstance(page, dict) else None
-    most = [
-        one.get("max_running_requests")
-        for one in (ranks if isinstance(ranks, list) else [page])
-        if isinstance(one, dict)
-    ]
-    whole = [one for one in most if type(one) is int and one > 0]
-    return sum(whole) if whole and len(whole) == len(most) else None

@@ -8,17 +8,18 @@ import os
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED
 from fairbench.live.plugins.prometheus import Exporter
+from fairbench.live.plugins.vllm.metric_names import LIMIT, PROOF
 
-__all__ = ["PROOF", "Exporter", "exporter_of"]
+__all__ = ["Exporter", "exporter_of"]
 
-PROOF = "fairbench_scheduler"
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds what its engine core counts
 
 
-def exporter_of(config: PluginConfig) -> Exporter | None:
+def exporter_of(config: PluginConfig, most_running: int) -> Exporter | None:
     """The exporter of this engine core, None unless the server has a folder for it.
 
-    The labels of the gauge ``PROOF`` say which scheduler this is, with all its settings.
+    The labels of the gauge ``PROOF`` say which scheduler this is, with all its settings; ``LIMIT``
+    is how many requests run at once.
     """
     if not os.environ.get(SHARED):
         return None
@@ -32,4 +33,5 @@ def exporter_of(config: PluginConfig) -> Exporter | None:
     }
     proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
     proof.labels(**labels).set(1)
+    Gauge(LIMIT, "Requests that run at once", multiprocess_mode="mostrecent").set(most_running)
     return exporter

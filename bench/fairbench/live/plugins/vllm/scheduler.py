@@ -41,7 +41,9 @@ class FairScheduler(Scheduler):  # type: ignore[misc] # Any where vLLM is not in
             sys.stderr.write(f"fairbench: {error}\n")
             raise SystemExit(2) from None
         super().__init__(vllm_config, *args, **named)
-        self._exporter: Exporter | None = exporter_of(self._config) if self.log_stats else None
+        self._exporter: Exporter | None = None
+        if self.log_stats:
+            self._exporter = exporter_of(self._config, self.max_num_active_reqs)
         self._settle()
 
     def _settle(self) -> None:

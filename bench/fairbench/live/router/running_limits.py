@@ -1,0 +1,78 @@
+"""How many requests each worker runs at once, as engines say: what ``auto`` means to a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.loads import LOADS, METRICS
+from fairbench.live.vllm_metrics import MOST_RUNNING, info_in
+
+# SGLang's and the emulator's own page, and vLLM's in its development mode, which says it only so.
+SERVER_INFO = "/server_info?config_format=json"
+TIMEOUT = ClientTimeout(total=5.0)  # vLLM looks at its whole machine for that page
+
+
+async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
+    """How many requests every worker can run at once, None if none of them says so."""
+    pages = (SERVER_INFO, LOADS, METRICS)
+    told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
+    return min((most for most in told if most), default=None)
+
+
+async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int | None:
+    try:
+        async with session.get(
+            worker.url + path, headers=worker.authorization, timeout=TIMEOUT
+        ) as answer:
+            body = await answer.read()
+            return most_told_by(body) if answer.ok else None
+    except (ClientError, OSError):
+        return None
+
+
+def most_told_by(body: bytes) -> int | None:
+    """What a page of SGLang's, the emulator's or vLLM's says; None if that is nothing.
+
+    The numbers of several ranks are added.
+    """
+    try:
+        page: Any = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return _whole(_of_metrics(body))
+    if not isinstance(page, dict):
+        return None
+    ranks = page.get("loads")
+    each = [
+        _whole(one.get(MOST_RUNNING) or _of_vllm(one))
+        for one in (ranks if isinstance(ranks, list) else [page])
+        if isinstance(one, dict)
+    ]
+    told = [most for most in each if most is not None]
+    return sum(told) if told and len(told) == len(each) else None
+
+
+def _of_vllm(page: Mapping[str, Any]) -> object:
+    """``--max-num-seqs``, or the limit of those that are scheduled if that is lower."""
+    config: Any = page
+    for name in ("vllm_config", "scheduler_config"):
+        config = config.get(name) if isinstance(config, dict) else None
+    if not isinstance(config, dict):
+        return None
+    return config.get("max_num_active_seqs") or config.get("max_num_seqs")
+
+
+def _of_metrics(body: bytes) -> object:
+    try:
+        return info_in(body.decode("utf-8", "replace")).get(MOST_RUNNING)
+    except (ValueError, KeyError):
+        return None
+
+
+def _whole(most: object) -> int | None:
+    return most if type(most) is int and most > 0 else None

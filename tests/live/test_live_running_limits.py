@@ -1,0 +1,44 @@
+"""What workers say of how many requests they run at once."""
+
+import json
+
+import pytest
+
+from fairbench.live.router.running_limits import most_told_by
+
+STOCK = """# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",num_gpu_blocks="500"} 1.0
+"""
+OURS = """# TYPE fairbench_max_running_requests gauge
+fairbench_max_running_requests 4.0
+"""
+
+
+def vllm(**config):
+    return {"vllm_config": {"scheduler_config": config}}
+
+
+@pytest.mark.parametrize(
+    ("page", "most"),
+    [
+        ({"max_running_requests": 8}, 8),
+        ({"loads": [{"max_running_requests": 8}, {"max_running_requests": 6}]}, 14),
+        ({"loads": [{"max_running_requests": 8}, {}]}, None),
+        (vllm(max_num_seqs=4, max_num_active_seqs=None), 4),
+        (vllm(max_num_seqs=4, max_num_active_seqs=3), 3),
+        (vllm(max_num_seqs="4"), None),
+        ({"vllm_config": "VllmConfig(model=m)"}, None),
+        ({"vllm_config": {"scheduler_config": []}}, None),
+        ({"max_running_requests": True}, None),
+        ({"max_running_requests": 0}, None),
+        ([], None),
+        ([{"max_running_requests": 8}], None),
+        (STOCK, None),
+        (STOCK + OURS, 4),
+        ("<html>", None),
+        ("", None),
+    ],
+)
+def test_only_whole_numbers_of_every_rank_count(page, most):
+    text = page if isinstance(page, str) else json.dumps(page)
+    assert most_told_by(text.encode()) == most
