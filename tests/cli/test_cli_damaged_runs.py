@@ -6,7 +6,9 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.execute.context import run_context
 from fairbench.execute.one_run import run_and_save
@@ -66,6 +68,24 @@ def test_requests_for_the_lists_of_an_output_file(run, refused):
     line = refused("show", "run", "--output-file", "x", "--output-details")
     assert line.startswith("run/requests.parquet: column 'status' is of type list<")
     assert not (run.parent / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("median_itl_ms", "median_itl_ms"),
+        ("total_input_tokens", "input_throughput"),
+        ("request_throughput", "concurrency"),
+    ],
+)
+def test_what_a_summary_lacks_is_null_in_an_output_file(run, key, named, tmp_path):
+    summary = json.loads((run / "summary.json").read_text())
+    del summary[key]
+    (run / "summary.json").write_text(json.dumps(summary))
+    lines = tmp_path / "lines.jsonl"
+    result = CliRunner().invoke(app, ["show", str(run), "--output-file", str(lines)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(lines.read_text())[named] is None
 
 
 def test_a_table_of_a_million_rows_in_a_few_bytes(run, monkeypatch, refused):

@@ -19,7 +19,8 @@ STATISTICS = ("mean", "median", "std", "p99")
 def bench_line(summary: Summary) -> dict[str, Any]:
     """The summary under SGLang's keys, followed by its own."""
     duration = summary["duration"]
-    tokens = summary["total_input_tokens"], summary["total_output_tokens"]
+    inputs, outputs = summary.get("total_input_tokens"), summary.get("total_output_tokens")
+    total = None if inputs is None or outputs is None else inputs + outputs
     line = {
         "tag": None,
         "backend": summary.get("backend") or ("sim" if summary.get("simulated") else None),
@@ -28,17 +29,17 @@ def bench_line(summary: Summary) -> dict[str, Any]:
         "max_concurrency": None,
         "duration": duration,
         "completed": summary["completed"],
-        "total_input_tokens": tokens[0],
-        "total_output_tokens": tokens[1],
-        "request_throughput": summary["request_throughput"],
-        "input_throughput": _per_second(tokens[0], duration),
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "request_throughput": summary.get("request_throughput"),
+        "input_throughput": _per_second(inputs, duration),
         "output_throughput": summary["output_throughput"],
-        "total_throughput": _per_second(sum(tokens), duration),
+        "total_throughput": _per_second(total, duration),
     }
     for latency in LATENCIES:
         ours = "e2el" if latency == "e2e_latency" else latency
         for statistic in STATISTICS:
-            line[f"{statistic}_{latency}_ms"] = summary[f"{statistic}_{ours}_ms"]
+            line[f"{statistic}_{latency}_ms"] = summary.get(f"{statistic}_{ours}_ms")
     line["concurrency"] = _concurrency(summary)
     return {**line, **{key: value for key, value in summary.items() if key not in line}}
 
@@ -67,11 +68,11 @@ def bench_details(requests: Requests) -> dict[str, list[Any]]:
     }
 
 
-def _per_second(amount: float, duration_s: float) -> float | None:
-    return amount / duration_s if duration_s else None
+def _per_second(amount: float | None, duration_s: float) -> float | None:
+    return amount / duration_s if duration_s and amount is not None else None
 
 
 def _concurrency(summary: Summary) -> float | None:
     """Requests under way on average (Little's law over the completed ones)."""
-    mean_ms, rate = summary["mean_e2el_ms"], summary["request_throughput"]
+    mean_ms, rate = summary.get("mean_e2el_ms"), summary.get("request_throughput")
     return None if mean_ms is None or rate is None else rate * mean_ms / 1000
