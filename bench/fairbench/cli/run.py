@@ -219,6 +219,9 @@ def run(
     ray_address: RayAddress = None,
     hosts: Hosts = None,
     launch_command: LaunchCommand = None,
+    drivers: Annotated[
+        int, Option(min=1, help="Processes that send the load, each of some of the clients.")
+    ] = 1,
     ready_check_timeout_sec: Annotated[
         float, Option(min=1, help="Seconds within which servers have to be ready.")
     ] = 600.0,
@@ -265,6 +268,7 @@ def run(
         ready_check_timeout_sec,
         with_key(parse_headers(header), api_key_file),
         launcher_named(launcher, LauncherFlags(ray_address, hosts, launch_command)),
+        drivers,
     )
     check_live(spec, options)
     on_saved = run_lines(output_file, details=output_details)

@@ -13,9 +13,10 @@ from pathlib import Path
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted
+from fairbench.execute.sharded_drive import ShardedDrive
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
-from fairbench.live.run import own_workers, run_live
+from fairbench.live.run import drive_here, own_workers, run_live
 from fairbench.live.run_folder import run_folder
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_result import RunResult
@@ -46,6 +47,7 @@ def run_live_in(
             workers=cluster,
             on_progress=context.progress.update,
             interrupted=context.interrupted,
+            driving=drive_here if options.drivers == 1 else ShardedDrive(options.drivers),
         )
     manifest = build_manifest(spec, complete=result.complete, watch=watch) | result.about
     write_run(path, spec, result.tables(), result.summary, manifest)

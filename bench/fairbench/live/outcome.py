@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from fairbench.files.json_text import json_file
 from fairbench.files.reader import MissingFile
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
+from fairbench.live.driver.shards import merge, told
 from fairbench.live.records import FINISHED, LiveRecords, read_records, tables_of
 from fairbench.live.summary import summary_of
 from fairbench.results.run_result import RunResult
@@ -53,7 +55,9 @@ def outcome(
     elif driven.complete and records.requests and not summary["completed"]:
         notes["complete"] = f"no request succeeded ({notes.get('errors', 'none was answered')})"
     summary["complete"] = driven.complete and "complete" not in notes
-    about = {"hosts": list(served.hosts)} if served.hosts else {}
+    about: dict[str, Any] = {"hosts": list(served.hosts)} if served.hosts else {}
+    if drivers := told(folder):
+        about["drivers"] = drivers
     return RunResult(*tables.columns(), summary, summary["complete"], about)
 
 
@@ -66,6 +70,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
         raise DataError(f"{folder}: its servers were never ready, so nothing was run") from None
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: {error}") from None
+    merge(folder, float(getattr(spec.backend, "time_scale", 1.0)))
     return outcome(spec, folder, recovered(read_records(folder)), served)
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from fairbench.config import ExperimentSpec
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.endpoint import told_by
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.workers import Workers, running_workers
-from fairbench.live.driver.drive import DriveProgress, drive
+from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
 from fairbench.live.driver.target import Target
 from fairbench.live.objectives import objectives
 from fairbench.live.outcome import outcome, write_served
@@ -34,6 +35,40 @@ class ServersProgress:
 OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
 
+class Driving(Protocol):
+    """How clients are driven: as ``live.driver.drive`` does it, blocking."""
+
+    def __call__(
+        self,
+        spec: ExperimentSpec,
+        target: Target,
+        folder: Path,
+        *,
+        vocab: range,
+        on_progress: Callable[[DriveProgress], None],
+        interrupted: Callable[[], bool],
+    ) -> DriveResult:
+        """Records are in ``folder`` in the end."""
+        ...
+
+
+def drive_here(
+    spec: ExperimentSpec,
+    target: Target,
+    folder: Path,
+    *,
+    vocab: range,
+    on_progress: Callable[[DriveProgress], None],
+    interrupted: Callable[[], bool],
+) -> DriveResult:
+    """In this process."""
+    return asyncio.run(
+        drive(
+            *(spec, target, folder), vocab=vocab, on_progress=on_progress, interrupted=interrupted
+        )
+    )
+
+
 def run_live(
     spec: ExperimentSpec,
     directory: Path,
@@ -42,25 +77,25 @@ def run_live(
     workers: Workers | None = None,
     on_progress: OnProgress = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
+    driving: Driving = drive_here,
 ) -> RunResult:
     """Run an experiment on its backend; what finishes is in ``directory`` at once.
 
     ``workers`` that ``serve`` the spec are used, their caches emptied first, and left running;
-    without them, some are started and ended. Once ``interrupted`` the run ends as it stands.
+    without them, some are started and ended. ``driving`` sends the load. Once ``interrupted``
+    the run ends as it stands.
     Raises RunFailed if servers fail to start, KeyboardInterrupt if interrupted before they have.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted) as serving:
             write_served(folder, serving.served)
-            driven = asyncio.run(
-                drive(
-                    spec,
-                    serving.target,
-                    folder,
-                    vocab=live_backend(spec).vocabulary(),
-                    on_progress=on_progress,
-                    interrupted=lambda: interrupted() or bool(serving.broken()),
-                )
+            driven = driving(
+                spec,
+                serving.target,
+                folder,
+                vocab=live_backend(spec).vocabulary(),
+                on_progress=on_progress,
+                interrupted=lambda: interrupted() or bool(serving.broken()),
             )
             ended, broken, remarks = serving.ended(), serving.broken(), serving.remarks()
         return outcome(

@@ -29,13 +29,15 @@ class LiveOptions:
     """What a live run must be told and its records do not depend on: stored nowhere.
 
     ``server_python`` is the Python that has SGLang, None the default. ``headers`` go with every
-    request to an endpoint; they may hold secrets. ``launcher`` says where workers are started.
+    request to an endpoint; they may hold secrets. ``launcher`` says where workers are started,
+    ``drivers`` by how many processes the load is sent.
     """
 
     server_python: str | None = None
     ready_timeout_s: float = 600.0
     headers: Mapping[str, str] = field(default_factory=dict)
     launcher: Launcher = field(default_factory=LocalLauncher)
+    drivers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

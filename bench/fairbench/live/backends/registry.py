@@ -41,6 +41,7 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         raise python_misplaced()
     if not isinstance(options.launcher, LocalLauncher) and not obeys(spec.backend, "launcher"):
         raise UsageError(f"--launcher: only with --backend {' or '.join(kinds_with('launcher'))}")
+    _check_drivers(spec, options.drivers)
     if spec.backend is None:
         return
     require_live_extra()
@@ -48,6 +49,17 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     wanted = live_backend(spec).wanted(options)
     if wanted.replicas:
         options.launcher.check(wanted)
+
+
+def _check_drivers(spec: ExperimentSpec, drivers: int) -> None:
+    if drivers == 1:
+        return
+    if spec.backend is None:
+        raise UsageError(f"--drivers {drivers}: a simulation has none")
+    if drivers > (clients := len(spec.client_plans())):
+        raise UsageError(f"--drivers {drivers}: at most one a client, and there are {clients}")
+    if spec.backend.max_concurrency is not None:
+        raise UsageError("--max-concurrency: not with --drivers, which do not count together")
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:

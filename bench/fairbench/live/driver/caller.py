@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
 from fairbench.errors import ProgramFailed
@@ -36,13 +36,14 @@ class Caller:
         clock: RunClock,
         pool: Pool,
         on_record: Callable[[RequestRecord], None],
+        ids: Iterator[int] | None = None,
     ) -> None:
         self._target = target
         self._api = api
         self._clock = clock
         self._pool = pool
         self._on_record = on_record
-        self._ids = count()
+        self._ids = count() if ids is None else ids
         self._slots = asyncio.Semaphore(target.max_concurrency or sys.maxsize)
 
     async def call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> Answer:

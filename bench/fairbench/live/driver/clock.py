@@ -6,12 +6,12 @@ import asyncio
 
 
 class RunClock:
-    """Starts at 0 when made. Runs ``scale`` times as fast as the wall clock."""
+    """Is at 0 when made, or so many wall seconds later. Runs ``scale`` times as fast as those."""
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:
         self._loop = asyncio.get_running_loop()
         self._scale = scale
-        self._start_s = self._loop.time()
+        self._start_s = self._loop.time() + starts_in_s
 
     def now_s(self) -> float:
         """Seconds of the run so far."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
@@ -17,6 +18,7 @@ from fairbench.live.driver.generate_api import AskGenerate
 from fairbench.live.driver.journal import Journal
 from fairbench.live.driver.openai_api import AskChat, AskCompletions
 from fairbench.live.driver.programs import ProgramRunner
+from fairbench.live.driver.shards import WHOLE, Shard
 from fairbench.live.driver.target import Target
 from fairbench.live.records import RequestRecord
 from fairbench.live.requirements import allow_many_connections
@@ -57,6 +59,8 @@ async def drive(
     records_dir: Path,
     *,
     vocab: range,
+    shard: Shard = WHOLE,
+    starts_in_s: Callable[[], float] = lambda: 0.0,
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> DriveResult:
@@ -65,13 +69,16 @@ async def drive(
     The programs and their arrivals are those of the simulator. The run ends when all programs have,
     ``max_drain_s`` after the arrivals at the latest, or once ``interrupted`` says so; what is under
     way then is cancelled and recorded as unfinished. ``vocab`` is what prompts are made of where
-    the API takes token ids.
+    the API takes token ids. Only the clients of the ``shard`` are driven. ``starts_in_s`` is asked,
+    once all is loaded, in how many seconds the run begins.
     """
     allow_many_connections()
-    streams = _streams(spec)
+    streams = _streams(spec, shard)
     pool = Pool(target.base_url, target.connect_timeout_s)
     with Journal(records_dir) as journal:
-        run = _Run(spec, target, _api(target, vocab), pool, journal)
+        clock = RunClock(target.time_scale, starts_in_s())
+        ids = count(shard.number, shard.drivers)  # no two drivers have the same
+        run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
         finally:
@@ -92,8 +99,8 @@ class _Stream:
     until_s: float = 0.0
 
 
-def _streams(spec: ExperimentSpec) -> list[_Stream]:
-    """One for each client. Reads the data set, if there is one."""
+def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
+    """One for each of its clients. Reads the data set, if there is one."""
     kind, path = spec.workload.program, spec.dataset_path
     source = None if path is None else load_source(kind, path, spec.tokenizer)
     return [
@@ -103,7 +110,7 @@ def _streams(spec: ExperimentSpec) -> list[_Stream]:
         )
         if not (users := users_of(plan, seed=spec.seed, source=source))
         else _Stream(iter(()), nullcontext(), users, last_arrival_s((plan,), spec.seed))
-        for plan in spec.client_plans()
+        for plan in shard.of(spec.client_plans())
     ]
 
 
@@ -123,14 +130,17 @@ class _Run:
         api: ServerApi,
         pool: Pool,
         journal: Journal,
+        clock: RunClock,
+        streams: int,
+        ids: Iterator[int],
     ) -> None:
-        self.clock = RunClock(target.time_scale)
+        self.clock = clock
         self.last_arrival_s = 0.0
         self._spec = spec
         self._journal = journal
-        self._arrivals_open = len(spec.client_plans())
+        self._arrivals_open = streams
         self._service = {plan.client: 0 for plan in spec.client_plans()}
-        caller = Caller(target, api, self.clock, pool, self._on_request)
+        caller = Caller(target, api, self.clock, pool, self._on_request, ids)
         self._programs = ProgramRunner(caller, self.clock, journal)
 
     async def until_over(

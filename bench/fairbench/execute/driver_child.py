@@ -1,0 +1,106 @@
+"""The process of one driver of several: reads its clock, drives its clients, says how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
+
+from fairbench.config import ExperimentSpec
+from fairbench.errors import FairbenchError
+from fairbench.execute.interruption import SIGNALS
+from fairbench.live.driver.drive import DriveResult, drive
+from fairbench.live.driver.shards import Shard
+from fairbench.live.driver.target import Target
+
+
+class ReadClock(NamedTuple):
+    """The answer is the time by its clock, in seconds."""
+
+
+class Begin(NamedTuple):
+    """What to drive; comes once."""
+
+    spec: ExperimentSpec
+    target: Target
+    folder: Path
+    vocab: range
+    shard: Shard
+
+
+class Ready(NamedTuple):
+    """All is loaded; the answer is when to start, by its clock."""
+
+
+class Stop(NamedTuple):
+    """End as it stands."""
+
+
+class Failed(NamedTuple):
+    """It could not go on."""
+
+    error: FairbenchError
+
+
+def serve(pipe: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+    """Answer what is asked until nobody is there to ask, driving meanwhile once told to.
+
+    The pipe gives ``DriveProgress`` and, last of a drive, ``DriveResult`` or ``Failed``.
+    """
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)  # the parent hears them too, and says what to do
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    stop = Event()
+    with suppress(EOFError, OSError):
+        while True:
+            match pipe.recv():
+                case ReadClock():
+                    pipe.send(clock())
+                case Begin() as begin:
+                    hearing = Thread(target=_hear_stop, args=(pipe, stop), daemon=True)
+                    pipe.send(_driven(begin, pipe, clock, hearing, stop))
+                    if hearing.ident:  # not if it failed before
+                        hearing.join()
+
+
+def _hear_stop(pipe: Connection, stop: Event) -> None:
+    """Nothing but ``Stop`` comes while it drives: once, since it ends the hearing."""
+    with suppress(EOFError, OSError):
+        pipe.recv()
+    stop.set()
+
+
+def _driven(
+    begin: Begin,
+    pipe: Connection,
+    clock: Callable[[], float],
+    hearing: Thread,
+    stop: Event,
+) -> DriveResult | Failed:
+    def starts_in_s() -> float:
+        pipe.send(Ready())
+        start_s: float = pipe.recv()
+        hearing.start()
+        return start_s - clock()
+
+    try:
+        return asyncio.run(
+            drive(
+                begin.spec,
+                begin.target,
+                begin.folder,
+                vocab=begin.vocab,
+                shard=begin.shard,
+                starts_in_s=starts_in_s,
+                on_progress=pipe.send,
+                interrupted=stop.is_set,
+            )
+        )
+    except FairbenchError as error:
+        return Failed(error)

@@ -1,0 +1,64 @@
+"""Clocks of several machines: how far one is from another, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+ROUNDS = 20
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """So many seconds is a clock ahead of ours, give or take ``uncertainty_s``.
+
+    ``at_s`` is when that was found, by ours.
+    """
+
+    at_s: float
+    offset_s: float
+    uncertainty_s: float
+
+
+def compare(ask: Callable[[], float], now_s: Callable[[], float], rounds: int = ROUNDS) -> Offset:
+    """The offset of the clock that ``ask`` reads, which takes its time, against ``now_s``.
+
+    The reading was made at some moment between asking and hearing: at the middle, give or take half
+    of what lies between, however unlike the ways there and back were (Cristian, "Probabilistic
+    clock synchronization", 1989). Of so many rounds the quickest counts.
+    """
+    return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
+
+
+def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
+    asked_s, read_s, heard_s = now_s(), ask(), now_s()
+    middle_s = (asked_s + heard_s) / 2
+    return Offset(middle_s, read_s - middle_s, (heard_s - asked_s) / 2)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A driver's clock against ours, before its run and after; None if it was not asked again."""
+
+    before: Offset
+    after: Offset | None = None
+
+    @property
+    def drift_s(self) -> float:
+        """How much further ahead it was after the run; 0 if no more than both are uncertain."""
+        if self.after is None:
+            return 0.0
+        drift_s = self.after.offset_s - self.before.offset_s
+        unsure_s = self.after.uncertainty_s + self.before.uncertainty_s
+        return drift_s if abs(drift_s) > unsure_s else 0.0
+
+    @property
+    def uncertainty_s(self) -> float:
+        """Of times that were corrected by this."""
+        after = self.before if self.after is None else self.after
+        return max(self.before.uncertainty_s, after.uncertainty_s)
+
+    def ahead_s(self, since_s: float) -> float:
+        """How much a clock that was right at the start is ahead after so many seconds by ours."""
+        if self.after is None or self.after.at_s <= self.before.at_s:
+            return 0.0
+        return self.drift_s * since_s / (self.after.at_s - self.before.at_s)

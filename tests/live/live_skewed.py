@@ -1,0 +1,16 @@
+"""A driver whose clock is wrong, as a process of its own can be told to be."""
+
+import time
+
+from fairbench.execute.driver_child import serve
+
+AHEAD_S = 12_345.0
+RATE = 1.01  # a second more in a hundred, so that seconds are enough to see it
+
+
+def skewed_clock():
+    return AHEAD_S + RATE * time.monotonic()
+
+
+def serve_skewed(pipe):
+    serve(pipe, skewed_clock)

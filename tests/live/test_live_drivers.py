@@ -1,0 +1,243 @@
+"""Several drivers: one set of records, whatever their clocks say."""
+
+import json
+import os
+import signal
+import time
+from itertools import chain, repeat
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_cli import descendants, lines, running, wait_until
+from live_driving import VOCAB, small_spec
+from live_null_server import null_server
+from live_skewed import RATE, serve_skewed, skewed_clock
+from test_live_launchers import only, rows
+
+from fairbench.errors import UsageError
+from fairbench.execute.child import start_child
+from fairbench.execute.driver_child import ReadClock
+from fairbench.execute.sharded_drive import ShardedDrive
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import check_live
+from fairbench.live.driver.clocks import Comparison, Offset, compare
+from fairbench.live.driver.journal import Journal
+from fairbench.live.driver.shards import FOLDER, Shard, clocks, corrected, merge, write_clock
+from fairbench.live.records import ProgramRecord, RequestRecord, read_records
+
+EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
+SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]
+LONG = [*EMULATED, "--clients", "3", "--duration", "20000", "--drivers", "2"]
+DELAYS = st.floats(min_value=0, max_value=1e3)
+
+
+def offset(at_s=0.0, offset_s=0.0, uncertainty_s=0.0):
+    return Offset(at_s, offset_s, uncertainty_s)
+
+
+@given(
+    st.floats(min_value=-1e6, max_value=1e6),
+    st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=5),
+)
+def test_a_skew_is_found_within_its_uncertainty_whatever_the_ways_there_and_back(skew_s, ways):
+    """Some ways there and back take longer than others, and not as long in both directions."""
+    now_s, waits = 0.0, chain(ways, repeat(ways[-1]))
+
+    def ask():
+        nonlocal now_s
+        there_s, back_s = next(waits)
+        now_s += there_s
+        read_s = now_s + skew_s
+        now_s += back_s
+        return read_s
+
+    found = compare(ask, lambda: now_s, rounds=len(ways))
+    assert found.uncertainty_s == pytest.approx(min(map(sum, ways)) / 2, abs=1e-6)
+    assert abs(found.offset_s - skew_s) <= found.uncertainty_s + 1e-6
+
+
+def test_the_clock_of_another_process_is_found_within_its_uncertainty():
+    child = start_child(serve_skewed)
+    try:
+
+        def ask():
+            child.pipe.send(ReadClock())
+            return child.pipe.recv()
+
+        found = compare(ask, time.monotonic)
+        ahead_s = skewed_clock() - time.monotonic()
+        passed_s = time.monotonic() - found.at_s
+        assert abs(found.offset_s - ahead_s) <= found.uncertainty_s + passed_s * (RATE - 1)
+    finally:
+        child.pipe.close()
+        child.process.join()
+
+
+def test_a_difference_within_what_is_uncertain_is_no_drift():
+    early = offset(10.0, 5.0, 0.25)
+    assert Comparison(early).drift_s == 0.0
+    assert Comparison(early, offset(20.0, 5.5, 0.25)).drift_s == 0.0
+    drifted = Comparison(early, offset(20.0, 7.0, 0.5))
+    assert (drifted.drift_s, drifted.uncertainty_s) == (2.0, 0.5)
+    assert [drifted.ahead_s(since_s) for since_s in (0.0, 5.0, 10.0)] == [0.0, 1.0, 2.0]
+
+
+def request(request_id, client="a", at_s=0.0, **changes):
+    record = RequestRecord(
+        *(request_id, 0, client, 0, 0, at_s, at_s, 0.0, None, at_s, at_s, 1, None, 1, 1, 0),
+        *("finished", None, [at_s], [1]),
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
+def program(program_id, client="a", at_s=0.0):
+    return ProgramRecord(program_id, client, at_s, at_s, 1, 1, 1, 1, "finished")
+
+
+def test_records_of_a_clock_that_ran_fast_are_moved_back():
+    """Ahead by 1 s in 10 s; the run's time is twice as fast as clocks are."""
+    clock = Comparison(offset(0.0, 0.0), offset(10.0, 1.0))
+    moved = corrected(request(4, at_s=20.0, sent_s=None), clock, 2.0)
+    assert (moved.arrival_s, moved.sent_s, moved.first_token_s) == (18.0, None, 18.0)
+    assert (moved.admitted_s, moved.finish_s, moved.chunk_s) == (None, 18.0, [18.0])
+    assert corrected(program(1, at_s=10.0), clock, 2.0).arrival_s == 9.0
+    still = Comparison(offset(0.0, 0.0, 1.0), offset(10.0, 1.0, 1.0))
+    assert corrected(moved, still, 2.0) is moved
+
+
+def test_the_merged_set_is_the_union_of_the_drivers_sets(tmp_path):
+    drivers = [[request(0, "a"), request(2, "a")], [request(1, "b")], []]
+    for number, records in enumerate(drivers):
+        folder = tmp_path / FOLDER.format(number=number)
+        folder.mkdir()
+        write_clock(folder, Comparison(offset(offset_s=float(number))))
+        with Journal(folder) as journal:
+            for record in records:
+                journal.request(record)
+                journal.program(program(record.request_id, record.client))
+    for _ in range(2):
+        merge(tmp_path, 1.0)
+        merged = read_records(tmp_path)
+        assert merged.requests == list(chain(*drivers))
+        assert [one.program_id for one in merged.programs] == [0, 2, 1]
+    assert [clock.before.offset_s for clock in clocks(tmp_path)] == [0.0, 1.0, 2.0]
+
+
+def test_a_run_of_one_driver_is_left_as_it_is(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.request(request(0))
+    merge(tmp_path, 1.0)
+    assert len(read_records(tmp_path).requests) == 1
+
+
+@given(st.lists(st.integers()), st.integers(min_value=1, max_value=9))
+def test_every_client_has_one_driver(clients, count):
+    parts = [Shard(number, count).of(clients) for number in range(count)]
+    assert sorted(chain(*parts)) == sorted(clients)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("drivers", "backend", "says"),
+    [
+        (2, None, "--drivers 2: a simulation has none"),
+        (5, {"kind": "emulator"}, "--drivers 5: at most one a client, and there are 2"),
+        (2, {"kind": "emulator", "max_concurrency": 4}, "--max-concurrency: not with --drivers"),
+    ],
+)
+def test_drivers_that_would_not_do_are_refused(drivers, backend, says):
+    spec = small_spec(**({} if backend is None else {"backend": backend}))
+    with pytest.raises(UsageError, match=says):
+        check_live(spec, LiveOptions(drivers=drivers))
+
+
+@pytest.mark.slow
+def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
+    """Against a server in this very process, which answers at once."""
+    import asyncio
+
+    from fairbench.live.driver.drive import drive
+    from fairbench.live.driver.target import Target
+
+    spec = small_spec("chat", clients=3, num_programs=4)
+
+    async def both():
+        async with null_server() as server:
+            target = Target(server.url, time_scale=5.0)
+            (tmp_path / "one").mkdir()
+            await drive(spec, target, tmp_path / "one", vocab=VOCAB)
+            (tmp_path / "three").mkdir()
+            told = []
+            sharded = ShardedDrive(3, serve_skewed)
+            result = await asyncio.to_thread(
+                lambda: sharded(
+                    *(spec, target, tmp_path / "three"),
+                    vocab=VOCAB,
+                    on_progress=told.append,
+                    interrupted=lambda: False,
+                )
+            )
+            return told, result
+
+    told, result = asyncio.run(both())
+    one, three = (read_records(tmp_path / name) for name in ("one", "three"))
+
+    def asked(records):
+        return sorted((r.client, r.program_id, r.depth, r.output_tokens) for r in records.requests)
+
+    assert asked(one) == asked(three)
+    assert sorted(r.request_id for r in three.requests) != []
+    assert len({r.request_id for r in three.requests}) == len(three.requests)
+    assert result.complete
+    assert sum(told[-1].service.values()) > 0
+    found = clocks(tmp_path / "three")
+    assert len(found) == 3
+    lasted_s = found[0].after.at_s - found[0].before.at_s
+    for clock in found:
+        gained_s = clock.after.offset_s - clock.before.offset_s
+        unsure_s = clock.before.uncertainty_s + clock.after.uncertainty_s
+        passed_s = clock.after.at_s - clock.before.at_s
+        assert abs(gained_s - (RATE - 1) * passed_s) <= unsure_s
+    # Programs arrive when they were to, by our clock, give or take what is uncertain of both.
+    planned = {p.program_id: p.arrival_s for p in one.programs}
+    unsure_s = 5.0 * (max(c.uncertainty_s for c in found) * 2 + (RATE - 1) * lasted_s)
+    assert all(abs(p.arrival_s - planned[p.program_id]) <= unsure_s for p in three.programs)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_drivers_is_as_a_run_of_one(tmp_path):
+    for name, flags in (("one", []), ("two", ["--drivers", "2"])):
+        with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
+            _, stderr = process.communicate()
+        assert (process.returncode, stderr) == (0, "")
+    one, two = (only(tmp_path / name) for name in ("one", "two"))
+    assert rows(one) == rows(two)
+    told = json.loads((two / "manifest.json").read_text())["drivers"]
+    assert len(told) == 2
+    for driver in told:  # it is the same clock
+        assert abs(driver["offset_s"]) <= driver["uncertainty_s"]
+        assert driver["drift_s"] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_what_several_drivers_had_done_is_kept_however_it_ends(tmp_path, signum):
+    with running(*LONG, "--result-dir", tmp_path) as process:
+        records = "*/live/driver-1/requests.jsonl"
+        wait_until(lambda: any(lines(path) > 3 for path in tmp_path.glob(records)), process)
+        os.kill(process.pid, signum)
+        process.communicate()
+    assert process.returncode == (130 if signum == signal.SIGINT else -signum)
+    assert not descendants(process.mark)
+    path = only(tmp_path)
+    if signum == signal.SIGKILL:
+        with running("recover", path) as process:
+            process.communicate()
+        assert process.returncode == 0
+    kept = [read_records(Path(path, "live", f"driver-{n}")).requests for n in range(2)]
+    found = json.loads((path / "summary.json").read_text())
+    assert found["num_requests"] == sum(map(len, kept)) > 3
+    assert found["complete"] is False
