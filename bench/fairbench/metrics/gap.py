@@ -6,14 +6,16 @@ admission, recomputation left out.
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.backlog import Backlog
+from fairbench.metrics.gap_cells import divided
+from fairbench.metrics.gap_inside import Inside
 from fairbench.metrics.records import Facts, Floats, Requests, Service
-from fairbench.metrics.service import View, cumulative, step_ends
-from fairbench.metrics.waiting import Intervals, backlogs, intersection
+from fairbench.metrics.service import View
+from fairbench.metrics.waiting import backlogs
 
 
 class Gap(NamedTuple):
@@ -26,12 +28,6 @@ class Gap(NamedTuple):
     end_s: float
 
 
-class _Pair(NamedTuple):
-    first: int
-    second: int
-    together: Intervals
-
-
 def max_service_gap(requests: Requests, log: Service, facts: Facts) -> Gap | None:
     """The range of W_f/w_f - W_g/w_g, at its largest over pairs and maximal joint backlogs.
 
@@ -42,75 +38,47 @@ def max_service_gap(requests: Requests, log: Service, facts: Facts) -> Gap | Non
     (``client`` or, also without a bound, as charged). None if no two clients had
     a waiting request on every worker, at every instant of some interval.
     """
-    pairs = _pairs(backlogs(requests, facts))
-    if not pairs:
+    backlog = Backlog.of(backlogs(requests, facts))
+    if not backlog.shared:
         return None
-    times = _instants(log, pairs, facts.workers)
-    states = _states(log, times, facts)
-    return max(
-        (_largest(states, times, pair) for pair in pairs),
-        key=lambda gap: (gap.tokens, -gap.first, -gap.second),
-    )
-
-
-def _pairs(backlog: list[Intervals]) -> list[_Pair]:
-    """The pairs of clients that were backlogged together."""
-    pairs = []
-    for first, second in combinations(range(len(backlog)), 2):
-        together = intersection(backlog[first], backlog[second])
-        if len(together.start):
-            pairs.append(_Pair(first, second, together))
-    return pairs
-
-
-def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
-    """The instants at which the difference between two clients can be at an extreme.
-
-    On one worker a stretch moves the difference one way only, so that its two ends are enough;
-    the steps of several workers interleave.
-    """
-    starts = np.sort(np.concatenate([pair.together.start for pair in pairs]))
-    ends = np.sort(np.concatenate([pair.together.end for pair in pairs]))
-    times = [starts, ends, log.start_s, log.end_s]
-    if workers > 1:
-        _, rows = np.unique(log.worker + 1j * log.start_s, return_index=True)
-        times.append(step_ends(log, rows)[1])
-    every = np.unique(np.concatenate(times))
-    within = np.searchsorted(starts, every, "right") > np.searchsorted(ends, every, "left")
-    chosen: Floats = every[within]
-    return chosen
-
-
-def _states(log: Service, times: Floats, facts: Facts) -> Floats:
-    """Service of each client over its weight, twice per instant: after steps' ends, then starts."""
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
-    states = np.empty((len(facts.clients), 2 * len(times)))
-    for half, with_starts in enumerate((False, True)):
-        states[:, half::2] = cumulative(
-            log,
-            view,
-            times,
-            len(facts.clients),
-            facts.weights,
-            with_starts=with_starts,
-            with_ends=True,
-        )
-    return states / facts.client_weights[:, np.newaxis]
+    return _largest(backlog, log, view, facts)
 
 
-def _largest(states: Floats, times: Floats, pair: _Pair) -> Gap:
-    """The largest range of one pair's difference over its intervals."""
-    difference = states[pair.first] - states[pair.second]
-    bounds = np.empty(2 * len(pair.together.start), dtype=np.int64)
-    bounds[0::2] = 2 * np.searchsorted(times, pair.together.start)
-    bounds[1::2] = 2 * np.searchsorted(times, pair.together.end) + 1  # exclusive
-    high = np.maximum.reduceat(difference, bounds)[::2]
-    low = np.minimum.reduceat(difference, bounds)[::2]
-    at = int(np.argmax(high - low))
-    return Gap(
-        float(high[at] - low[at]),
-        pair.first,
-        pair.second,
-        float(pair.together.start[at]),
-        float(pair.together.end[at]),
-    )
+def _largest(backlog: Backlog, log: Service, view: View, facts: Facts) -> Gap:
+    """The gap, found by branch and bound: the pairs that may differ most are looked at first.
+
+    A client is ``ahead`` of, or ``behind``, what all get on average. The gap of a pair is at most
+    the sum of both at some instant, and that of one joint backlog at most what its cells allow.
+    """
+    cells = divided(log, view, backlog, facts)
+    inside = Inside(log, view, cells, facts)
+    ahead, behind = cells.ahead(), cells.behind()
+    reach, furthest = (ahead + behind.max(axis=0)).max(axis=1), behind.max(axis=1)
+    best = Gap(-1.0, 0, 0, 0.0, 0.0)
+    for first in np.argsort(-reach, kind="stable").tolist():
+        if reach[first] <= best.tokens:
+            break
+        rivals = furthest + ahead[first].max() > best.tokens
+        rivals[first] = False
+        rivals[rivals] = (ahead[first] + behind[rivals]).max(axis=1) > best.tokens
+        joint, bound = cells.bounded(first, backlog.joint(first, rivals), best.tokens)
+        best = _closest_look(inside, first, joint, bound, best)
+    return best
+
+
+def _closest_look(inside: Inside, first: int, joint: Backlog, bound: Floats, best: Gap) -> Gap:
+    """The better one of ``best`` and the gap of a client in joint backlogs with bounds."""
+    most = np.full(joint.client.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(most, joint.client, bound)
+    for second in np.argsort(-most, kind="stable").tolist():
+        if most[second] <= best.tokens:
+            break
+        of_pair = joint.of_rows((joint.client == second) & (bound > best.tokens))
+        ranges = inside.ranges(first, second, of_pair, best.tokens)
+        at = int(np.argmax(ranges))
+        if ranges[at] > best.tokens:
+            start_s, end_s = float(of_pair.start[at]), float(of_pair.end[at])
+            pair = sorted((first, second))
+            best = Gap(float(ranges[at]), pair[0], pair[1], start_s, end_s)
+    return best

@@ -50,7 +50,7 @@ def cumulative(
     At an instant steps end first, then iterations start. ``with_ends`` and ``with_starts`` also
     count what is booked at the very instant by the ends and by the starts.
     """
-    at_start, at_end, stepwise = _amounts(log, view, weights)
+    at_start, at_end, stepwise = amounts(log, view, weights)
     row, step_end_s = _step_bookings(log, times)
     parts = np.bincount(row, minlength=len(log))
     booked = _landed(times, clients, log.client, log.start_s, at_start, with_starts)
@@ -76,7 +76,7 @@ def step_ends(log: Service, rows: Ints) -> tuple[Ints, Floats]:
     return row, np.where(number == count, end, at)
 
 
-def _amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
+def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
     """What each row books when it starts, when it ends, and step by step."""
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)

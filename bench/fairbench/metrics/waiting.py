@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.by_client import rows_of
+from fairbench.metrics.ragged import spread
 from fairbench.metrics.records import REFUSED, Facts, Floats, Ints, Requests, Window
 
 
@@ -73,13 +74,16 @@ def merged(start: Floats, end: Floats) -> Intervals:
     return Intervals(start[first], reach[last])
 
 
-def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """The instants that lie in both."""
+def overlaps(a: Intervals, b: Intervals) -> tuple[Ints, Ints]:
+    """The rows of ``a`` and of ``b`` that have an instant in common; ``a`` may be in any order."""
     low = np.searchsorted(b.end, a.start, "right")  # the first of b that ends after a starts
     high = np.searchsorted(b.start, a.end, "left")
-    count = np.maximum(0, high - low)
-    mine = np.repeat(np.arange(len(a.start)), count)
-    other = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count) + low[mine]
+    return spread(low, np.maximum(0, high - low))
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """The instants that lie in both."""
+    mine, other = overlaps(a, b)
     return Intervals(
         np.maximum(a.start[mine], b.start[other]), np.minimum(a.end[mine], b.end[other])
     )
