@@ -113,7 +113,7 @@ def draw(shares: Values, services: Values) -> None:
     out = (
         f"{LEFT_OUT} is at {_ratio(services, LEFT_OUT):.2f}, {fmean(shares[LEFT_OUT].values()):.0%}"
     )
-    axes.set_title(f"Simulated, A100, two replicas, three seeds; {out}", fontsize=9, loc="left")
+    axes.set_title(f"Simulated, A100, two replicas, five seeds; {out}", fontsize=9, loc="left")
     figure.tight_layout()
     with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
         figure.savefig(FIGURE, metadata={"Date": None})
