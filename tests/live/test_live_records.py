@@ -23,7 +23,7 @@ from fairbench.live.records import (
     tables_of,
 )
 from fairbench.live.service_rows import DECODE_STEPS
-from fairbench.live.summary import NO_ADMISSION, NO_CACHED, summary_of
+from fairbench.live.summary import CACHED_AT_END, NO_ADMISSION, NO_CACHED, summary_of
 from fairbench.metrics.reasons import QUEUE_ESTIMATED
 from fairbench.sim.run import simulate
 
@@ -275,10 +275,13 @@ def test_what_the_server_keeps_back_is_null_and_says_why():
     assert live["queue_empty_share"] is not None  # but estimated
     assert live["notes"]["queue_empty_share"] == QUEUE_ESTIMATED
     assert live["cache_hit_rate"] is not None
-    live = summary(DONE, changed(UNDER_WAY, cached_tokens=None))
+    live = summary(DONE, changed(cached_tokens=None))
     assert live["cache_hit_rate"] is live["jain_index_actual"] is None
     assert live["clients"][0]["actual_service_tok_s"] is None
     assert live["notes"]["clients.client-0.cache_hit_rate"] == NO_CACHED
+    cut_short = summary(DONE, changed(UNDER_WAY, cached_tokens=None))
+    assert cut_short["cache_hit_rate"] is None
+    assert cut_short["notes"]["cache_hit_rate"] == CACHED_AT_END
     assert live["jain_index"] is not None
     assert live["queue_empty_share"] is not None
 

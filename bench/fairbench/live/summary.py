@@ -11,7 +11,7 @@ from fairbench.core import ServiceBound
 from fairbench.live.backends.base import Served
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.records import REFUSED, LiveRecords
+from fairbench.live.records import FINISHED, REFUSED, LiveRecords
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
@@ -25,6 +25,9 @@ from fairbench.workloads.tokens import load_counter
 LATE_MS = 10.0  # P99 lateness above which a run is flagged
 
 NO_CACHED = "the server does not report cached tokens"
+CACHED_AT_END = (
+    "the server reports cached tokens at the end of an answer, and some had begun and not ended"
+)
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
@@ -117,8 +120,10 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
     if any(request.worker < 0 for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_WORKER)
-    if any(request.cached_tokens is None for request in answered):
-        forget_needing(metrics, Needs.CACHED, NO_CACHED)
+    silent = [request for request in answered if request.cached_tokens is None]
+    if silent:
+        kept_back = any(request.status == FINISHED for request in silent)
+        forget_needing(metrics, Needs.CACHED, NO_CACHED if kept_back else CACHED_AT_END)
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
