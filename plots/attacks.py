@@ -1,9 +1,9 @@
 """The known attacks under many schedulers: tables, and a picture.
 
     python plots/attacks.py DIR    # simulates what DIR has not yet, about two minutes of CPU a row
-    python plots/attacks.py        # picture and tables again, of results/tables/attacks.csv
+    python plots/attacks.py        # picture and tables again, of results/attacks.csv
 
-Writes results/tables/attacks.csv, plots/attacks.svg, and the tables of docs/results/attacks.md.
+Writes results/attacks.csv, plots/attacks.svg, and the tables of docs/results/attacks.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "results/tables/attacks.csv"
+TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
 PAGE = ROOT / "docs/results/attacks.md"
 SEEDS, FIRST_SEED = 5, 100  # the defences were chosen at seed 0
