@@ -105,7 +105,7 @@ class VTC(LocalScheduler):
         if self.params.lift == "none" or client in waiting:
             return
         if waiting:
-            self.counters[client] = max(own, min(self.counters[other] for other in waiting))
+            self.counters[client] = max(own, min(map(self.counters.__getitem__, waiting)))
         elif self.last_left is not None and not self._artifact:
             self.counters[client] = max(own, self.counters[self.last_left])
 
@@ -117,7 +117,11 @@ class VTC(LocalScheduler):
     def _next(self, waiting: Collection[str]) -> str:
         if self._tree is not None:
             return self._tree.least(waiting)
-        return min(waiting, key=lambda c: (self.counters[c], self._turn.get(c, -1)))
+        counters = self.counters
+        # Of a thousand only those with the least counter are compared one by one.
+        least = min(map(counters.__getitem__, waiting))
+        tied = [client for client in waiting if counters[client] == least]
+        return min(tied, key=lambda client: self._turn.get(client, -1))
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         client = request.client

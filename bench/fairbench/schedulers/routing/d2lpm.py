@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -16,9 +16,10 @@ from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.peers.credit import SharedCredit
 from fairbench.schedulers.peers.totals import Sums, Totals
-from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.forgotten import MAX_CLIENTS, to_forget
+from fairbench.schedulers.routing.worker_credit import WorkerCredit
+from fairbench.schedulers.routing.worker_sets import members
 from fairbench.schedulers.sharing import SharedCharges
 from fairbench.tenants import Tenants
 
@@ -70,7 +71,7 @@ class D2LPM(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         # q_{i,w}: client (or tenant) -> live worker -> credit
-        self.credit: dict[str, dict[int, float]] = {}
+        self.credit: dict[str, WorkerCredit] = {}
         # Of requests under way, by their ids: who pays how much.
         self._charges: dict[int, dict[str, float]] = {}
         self._fleet = Fleet(workers)
@@ -101,21 +102,19 @@ class D2LPM(Router):
         """Whose credit a client needs, and spends: its tenants' and its own."""
         return (client,) if self.params.tenants is None else self.setup.lineage(client)
 
-    def _available(self, client: str) -> list[int]:
-        """The workers where the client and all its tenants are in credit (lines 3-6)."""
-        within = self._fleet.workers
+    def _available(self, client: str) -> int:
+        """The workers where the client and all its tenants are in credit (lines 3-6), as bits."""
+        within = self._fleet.everyone
         for node in self._nodes(client):
             credit = self._credit_of(node)
-            available = [worker for worker in within if credit[worker] > 0]
-            if not available:
-                rounds = refill(credit, self._quantum(node), within)
+            if not within & credit.positive:
+                rounds = credit.refill(self._quantum(node), members(within))
                 if self.shared is not None:
                     self.shared.grant(node, rounds)
-                available = [worker for worker in within if credit[worker] > 0]
-            within = available
+            within &= credit.positive
         return within
 
-    def _credit_of(self, client: str) -> dict[int, float]:
+    def _credit_of(self, client: str) -> WorkerCredit:
         """The client's credit; it is the last used now, and others may be forgotten for it."""
         credit = self.credit.pop(client, None)
         if credit is None:
@@ -126,7 +125,7 @@ class D2LPM(Router):
                     del self.credit[forgotten]
                     if self.shared is not None:
                         self.shared.forget(forgotten)
-            credit = dict.fromkeys(self._fleet.workers, 0.0)
+            credit = WorkerCredit(self._fleet.workers)
         self.credit[client] = credit
         return credit
 
@@ -137,7 +136,7 @@ class D2LPM(Router):
             for node in self._nodes(client):
                 self._spend(self._credit_of(node), node, worker, charged)
 
-    def _spend(self, credit: dict[int, float], node: str, worker: int, cost: float) -> None:
+    def _spend(self, credit: WorkerCredit, node: str, worker: int, cost: float) -> None:
         credit[worker] -= cost
         if self.shared is not None:
             self.shared.spend(node, worker, cost)
@@ -156,10 +155,9 @@ class D2LPM(Router):
         tokens, workers = self._tree.holders(node)
         return workers if tokens >= self.params.min_match_tokens else 0
 
-    def _select(self, available: list[int], preferred: int) -> int:
+    def _select(self, available: int, preferred: int) -> int:
         """SELECTWORKER (lines 7-8)."""
-        candidates = [worker for worker in available if preferred >> worker & 1]
-        return self._fleet.least_loaded(candidates or available)
+        return self._fleet.least_loaded(available & preferred or available)
 
     def _charged(self, request: Request, node: LocationNode, worker: int) -> int:
         """Tokens to pay for at dispatch; the engine computes at least one, even on a full match."""
@@ -204,9 +202,8 @@ class D2LPM(Router):
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)
         self._fleet.join(worker)
-        for client, credit in self.credit.items():
-            # Rebuilt in worker order, in which ties are broken.
-            self.credit[client] = {w: credit.get(w, 0) for w in self._fleet.workers}
+        for credit in self.credit.values():
+            credit[worker] = 0.0
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         if worker in self._fleet:
@@ -253,18 +250,3 @@ class D2LPM(Router):
                 credit[worker] += news.rounds * quantum - charged
                 if charged < 0 or forgotten:  # here or there: more than a quantum nobody has
                     credit[worker] = min(credit[worker], quantum)
-
-
-def refill(
-    credit: dict[int, float], quantum: float, available: Collection[int] | None = None
-) -> float:
-    """Lines 5-6: add ``quantum`` to every worker in debt until one of the available is positive.
-
-    In one go; all are available by default. Precondition: of those there is one, and none is
-    positive. Answers how often the first of them was granted one.
-    """
-    rounds = min(rounds_to_credit(credit[w], quantum) for w in available or credit)
-    for worker, left in credit.items():
-        if left <= 0:
-            credit[worker] += min(rounds, rounds_to_credit(left, quantum)) * quantum
-    return rounds

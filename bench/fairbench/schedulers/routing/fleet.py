@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from fairbench.core import Request
+from fairbench.schedulers.routing.worker_sets import as_bits, lowest
 
 
 class Fleet:
@@ -12,12 +13,14 @@ class Fleet:
 
     A worker that leaves takes its requests out of the count: a later finish of one of them is
     recognised as stale, even when the worker has come back meanwhile. Whoever routes needs at
-    least one live worker.
+    least one live worker. ``everyone`` is the set of them, as bits.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = list(range(workers))
+        self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
+        self._with: dict[int, int] = {0: self.everyone}  # so many in flight -> these workers
         self._places: dict[int, int] = {}  # request id -> worker
         self._last_turn = -1
 
@@ -32,30 +35,39 @@ class Fleet:
         """Add a worker with nothing in flight. One that never left is taken to have restarted."""
         self.leave(worker)
         self.workers = sorted([*self.workers, worker])
-        self._in_flight[worker] = 0
+        self.everyone |= 1 << worker
+        self._count(worker, 0)
 
     def leave(self, worker: int) -> None:
         """Take a worker out and forget its requests. Harmless for one that is not there."""
-        if self._in_flight.pop(worker, None) is not None:
+        if worker in self:
+            self._uncount(worker)
+            del self._in_flight[worker]
             self.workers.remove(worker)
+            self.everyone ^= 1 << worker
             self._places = {r: w for r, w in self._places.items() if w != worker}
 
     def dispatch(self, request: Request, worker: int) -> None:
         """One more in flight."""
         self._places[request.request_id] = worker
-        self._in_flight[worker] += 1
+        self._count(worker, self._in_flight[worker] + 1)
 
     def finish(self, request: Request, worker: int) -> bool:
         """One less in flight. False, and nothing happens, if the request was not there."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
-        self._in_flight[worker] -= 1
+        self._count(worker, self._in_flight[worker] - 1)
         return True
 
-    def least_loaded(self, candidates: Iterable[int]) -> int:
-        """The candidate with the fewest requests in flight, ties in rotation."""
-        return self.cheapest({worker: self._in_flight[worker] for worker in candidates})
+    def least_loaded(self, candidates: int) -> int:
+        """Of a set of workers, as bits, that with the fewest requests in flight; ties rotate.
+
+        It takes as long as there are different numbers in flight, however many workers there are.
+        Precondition: some of them are live.
+        """
+        fewest = next(number for number in sorted(self._with) if self._with[number] & candidates)
+        return self._in_turn(self._with[fewest] & candidates)
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """The worker of lowest cost; ``costs`` lists workers in ascending order.
@@ -64,9 +76,27 @@ class Fleet:
         would load worker 0 whenever the cluster is idle. Choices without a tie take no turn, or
         they could make the same worker win every tie.
         """
-        lowest = min(costs.values())
-        tied = [worker for worker, cost in costs.items() if cost == lowest]
-        if len(tied) == 1:
-            return tied[0]
-        self._last_turn = next((w for w in tied if w > self._last_turn), tied[0])
+        least = min(costs.values())
+        return self._in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
+
+    def _in_turn(self, tied: int) -> int:
+        """One of several workers of which none is better."""
+        if not tied & (tied - 1):
+            return lowest(tied)
+        after = self._last_turn + 1
+        self._last_turn = lowest(tied >> after << after or tied)
         return self._last_turn
+
+    def _count(self, worker: int, in_flight: int) -> None:
+        self._uncount(worker)
+        self._in_flight[worker] = in_flight
+        self._with[in_flight] = self._with.get(in_flight, 0) | 1 << worker
+
+    def _uncount(self, worker: int) -> None:
+        """Take a worker out of those that have its number in flight, if it is there."""
+        if worker not in self._in_flight:
+            return
+        in_flight = self._in_flight[worker]
+        self._with[in_flight] ^= 1 << worker
+        if not self._with[in_flight]:
+            del self._with[in_flight]

@@ -22,7 +22,7 @@ class LeastLoaded(Router):
         self._fleet = Fleet(workers)
 
     def route(self, request: Request, now_s: float) -> int:
-        worker = self._fleet.least_loaded(self._fleet.workers)
+        worker = self._fleet.least_loaded(self._fleet.everyone)
         self._fleet.dispatch(request, worker)
         return worker
 

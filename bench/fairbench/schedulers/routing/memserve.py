@@ -31,8 +31,8 @@ class MemServe(Router):
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
         _, holders = self._tree.holders(found.node)
-        candidates = [worker for worker in self._fleet.workers if holders >> worker & 1]
-        worker = self._fleet.least_loaded(candidates or self._fleet.workers)
+        everyone = self._fleet.everyone
+        worker = self._fleet.least_loaded(holders & everyone or everyone)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker

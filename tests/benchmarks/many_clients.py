@@ -1,0 +1,115 @@
+"""What many clients cost: python tests/benchmarks/many_clients.py [SCHEDULER...] [--clients 3 1000]
+
+Prints a Markdown table: microseconds of CPU a request, the simulation and its metrics apart, and
+how many rows of the service log a request has. The load in all is the same, chat without a
+misbehaver. Then requests for the time of 10 million plain additions of this interpreter, since
+machines differ. CPU time is of this process, imports left out; compare ratios within one run.
+"""
+
+import argparse
+import time
+from itertools import repeat
+from typing import NamedTuple
+
+from fairbench.config.resolve import resolve
+from fairbench.sim.run import Simulation, no_collector, source_of
+
+PROGRAMS_PER_S = 6.0  # of all clients, a replica: about what it can do
+YARDSTICK = {"chat s1 `fcfs`": ("chat", "fcfs"), "tot s1 `d2lpm`": ("tot", "d2lpm")}
+ADDITIONS = 10_000_000
+
+
+class Cost(NamedTuple):
+    requests: int
+    simulation_s: float
+    metrics_s: float
+    rows: int
+
+    @property
+    def total_us(self):
+        return 1e6 * (self.simulation_s + self.metrics_s) / self.requests
+
+
+def cost(flags):
+    spec = resolve(flags, {})
+    source = source_of(spec)
+    start_s = time.process_time()
+    with no_collector():
+        simulation = Simulation(spec, spec.client_plans(), source)
+        simulation.run()
+    simulated_s = time.process_time()
+    result = simulation.result(True, source)
+    done_s = time.process_time()
+    requests = result.summary["num_requests"]
+    return Cost(requests, simulated_s - start_s, done_s - simulated_s, len(simulation.log))
+
+
+def row(scheduler, clients, dp, duration_s, rounds):
+    """Of each number of clients the cheapest of some rounds, in turn."""
+    found = {}
+    for _ in range(rounds):
+        for count in clients:
+            flags = {
+                "workload": "chat",
+                "scenario": "none",
+                "scheduler": scheduler,
+                "dp": dp,
+                "clients": count,
+                "request_rate": dp * PROGRAMS_PER_S / count,
+                "duration_s": duration_s,
+            }
+            found.setdefault(count, []).append(cost(flags))
+    best = [min(costs, key=lambda one: one.total_us) for costs in found.values()]
+    for one in best:
+        yield f"{1e6 * one.simulation_s / one.requests:,.0f}"
+        yield f"{1e6 * one.metrics_s / one.requests:,.0f}"
+        yield f"{one.rows / one.requests:.1f}"
+    yield f"{best[-1].total_us / best[0].total_us:.2f}"
+
+
+def additions_s():
+    """Seconds of CPU of so many plain additions."""
+    total, start_s = 0, time.process_time()
+    for one in repeat(1, ADDITIONS):
+        total += one
+    return time.process_time() - start_s
+
+
+def yardstick(rounds):
+    """Requests in the time of the additions, by experiment."""
+    for name, (workload, scheduler) in YARDSTICK.items():
+        flags = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "dp": 4}
+        found = []
+        for _ in range(rounds):
+            before_s = additions_s()
+            one = cost(flags)
+            plain_s = (before_s + additions_s()) / 2
+            found.append(one.requests * plain_s / (one.simulation_s + one.metrics_s))
+        yield name, max(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("schedulers", nargs="*", default=["fcfs", "vtc", "dlpm", "lpm"])
+    parser.add_argument("--clients", type=int, nargs="+", default=[3, 1000])
+    parser.add_argument("--dp", type=int, default=1)
+    parser.add_argument("--duration", type=float, default=300.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    given = parser.parse_args()
+    cost({"workload": "chat", "scenario": "none", "num_programs": 1})  # imports, done once
+    whats = ("simulation", "metrics", "rows")
+    columns = [f"{what}, {count:,} clients" for count in given.clients for what in whats]
+    print("| us of CPU a request |", *(f"{column} |" for column in (*columns, "ratio")))
+    print("|---|" + "--:|" * (len(columns) + 1))
+    for scheduler in given.schedulers:
+        cells = row(scheduler, given.clients, given.dp, given.duration, given.rounds)
+        print(f"| {scheduler} |", *(f"{cell} |" for cell in cells), flush=True)
+    print("\n| requests in the time of 10 million additions |\n|---|--:|")
+    for name, requests in yardstick(given.rounds):
+        print(f"| {name} | {requests:,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
