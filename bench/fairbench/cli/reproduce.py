@@ -14,6 +14,7 @@ from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.reproduce_frontier import FRONTIER, reproduce_frontier
 from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
 from fairbench.cli.reproduce_textbook import TEXTBOOK, reproduce_textbook
 from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
@@ -36,7 +37,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="Such as fig7, claims (their table), all, or vtc, preble or textbook (theirs).",
+            help="Such as fig7, claims (their table), all; vtc, preble or textbook (theirs); or "
+            "frontier (fair finish beside the others).",
         ),
     ],
     quick: Annotated[
@@ -53,6 +55,9 @@ def reproduce(
     on_map: Annotated[
         bool, Option("--map", help="With claims: only the map of where each of them holds.")
     ] = False,
+    seeds: Annotated[
+        int | None, Option(min=1, help="With frontier: how many seeds of each cell, at most 5.")
+    ] = None,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
     disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
@@ -62,11 +67,13 @@ def reproduce(
     Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
     again, also after a crash or Ctrl-C.
     """
-    known = (*FIGURES, ALL, CLAIMS, VTC, PREBLE, TEXTBOOK)
+    known = (*FIGURES, ALL, CLAIMS, VTC, PREBLE, TEXTBOOK, FRONTIER)
     if figure not in known:
         raise unknown_name("figure", figure, known)
     suffixes = read_formats(formats)
     runs_on = executor_named(executor, ray_address)
+    if seeds is not None and figure != FRONTIER:
+        raise UsageError(f"--seeds: is of {FRONTIER}, not of {figure}")
     if on_map:
         if figure != CLAIMS:
             raise UsageError(f"--map: is of claims, not of {figure}")
@@ -90,6 +97,12 @@ def reproduce(
         check_drawable()
         folder, show = result_dir / PREBLE, not disable_tqdm
         reproduce_preble(folder, output_dir, claims_dir, suffixes, runs_on, quick=quick, show=show)
+        return
+    if figure == FRONTIER:
+        check_drawable()
+        folder, show = result_dir / FRONTIER, not disable_tqdm
+        forms = {"quick": quick, "seeds": seeds, "show": show}
+        reproduce_frontier(folder, output_dir, claims_dir, suffixes, runs_on, **forms)
         return
     if figure != CLAIMS:
         check_drawable()

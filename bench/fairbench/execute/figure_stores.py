@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairbench.config import ExperimentSpec
 from fairbench.config.sweep import Sweep, overridden, read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import UsageError
@@ -51,12 +52,13 @@ def fill_store(
     return filling(sweep, folder).run(context)
 
 
-def filling(sweep: Sweep, folder: Path) -> Filling:
+def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
     """What the store in a folder lacks of a sweep; it is made where there is none.
 
-    What an earlier form of the sweep ran, and this one has too, is not run again.
+    What an earlier form of the sweep ran, and this one has too, is not run again. ``specs`` are its
+    points where whoever asks has made them already.
     """
-    specs = points(sweep)
+    specs = points(sweep) if specs is None else specs
     if not folder.exists():
         store = SweepStore.create(folder.parent, sweep, specs)
     else:

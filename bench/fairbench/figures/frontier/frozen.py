@@ -1,0 +1,89 @@
+"""What the frontier is made of: configurations, cells and seeds, frozen in ``frozen.toml``."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairbench.files.toml_text import read_toml
+
+NAME = "frontier"
+FILE = "frozen.toml"
+PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
+FORMS = (PUBLISHED, CAPPED, TUNED)
+
+Settings = dict[str, Any]
+
+
+class Configuration(NamedTuple):
+    """A pair of schedulers in one of ``FORMS``."""
+
+    pair: str
+    form: str
+
+    def __str__(self) -> str:
+        return self.pair if self.form == PUBLISHED else f"{self.pair}, {self.form}"
+
+
+class Cell(BaseModel):
+    """A workload at a scenario, and the seeds that draw its load, in the order in which they run.
+
+    ``full`` of them run unless somebody says how many, ``quick`` in the quick form. Development
+    cells are those that settings were tuned on; test cells have seeds that nothing was.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    part: Literal["development", "test"]
+    workload: str
+    scenario: str
+    dp: Annotated[int, Field(ge=1)] = 4
+    seeds: Annotated[tuple[int, ...], Field(min_length=1, strict=False)]
+    full: Annotated[int, Field(ge=0)] = 3
+    quick: Annotated[int, Field(ge=0)] = 0
+
+    def __str__(self) -> str:
+        return f"{self.workload} {self.scenario}"
+
+
+class Frozen(BaseModel):
+    """The whole file. ``capped`` are the settings of every capped pair, ``tuned`` those of each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    ours: str
+    pairs: list[str]
+    margin: Annotated[float, Field(gt=0, lt=1)]
+    level: Annotated[float, Field(gt=0, lt=1)]
+    capped: Settings
+    tuned: dict[str, Settings]
+    cells: list[Cell]
+
+    @property
+    def configurations(self) -> list[Configuration]:
+        """Every pair in every form, pair by pair."""
+        return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
+
+    def settings(self, configuration: Configuration) -> Settings:
+        """What is set of it beyond the defaults of its workload."""
+        of_form: dict[str, Settings] = {
+            PUBLISHED: {},
+            CAPPED: self.capped,
+            TUNED: self.tuned[configuration.pair],
+        }
+        return of_form[configuration.form]
+
+
+@lru_cache(maxsize=1)
+def frozen() -> Frozen:
+    """What is in the file."""
+    return Frozen.model_validate(read_toml(files(__package__) / FILE, FILE))
+
+
+def digest() -> str:
+    """The hash of the file, as a test pins it."""
+    return hashlib.sha256((files(__package__) / FILE).read_bytes()).hexdigest()

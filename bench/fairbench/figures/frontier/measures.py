@@ -1,0 +1,115 @@
+"""What is measured of a run, and of a configuration in a cell over its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.latency import Percentile, Sample, client_sample, mean_percentile, percentile
+from fairbench.metrics.records import Window
+from fairbench.results.comparison_summary import compared_summary
+from fairbench.results.run_facts import stored_facts
+from fairbench.results.run_tables import read_tables
+from fairbench.results.store import StoredRun
+
+ENOUGH_FOR_P99 = 300  # latencies
+Samples = Mapping[str, Sample]
+
+
+class Measured(NamedTuple):
+    """One run, drained: all of its programs arrive whatever the scheduler does.
+
+    ``to_90_s`` and ``to_100_s`` are when so many of the programs of warm-up and window were over,
+    or at least the run's end where they never were. ``p95_s`` is the mean of the P95 of the
+    well-behaved clients; ``served`` the part of what was due to it in the window that the worst-off
+    of them received, ``share`` that of its max-min share of the best total that any configuration
+    delivered. Rates are client-view tokens/s, ``computed_tok_s`` without what caches held.
+    """
+
+    to_90_s: float
+    to_100_s: float
+    p95_s: float
+    served: float
+    share: float
+    service_tok_s: float
+    output_tok_s: float
+    computed_tok_s: float
+
+
+def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
+    """Of a run's summary, and of the most service that any run of its cell and seed delivered."""
+    good = [row for row in summary["clients"] if not row["misbehaving"]]
+    compared = compared_summary(summary, best_tok_s, ())
+    shares = compared["min_entitlement_best_ratio"]
+    return Measured(
+        *(summary[f"time_to_{part}pct_s"] or summary["duration"] for part in (90, 100)),
+        p95_s=summary["victim_p95_s"],
+        served=min(_part(row["service_rate_tok_s"], row["demand_tok_s"]) for row in good),
+        share=1.0 if shares is None else shares,
+        service_tok_s=summary["service_rate_tok_s"],
+        output_tok_s=summary["output_rate_tok_s"],
+        computed_tok_s=summary["actual_service_tok_s"],
+    )
+
+
+def _part(got: float | None, due: float | None) -> float:
+    return min(1.0, (got or 0.0) / due) if due else 1.0
+
+
+def victims(run: StoredRun) -> Samples:
+    """The latencies of each well-behaved client over the window, in the metric of its workload."""
+    tables, stored = read_tables(run), run.summary
+    window = Window(stored["window_start_s"], stored["window_end_s"])
+    facts = stored_facts(run, window)
+    return {
+        client.name: client_sample(tables.requests, tables.programs, facts, window, number)
+        for number, client in enumerate(facts.clients)
+        if not client.misbehaving
+    }
+
+
+def pooled(samples: Sequence[Sample]) -> Sample:
+    """All of them as one."""
+    return Sample(
+        np.concatenate([one.known_s for one in samples]),
+        np.concatenate([one.more_than_s for one in samples]),
+        sum(one.refused for one in samples),
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A configuration in a cell: its runs by seed, and the latencies of each, in the same order."""
+
+    runs: Mapping[int, Measured]
+    latencies: Sequence[Samples]
+    unfinished: int
+
+    def mean(self, name: str) -> float:
+        """Of a field of ``Measured`` over the seeds; of ``p95_s`` the percentile over all seeds."""
+        if name == "p95_s":
+            return self.p95.value_s
+        return fmean(getattr(run, name) for run in self.runs.values())
+
+    @cached_property
+    def p95(self) -> Percentile:
+        """The mean of the well-behaved clients' own, each over all seeds."""
+        clients = self.latencies[0]
+        return mean_percentile(
+            [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]
+        )
+
+    @cached_property
+    def together(self) -> Sample:
+        """The latencies of all well-behaved clients and seeds."""
+        return pooled([one for by in self.latencies for one in by.values()])
+
+    @cached_property
+    def p99(self) -> Percentile | None:
+        """Of those together; None where they are too few to tell."""
+        return percentile(self.together, 99) if self.together.n >= ENOUGH_FOR_P99 else None

@@ -1,0 +1,85 @@
+"""Tests of ours against a rival: paired by seed, stratified by cell, corrected for their number.
+
+A gain is the logarithm of a ratio, above 0 where ours is the better. A seed draws the load, so both
+sides of a pair had the same one. Cells are fixed and may differ in what is gained there; what is
+tested is the mean over them, whose variance is that of the seeds within each cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, inf, log, sqrt
+from statistics import fmean, variance
+from typing import NamedTuple
+
+from fairbench.results.student_t import quantile, two_sided_p
+
+Gains = Mapping[str, Sequence[float]]
+"""By cell, one per seed."""
+
+
+class Estimate(NamedTuple):
+    """A mean gain over cells: its standard error and degrees of freedom, 0 of single seeds."""
+
+    gain: float
+    error: float
+    degrees: int
+
+    @property
+    def ratio(self) -> float:
+        """By what factor ours is the better."""
+        return exp(self.gain)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """That factor's interval; from 0 to infinity where seeds are single."""
+        if not self.degrees:
+            return 0.0, inf
+        reach = quantile(1 - level / 2, self.degrees) * self.error
+        return exp(self.gain - reach), exp(self.gain + reach)
+
+    def p_above(self, least: float) -> float:
+        """One-sided p-value of a gain of no more than ``least``."""
+        beyond = self.gain - least
+        if not self.degrees:
+            return 1.0
+        if not self.error:
+            return 0.0 if beyond > 0 else 1.0
+        half = two_sided_p(beyond / self.error, self.degrees) / 2
+        return half if beyond > 0 else 1 - half
+
+    def p_below(self, most: float) -> float:
+        """One-sided p-value of a gain of no less than ``most``."""
+        return Estimate(-self.gain, self.error, self.degrees).p_above(-most)
+
+
+def estimate(gains: Gains) -> Estimate:
+    """The mean over cells of the mean over their seeds.
+
+    Cells of a single seed count in the mean and add nothing to the error, so with any the error is
+    that of the others. Degrees of freedom are Satterthwaite's, rounded down.
+    """
+    mean = fmean(fmean(of_cell) for of_cell in gains.values())
+    spread = [one for one in gains.values() if len(one) > 1]
+    if not spread:
+        return Estimate(mean, 0.0, 0)
+    parts = [(variance(one) / len(one), len(one) - 1) for one in spread]
+    total = sum(part for part, _ in parts)
+    if not total:
+        return Estimate(mean, 0.0, sum(degrees for _, degrees in parts))
+    degrees = total**2 / sum(part**2 / degrees for part, degrees in parts)
+    return Estimate(mean, sqrt(total) / len(spread), max(1, int(degrees)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order of the given ones."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def non_inferior_gain(margin: float) -> float:
+    """The gain that ours must exceed to be at most ``margin`` worse."""
+    return log(1 - margin)
