@@ -14,7 +14,7 @@ from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
-from fairbench.cli.reproduce_frontier import FRONTIER, reproduce_frontier
+from fairbench.cli.reproduce_frontier import FRONTIER, FrontierSize, reproduce_frontier
 from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
 from fairbench.cli.reproduce_textbook import TEXTBOOK, reproduce_textbook
 from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
@@ -101,8 +101,8 @@ def reproduce(
     if figure == FRONTIER:
         check_drawable()
         folder, show = result_dir / FRONTIER, not disable_tqdm
-        forms = {"quick": quick, "seeds": seeds, "show": show}
-        reproduce_frontier(folder, output_dir, claims_dir, suffixes, runs_on, **forms)
+        size = FrontierSize(quick, seeds)
+        reproduce_frontier(folder, output_dir, claims_dir, suffixes, runs_on, size, show=show)
         return
     if figure != CLAIMS:
         check_drawable()

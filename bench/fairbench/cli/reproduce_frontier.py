@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
@@ -21,15 +22,21 @@ from fairbench.figures.provenance import origin_of
 FRONTIER = NAME
 
 
+class FrontierSize(NamedTuple):
+    """Which cells are run, and so many seeds of each where somebody says how many."""
+
+    quick: bool
+    seeds: int | None
+
+
 def reproduce_frontier(
     folder: Path,
     output: Path,
     tables: Path,
     formats: Sequence[str],
     executor: Executor,
+    size: FrontierSize,
     *,
-    quick: bool,
-    seeds: int | None,
     show: bool,
 ) -> None:
     """Run what the store lacks, then draw, tabulate and judge whatever seeds are whole.
@@ -37,7 +44,7 @@ def reproduce_frontier(
     Raises Interrupted when interrupted, RunFailed if points failed, after the rest is drawn.
     """
     settings = frozen()
-    plan = Plan(settings, quick=quick, seeds=seeds)
+    plan = Plan(settings, quick=size.quick, seeds=size.seeds)
     left = plan.left(folder)
     typer.echo(
         f"{left.points} points, {len(left.jobs)} of them to run: about {left.cpu_minutes:.0f} "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import UsageError
 from fairbench.figures.frontier.compare import Outcomes, Relation, relation
@@ -53,12 +53,19 @@ def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     return figure
 
 
-def _panels(upper: Axes, lower: Axes, here: dict[Configuration, Outcome], frozen: Frozen) -> None:
+def _panels(
+    upper: Axes, lower: Axes, here: Mapping[Configuration, Outcome], frozen: Frozen
+) -> None:
     for configuration, outcome in here.items():
         colour = COLOURS[frozen.pairs.index(configuration.pair) % len(COLOURS)]
         label = configuration.pair if configuration.form == PUBLISHED else "_"
         face = "none" if _is_dominated(outcome, here, frozen.margin) else colour
-        looks = {"color": colour, "markerfacecolor": face, "linestyle": "", "markersize": 5}
+        looks: dict[str, Any] = {
+            "color": colour,
+            "markerfacecolor": face,
+            "linestyle": "",
+            "markersize": 5,
+        }
         at_s = outcome.mean("to_90_s")
         marker = MARKERS[configuration.form]
         upper.plot(at_s, outcome.mean("p95_s"), marker, label=label, **looks)
@@ -68,7 +75,7 @@ def _panels(upper: Axes, lower: Axes, here: dict[Configuration, Outcome], frozen
         axes.tick_params(labelsize=6)
 
 
-def _is_dominated(outcome: Outcome, here: dict[Configuration, Outcome], margin: float) -> bool:
+def _is_dominated(outcome: Outcome, here: Mapping[Configuration, Outcome], margin: float) -> bool:
     return any(
         relation(other, outcome, margin) is Relation.DOMINATES
         for other in here.values()

@@ -47,7 +47,8 @@ def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
     compared = compared_summary(summary, best_tok_s, ())
     shares = compared["min_entitlement_best_ratio"]
     return Measured(
-        *(summary[f"time_to_{part}pct_s"] or summary["duration"] for part in (90, 100)),
+        to_90_s=summary["time_to_90pct_s"] or summary["duration"],
+        to_100_s=summary["time_to_100pct_s"] or summary["duration"],
         p95_s=summary["victim_p95_s"],
         served=min(_part(row["service_rate_tok_s"], row["demand_tok_s"]) for row in good),
         share=1.0 if shares is None else shares,
