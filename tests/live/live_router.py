@@ -251,7 +251,7 @@ def payloads(data):
 class Flood:
     """Clients by name, each with so many requests waiting or under way at a worker.
 
-    All are of ``prompt`` tokens, no two alike, until ``requests`` were answered.
+    All go to ``path`` and are of ``prompt`` tokens, no two alike, until ``requests`` were answered.
     """
 
     clients: Mapping[str, int]
@@ -260,6 +260,7 @@ class Flood:
     prompt: int
     vocab: int
     seed: int = 0
+    path: str = GENERATE
 
     async def against(self, under_test, sampling):
         """Requests served to each client, and how often a place was empty while one was held."""
@@ -271,8 +272,11 @@ class Flood:
             while left > 0:
                 first = self.seed * 977 + number * 7919 + left * 31
                 ids = [16 + (first + n * n) % self.vocab for n in range(self.prompt)]
-                body = {"input_ids": ids, "sampling_params": sampling}
-                async with under_test.post(GENERATE, body, **{headers.CLIENT: name}) as answer:
+                if self.path == GENERATE:
+                    body = {"input_ids": ids, "sampling_params": sampling}
+                else:
+                    body = {"prompt": ids, **sampling}
+                async with under_test.post(self.path, body, **{headers.CLIENT: name}) as answer:
                     assert answer.status == 200, await answer.text()
                     await answer.read()
                 left -= 1

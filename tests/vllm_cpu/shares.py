@@ -18,14 +18,14 @@ PROMPT, OUTPUT, VOCABULARY = 48, 16, 2048
 WARM_UP = 0.2  # of the time, before anything is counted
 
 
-async def ask(session, url, client, model):
+async def ask(session, url, client, model, output=OUTPUT):
     """One request; the tokens that it has taken, prompt and answer."""
     draw = random.Random()
     body = {
         "model": model,
         "prompt": [draw.randrange(16, VOCABULARY) for _ in range(PROMPT)],
-        "max_tokens": OUTPUT,
-        "min_tokens": OUTPUT,
+        "max_tokens": output,
+        "min_tokens": output,
     }
     named = {"x-fairbench-client": client, "x-session-id": client}
     async with session.post(f"{url}/v1/completions", json=body, headers=named) as answer:
@@ -34,27 +34,55 @@ async def ask(session, url, client, model):
         return usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-async def main(url, seconds, servers):
-    """Prints what each client got."""
-    got, done, over = Counter(), Counter(), time.monotonic() + seconds
-    counted_from = time.monotonic() + WARM_UP * seconds
+async def model_at(session, url):
+    """The name of the model that a server has."""
+    async with session.get(f"{url}/v1/models") as answer:
+        return (await answer.json())["data"][0]["id"]
+
+
+async def clock():
+    """What is read at both ends of the counted time, unless something else is."""
+    return time.monotonic()
+
+
+async def flood(session, url, seconds, *, servers=1, output=OUTPUT, read=clock):
+    """Tokens and requests of each client after the warm-up; what ``read`` said before and after.
+
+    Returns at the end of the time; what is still under way is given up.
+    """
+    got, done, counts = Counter(), Counter(), False
+    model = await model_at(session, url)
 
     async def client(name):
-        while time.monotonic() < over:
-            tokens = await ask(session, url, name, model)
-            if counted_from < time.monotonic() < over:
+        while True:
+            tokens = await ask(session, url, name, model, output)
+            if counts:
                 got[name] += tokens
                 done[name] += 1
 
+    async with asyncio.TaskGroup() as group:
+        loops = [
+            group.create_task(client(name))
+            for name, number in UNDER_WAY.items()
+            for _ in range(servers * number)
+        ]
+        await asyncio.sleep(WARM_UP * seconds)
+        before, counts = await read(), True
+        await asyncio.sleep((1 - WARM_UP) * seconds)
+        after, counts = await read(), False
+        for loop in loops:
+            loop.cancel()
+    return got, done, before, after
+
+
+async def main(url, seconds, servers):
+    """Prints what each client got."""
     async with ClientSession(timeout=ClientTimeout(total=None)) as session:
-        async with session.get(f"{url}/v1/models") as answer:
-            model = (await answer.json())["data"][0]["id"]
-        loops = [client(name) for name, count in UNDER_WAY.items() for _ in range(servers * count)]
-        await asyncio.gather(*loops)
+        got, done, before_s, after_s = await flood(session, url, seconds, servers=servers)
     for name in UNDER_WAY:
         share = got[name] / max(1, got.total())
         print(f"{name:<8} {done[name]:>5} requests {got[name]:>8,} tokens   share {share:.3f}")
-    print(f"tokens a second: {got.total() / ((1 - WARM_UP) * seconds):,.0f}")
+    print(f"tokens a second: {got.total() / (after_s - before_s):,.0f}")
 
 
 if __name__ == "__main__":

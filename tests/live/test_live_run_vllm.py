@@ -1,0 +1,158 @@
+"""``fairbench run --backend vllm`` on two real vLLM servers, a tiny model and no GPU.
+
+In the environment of tests/vllm_cpu/install.sh, minutes a test.
+"""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from live_cli import lines, running, runs, tree, wait_until, wait_until_gone
+
+from fairbench.live.backends.vllm import PYTHON
+from fairbench.live.processes.http import get_text
+
+VLLM = os.environ.get(PYTHON)
+MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not VLLM, reason=f"{PYTHON} names no Python with vLLM"),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_servers(monkeypatch):
+    """A thread and a GiB each; else each takes all cores and most of the memory."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else both want the first core
+
+
+CPU = "--dtype float32 --enforce-eager --block-size 32 --max-model-len 4096"
+SERVERS = ["run", "--backend", "vllm", "--model", MODEL, "--load-format", "dummy", "--dp", "2"]
+SERVERS += ["--server-arg", f"{CPU} --num-gpu-blocks-override 500", "--max-running-requests", "4"]
+SERVERS += ["--ready-check-timeout-sec", "900"]
+# Conversations of a few short turns, all begun at once.
+LOAD = ["--workload", "chat", "--scenario", "none", "--request-rate", "inf"]
+for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
+    LOAD += ["--set", f"chat.{setting}"]
+SHORT = [*SERVERS, *LOAD, "--num-programs", "4"]
+LONG = [*SERVERS, *LOAD, "--num-programs", "400"]
+
+
+def only(parent):
+    (found,) = parent.iterdir()
+    return found
+
+
+def summary(path):
+    return json.loads((path / "summary.json").read_text())
+
+
+def under_way(process, parent):
+    """The directory of the only run in ``parent``, once a few of its requests have finished."""
+    records = "*/live/requests.jsonl"
+    wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
+    return only(parent)
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def engine_cores(process):
+    """The processes that compute: what holds the model, behind each API server."""
+    return [pid for pid in tree(process.pid) if "EngineCore" in " ".join(command_of(pid))]
+
+
+def router_metrics(process):
+    """What the run's own router counts now, by name and labels."""
+    commands = [command_of(pid) for pid in tree(process.pid)]
+    (serve,) = [one for one in commands if one[1:4] == ["-m", "fairbench", "serve"]]
+    page = get_text(f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/metrics")
+    samples = [line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in samples}
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "vtc", "dlpm", "d2lpm"])
+def test_our_scheduler_and_router_on_real_servers(tmp_path, scheduler):
+    with running(*SHORT, "--scheduler", scheduler, "--result-dir", tmp_path) as process:
+        stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert stdout.startswith(f"measured on vllm 0.32.0, {MODEL}, dp 2, scheduler {scheduler}")
+    path = only(tmp_path)
+    found = summary(path)
+    assert (found["simulated"], found["emulated"], found["complete"]) == (False, False, True)
+    assert found["pool_tokens"] == 499 * 32
+    assert found["completed"] == found["num_requests"] >= 16
+    assert found["errors"] == {}
+    requests = pq.read_table(path / "requests.parquet").to_pydict()
+    assert len(requests["worker"]) == found["num_requests"]
+    assert set(requests["worker"]) == {0, 1}
+
+
+def test_the_router_follows_what_the_servers_cache(tmp_path):
+    """And ends as it stands when it is interrupted."""
+    with running(*LONG, "--scheduler", "d2lpm", "--result-dir", tmp_path) as process:
+        path = under_way(process, tmp_path)
+        started = tree(process.pid)
+        assert len(engine_cores(process)) == 2
+
+        def hits():
+            told = router_metrics(process)
+            return sum(n for name, n in told.items() if name.startswith("fairbench_cached_tokens"))
+
+        wait_until(lambda: hits() > 0, process)
+        told = router_metrics(process)
+        for worker in (0, 1):
+            assert told[f'fairbench_kv_events_followed{{worker="{worker}"}}'] == 1
+            assert told[f'fairbench_kv_event_losses{{worker="{worker}"}}'] == 0
+            assert told[f'fairbench_kv_event_unreadable{{worker="{worker}"}}'] == 0
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate()
+    assert process.returncode == 130
+    assert stderr == "fairbench: interrupted; what had finished is saved\n"
+    assert "INCOMPLETE" in stdout
+    wait_until_gone(started)
+    assert summary(path)["complete"] is False
+    requests = pq.read_table(path / "requests.parquet").to_pydict()
+    assert requests["status"].count("finished") == summary(path)["completed"] > 3
+    assert sum(requests["cached_tokens"]) > 0
+
+
+def test_a_server_that_dies_is_started_again(tmp_path):
+    with running(*LONG, "--scheduler", "d2lpm", "--result-dir", tmp_path) as process:
+        path = under_way(process, tmp_path)
+        started, killed = tree(process.pid), engine_cores(process)[0]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: not runs(killed) and len(engine_cores(process)) == 1, process)
+        wait_until(lambda: len(engine_cores(process)) == 2, process)
+        wait_until(lambda: both_up(process), process)
+        started += tree(process.pid)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    wait_until_gone(started)
+    found = summary(path)
+    assert "ended during the run" in found["notes"]["workers"]
+    assert found["completed"] > 3
+
+
+def both_up(process):
+    told = router_metrics(process)
+    return all(told[f'fairbench_worker_up{{worker="{worker}"}}'] == 1 for worker in (0, 1))
+
+
+def test_no_process_of_vllm_outlives_a_killed_harness(tmp_path):
+    with running(*LONG, "--result-dir", tmp_path) as process:
+        under_way(process, tmp_path)
+        started = tree(process.pid)
+        process.kill()
+        process.communicate()
+        wait_until_gone(started)

@@ -1,0 +1,58 @@
+"""A gateway before a stock vLLM server: who gets what of it when one client floods it.
+
+In the environment of install.sh, minutes a test. What it costs: gateway_cost.py.
+"""
+
+import asyncio
+
+import pytest
+from aiohttp import ClientSession
+from live_router import COMPLETIONS, Flood, router_before
+from vllm_cpu_server import WHY_ABSENT, stock_vllm
+
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.running_limits import most_running
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT)]
+
+AT_ONCE = 4
+FLOOD, MODEST = 24, 6  # requests that each has waiting or under way
+PROMPT, OUTPUT = 48, 16
+REQUESTS = 80
+SAMPLING = {"model": "m", "max_tokens": OUTPUT, "min_tokens": OUTPUT}
+POLICIES = {
+    None: {},
+    "vtc": {},
+    "dlpm": {"dlpm.quantum": PROMPT + 2 * OUTPUT},
+}
+
+
+async def most_at(url):
+    async with ClientSession() as session:
+        return await most_running(session, [WorkerAddress(url)])
+
+
+async def shared(url, policy, seed):
+    """Requests served to each client, and how often a place was empty."""
+    clients = {"flood": FLOOD, "modest": MODEST}
+    flood = Flood(clients, REQUESTS, AT_ONCE, PROMPT, 1900, seed, COMPLETIONS)
+    settings = {"gateway": policy, "settings": POLICIES[policy]}
+    async with router_before([WorkerAddress(url)], **settings) as under_test:
+        return await flood.against(under_test, SAMPLING)
+
+
+def test_the_modest_client_gets_its_share_of_a_stock_server(tmp_path):
+    """As many are let go as vLLM says that it runs: in its development mode, not without."""
+    share = {}
+    development = {"VLLM_SERVER_DEV_MODE": "1"}
+    with stock_vllm(tmp_path, f"--max-num-seqs={AT_ONCE}", environment=development) as url:
+        most = None
+        for _ in range(20):  # the first time it looks at its whole machine, on a busy one for long
+            most = most or asyncio.run(most_at(url))
+        assert most == AT_ONCE
+        for seed, policy in enumerate(POLICIES):
+            had, idle = asyncio.run(shared(url, policy, seed))
+            share[policy] = had["modest"] / had.total()
+            assert idle == 0
+    assert share[None] < 0.6 / 2
+    assert min(share["vtc"], share["dlpm"]) >= 0.9 / 2
