@@ -51,7 +51,7 @@ ATTACKS: Mapping[float, Sequence[str]] = {
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
         *("leave-and-rejoin", "large-reservations", "one-at-a-time"),
     ),
-    120.0: ("bursts",),
+    120.0: ("bursts", "long-context-bursts"),
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 

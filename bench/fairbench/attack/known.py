@@ -27,6 +27,10 @@ KNOWN: Mapping[str, Behaviour] = {
     "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
     "large-reservations": Behaviour(max_new_multiple=100.0),
     "one-at-a-time": Behaviour(in_flight=8),
+    # What a search found against `fair-finish` with all defences.
+    "long-context-bursts": Behaviour(
+        identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
+    ),
 }
 
 
