@@ -3,7 +3,7 @@
     fairbench sweep results/tables/frontier-tuning.toml
     python plots/frontier_tuning.py results/runs/frontier-tuning
 
-Writes results/tables/frontier-tuning.csv, a row a trial: geometric means over the development cells
+Writes results/frontier-tuning.csv, a row a trial: geometric means over the development cells
 of the time to 90% of the programs and of the P95 of the well-behaved. Of a pair's trials whose time
 is within the margin of its best the one with the least P95 is chosen; it is what frozen.toml has.
 """
@@ -25,7 +25,7 @@ from fairbench.results.sweep_store import SweepStore
 
 ROOT = Path(__file__).resolve().parents[1]
 SWEEP = ROOT / "results/tables/frontier-tuning.toml"
-TABLE = ROOT / "results/tables/frontier-tuning.csv"
+TABLE = ROOT / "results/frontier-tuning.csv"
 
 
 class Trial(NamedTuple):

@@ -26,7 +26,7 @@ from fairbench.metrics.latency import Sample
 from fairbench.schedulers.registry import split_pair
 
 FROZEN = "a96161f1151c6a98265918b4d1a1bdc6536a5ad45763713b13e68d6e7bd59b08"
-TRIALS = Path(__file__).resolve().parents[2] / "results/tables/frontier-tuning.csv"
+TRIALS = Path(__file__).resolve().parents[2] / "results/frontier-tuning.csv"
 OURS = Configuration("fair-finish", PUBLISHED)
 D2LPM = Configuration("d2lpm", PUBLISHED)
 PREBLE = Configuration("preble", PUBLISHED)
