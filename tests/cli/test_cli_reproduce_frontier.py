@@ -61,3 +61,10 @@ def test_seeds_are_of_the_frontier_alone():
     result = invoke("fig8", "--seeds", "2")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "fairbench: --seeds: is of frontier, not of fig8\n"
+
+
+def test_more_seeds_than_any_cell_has_are_refused(folders):
+    most = max(len(one.seeds) for one in frozen().cells)
+    result = invoke("frontier", "--seeds", str(most + 1), *folders)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--seeds" in result.stderr

@@ -56,7 +56,7 @@ def reproduce(
         bool, Option("--map", help="With claims: only the map of where each of them holds.")
     ] = False,
     seeds: Annotated[
-        int | None, Option(min=1, help="With frontier: how many seeds of each cell, at most 5.")
+        int | None, Option(min=1, max=5, help="With frontier: how many seeds of each cell.")
     ] = None,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
