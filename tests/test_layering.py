@@ -184,7 +184,6 @@ READERS = {
     "execute/on_ray/node.py": "pickle.loads, read_bytes: our own task, and what it saved",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
     "live/plugins/config.py": "json.loads: a variable of the environment",
-    "live/launchers/command.py": "json.loads: our own probe's answer",
     "live/processes/http.py": "json.load, open: the answer of a server",
     "live/processes/process.py": "open: the end of a log",
     "live/processes/rocm.py": "read_text: what the kernel says of GPUs",

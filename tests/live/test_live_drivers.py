@@ -1,5 +1,6 @@
 """Several drivers: one set of records, whatever their clocks say."""
 
+import asyncio
 import json
 import os
 import signal
@@ -17,15 +18,25 @@ from live_null_server import null_server
 from live_skewed import RATE, serve_skewed, skewed_clock
 from test_live_launchers import only, rows
 
-from fairbench.errors import UsageError
+from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import start_child
-from fairbench.execute.driver_child import ReadClock
-from fairbench.execute.sharded_drive import ShardedDrive
+from fairbench.execute.driver_child import ReadClock, serve
+from fairbench.execute.sharded_drive import ShardedDrive, _Team
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.driver.clocks import Comparison, Offset, compare
+from fairbench.live.driver.drive import drive
 from fairbench.live.driver.journal import Journal
-from fairbench.live.driver.shards import FOLDER, Shard, clocks, corrected, merge, write_clock
+from fairbench.live.driver.shards import (
+    CLOCK_FILE,
+    FOLDER,
+    Shard,
+    clocks,
+    corrected,
+    merge,
+    write_clock,
+)
+from fairbench.live.driver.target import Target
 from fairbench.live.records import ProgramRecord, RequestRecord, read_records
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
@@ -126,6 +137,40 @@ def test_the_merged_set_is_the_union_of_the_drivers_sets(tmp_path):
     assert [clock.before.offset_s for clock in clocks(tmp_path)] == [0.0, 1.0, 2.0]
 
 
+def test_what_is_known_of_a_clock_is_replaced_whole(tmp_path):
+    write_clock(tmp_path, Comparison(offset(1.0)))
+    with (tmp_path / CLOCK_FILE).open() as before:
+        write_clock(tmp_path, Comparison(offset(1.0), offset(2.0)))
+        assert '"after":null' in before.read()
+    assert [path.name for path in tmp_path.iterdir()] == [CLOCK_FILE]
+
+
+def test_a_driver_that_cannot_be_told_anything_has_died():
+    child = start_child(serve)
+    child.process.kill()
+    child.process.join()
+    team = _Team([child], lambda _: None, lambda: False)
+    with pytest.raises(RunFailed, match="driver-0 died during the run"):
+        team.clocks()
+    child.pipe.close()
+
+
+def test_users_in_a_closed_loop_think_from_the_start_on(tmp_path, monkeypatch):
+    """Not from when their driver was told of it, which is a little before."""
+    asked = []
+
+    class Leaves:
+        def next(self, now_s):
+            asked.append(now_s)
+
+    monkeypatch.setattr("fairbench.live.driver.drive.users_of", lambda *_, **__: (Leaves(),))
+    target = Target("http://127.0.0.1:9", time_scale=5.0)
+    starting = drive(small_spec(), target, tmp_path, vocab=VOCAB, starts_in_s=lambda: 0.05)
+    asyncio.run(starting)
+    assert len(asked) == 2
+    assert min(asked) >= 0
+
+
 def test_a_run_of_one_driver_is_left_as_it_is(tmp_path):
     with Journal(tmp_path) as journal:
         journal.request(request(0))
@@ -157,11 +202,6 @@ def test_drivers_that_would_not_do_are_refused(drivers, backend, says):
 @pytest.mark.slow
 def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
     """Against a server in this very process, which answers at once."""
-    import asyncio
-
-    from fairbench.live.driver.drive import drive
-    from fairbench.live.driver.target import Target
-
     spec = small_spec("chat", clients=3, num_programs=4)
 
     async def both():

@@ -38,6 +38,8 @@ def by_command(hosts="localhost", command=STAND_IN):
         ("command", {"ray_address": "a:1"}, "--ray-address a:1: needs --launcher ray"),
         ("command", {}, "--launcher command: needs --hosts A,B,..."),
         ("command", {"hosts": "a,b c"}, "--hosts 'b c': not the name or the address of a host"),
+        ("command", {"hosts": "a,,b"}, "--hosts '': not the name or the address of a host"),
+        ("command", {"hosts": "-oProxyCommand=id"}, "--hosts '-oProxyCommand=id': not the name"),
         ("command", {"hosts": "a", "launch_command": "ssh n1"}, "has no {host}"),
         ("command", {"hosts": "a", "launch_command": "ssh 'n1"}, "--launch-command ssh 'n1: No"),
     ],
@@ -78,9 +80,28 @@ def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
         ("sh -c 'echo no route to {host} >&2; exit 255'", "cannot be asked there: no route to n1"),
         ("/no/such/ssh {host}", "/no/such/ssh: No such file or directory"),
         ("true {host}", "said nothing"),
+        ("sh -c 'echo 7' {host}", "said nothing"),
+        ("sh -c 'echo [[[' {host}", "said nothing"),
+        (r"sh -c 'printf \\344\\n; printf \\344h >&2' {host}", "there: \ufffdh"),
     ):
         with pytest.raises(UsageError, match=says), by_command("n1", command).places(wanted):
             pass
+
+
+def test_a_host_is_asked_in_a_session_of_its_own():
+    """So that Ctrl-C, which ``ssh`` would hear too, interrupts the run and is no lost host."""
+    sessions = "sh -c 'cut -d\\  -f6 /proc/self/stat >&2' {host}"
+    with pytest.raises(UsageError) as caught, by_command("n1", sessions).places(Wanted(1)):
+        pass
+    assert int(str(caught.value).split()[-1]) != os.getsid(0)
+
+
+def test_the_variable_that_names_an_engines_python_counts_on_hosts_too(monkeypatch):
+    monkeypatch.setenv("THEIR_PYTHON", "/no/such/python")
+    engine = ServerPython(("sglang", "fairbench"), "", "THEIR_PYTHON")
+    says = "/no/such/python cannot be asked there"
+    with pytest.raises(UsageError, match=says), by_command().places(Wanted(1, engine)):
+        pass
 
 
 def test_hosts_with_something_else_installed_are_refused(monkeypatch):

@@ -35,6 +35,8 @@ def vllm(**config):
         ([{"max_running_requests": 8}], None),
         (STOCK, None),
         (STOCK + OURS, 4),
+        (OURS.replace("4.0", "+Inf"), None),
+        (OURS.replace("4.0", "NaN"), None),
         ("<html>", None),
         ("", None),
     ],

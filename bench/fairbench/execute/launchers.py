@@ -37,7 +37,7 @@ def _by_command(flags: LauncherFlags) -> Launcher:
         words = shlex.split(flags.launch_command or DEFAULT)
     except ValueError as error:
         raise UsageError(f"--launch-command {flags.launch_command}: {error}") from None
-    hosts = [host.strip() for host in (flags.hosts or "").split(",") if host.strip()]
+    hosts = [] if flags.hosts is None else [host.strip() for host in flags.hosts.split(",")]
     return CommandLauncher(hosts, words)
 
 

@@ -25,7 +25,6 @@ from fairbench.live.driver.target import Target
 
 POLL_S = 0.1
 LEAD_S = 0.2  # from telling them all when to start to the start
-NOTHING = DriveResult(complete=False, end_s=0.0, last_arrival_s=0.0)
 
 Serve = Callable[[Connection], None]
 
@@ -58,9 +57,9 @@ class ShardedDrive:
             for one, offset in zip(folders, before, strict=True):
                 one.mkdir(exist_ok=True)
                 write_clock(one, Comparison(offset))
-            for number, (child, one) in enumerate(zip(children, folders, strict=True)):
+            for number, one in enumerate(folders):
                 shard = Shard(number, len(children))
-                child.pipe.send(Begin(spec, target, one, vocab, shard))
+                team.tell(number, Begin(spec, target, one, vocab, shard))
             team.start_all(before)
             results = team.results()
             for one, early, late in zip(folders, before, team.clocks(), strict=True):
@@ -87,15 +86,16 @@ class _Team:
 
     def clocks(self) -> list[Offset]:
         """How far each one's clock is from ours now."""
-        return [compare(partial(self._read_clock, pipe), time.monotonic) for pipe in self._pipes]
+        numbers = range(len(self._pipes))
+        return [compare(partial(self._read_clock, number), time.monotonic) for number in numbers]
 
     def start_all(self, offsets: Sequence[Offset]) -> None:
         """Have all start at the same moment, once all have made ready."""
-        for pipe in self._pipes:
-            self._answer(pipe, Ready)
+        for number in range(len(self._pipes)):
+            self._answer(number, Ready)
         start_s = time.monotonic() + LEAD_S
-        for pipe, offset in zip(self._pipes, offsets, strict=True):
-            pipe.send(start_s + offset.offset_s)
+        for number, offset in enumerate(offsets):
+            self.tell(number, start_s + offset.offset_s)
 
     def results(self) -> list[DriveResult]:
         """How each one's drive ended; all are told to stop once we are, or one of them failed."""
@@ -106,9 +106,8 @@ class _Team:
         while len(ended) + len(failed) < len(self._pipes):
             if not stopping and (failed or self._interrupted()):
                 stopping = True
-                for number, pipe in enumerate(self._pipes):
-                    if number not in ended:
-                        pipe.send(Stop())
+                for number in set(range(len(self._pipes))) - set(ended):
+                    self.tell(number, Stop())
             ready = wait(self._pipes, POLL_S)
             for number in (n for n, pipe in enumerate(self._pipes) if pipe in ready):
                 match self._heard(number):
@@ -117,7 +116,7 @@ class _Team:
                     case DriveResult() as result:
                         ended[number] = result
                         if not stopping:
-                            self._pipes[number].send(Stop())
+                            self.tell(number, Stop())
                     case Failed() as failure:
                         failed.append(failure)
             if len(told) == len(self._pipes):
@@ -126,24 +125,35 @@ class _Team:
             raise failure.error
         return [ended[number] for number in range(len(self._pipes))]
 
-    def _read_clock(self, pipe: Connection) -> float:
-        pipe.send(ReadClock())
-        read_s: float = self._answer(pipe, float)
+    def _read_clock(self, number: int) -> float:
+        self.tell(number, ReadClock())
+        read_s: float = self._answer(number, float)
         return read_s
 
-    def _answer(self, pipe: Connection, kind: type[Any]) -> Any:
+    def _answer(self, number: int, kind: type[Any]) -> Any:
         while True:
-            message = self._heard(self._pipes.index(pipe))
+            message = self._heard(number)
             if isinstance(message, Failed):
                 raise message.error
             if isinstance(message, kind):
                 return message
 
+    def tell(self, number: int, message: object) -> None:
+        """Send one of them something. Raises RunFailed if it has died."""
+        with _alive(number):
+            self._pipes[number].send(message)
+
     def _heard(self, number: int) -> Any:
-        try:
+        with _alive(number):
             return self._pipes[number].recv()
-        except (EOFError, OSError):
-            raise RunFailed(f"driver-{number} died during the run") from None
+
+
+@contextmanager
+def _alive(number: int) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError):
+        raise RunFailed(f"driver-{number} died during the run") from None
 
 
 def _together(told: Sequence[DriveProgress]) -> DriveProgress:

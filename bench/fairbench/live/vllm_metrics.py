@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ def info_in(metrics: str) -> dict[str, Any]:
                 info |= {"max_total_num_tokens": (blocks - 1) * size, "page_size": size}
             elif sample.name == PROOF and sample.value == 1:
                 info["fairbench"] = _report(labels)
-            elif sample.name == LIMIT:
+            elif sample.name == LIMIT and isfinite(sample.value):
                 info[MOST_RUNNING] = int(sample.value)
     return info
 

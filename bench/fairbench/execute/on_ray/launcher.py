@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import Child, start_child
@@ -67,23 +68,29 @@ class RayLauncher:
         until, told = time.monotonic() + timeout_s, False
         placing = Placing(0, "an answer of the cluster")
         while not interrupted():
-            if child.pipe.poll(POLL_S):
-                match child.pipe.recv():
-                    case Placed() as placed:
-                        return placed
-                    case Unreachable(reason):
-                        raise UsageError(f"--ray-address {self._address}: {reason}")
-                    case Placing() as placing if not told:
-                        told = True
-                        log.info("waiting for places: %s each", placing.needs)
-                    case Connected():
-                        pass
+            match self._heard(child):
+                case Placed() as placed:
+                    return placed
+                case Unreachable(reason):
+                    raise UsageError(f"--ray-address {self._address}: {reason}")
+                case Placing() as placing if not told:
+                    told = True
+                    log.info("waiting for places: %s each", placing.needs)
+                case Connected() | None:
+                    pass
             if time.monotonic() > until:
                 raise RunFailed(
                     f"dp = {count}: the Ray cluster at {self._address} had room for "
                     f"{placing.placed} replicas within {timeout_s:g} s; each needs {placing.needs}"
                 )
         raise KeyboardInterrupt
+
+    def _heard(self, child: Child) -> Any:
+        """What the child says, None if nothing just now."""
+        try:
+            return child.pipe.recv() if child.pipe.poll(POLL_S) else None
+        except (EOFError, OSError):  # Ray ends a process that has lost the head
+            raise RunFailed(f"the Ray cluster at {self._address} was lost") from None
 
 
 def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
@@ -98,7 +105,7 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
         try:
             found: Found = future.result(ASK_S)
         except (UsageError, ReplicaLost, TimeoutError) as error:
-            raise UsageError(f"node {host}: {error or 'does not answer'}") from None
+            raise UsageError(f"node {host}: {f'{error}' or 'does not answer'}") from None
         if wanted.gpus and not placed.gpus and not found.needs_no_gpu:
             raise UsageError(f"node {host}: has no GPU for Ray to give; tp = {wanted.gpus}")
         versions[f"node {host}, for worker-{number}"] = found.versions

@@ -177,6 +177,7 @@ class _Run:
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs, each of them made before it is due."""
+        await self.clock.sleep_until(0.0)  # users think from the start on, not from before it
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)
             self.last_arrival_s = max(self.last_arrival_s, arrival_s)

@@ -40,8 +40,10 @@ WHOLE = Shard()
 
 
 def write_clock(folder: Path, comparison: Comparison) -> None:
-    """Keep how the clock of the driver with this folder compares."""
-    (folder / CLOCK_FILE).write_bytes(msgspec.json.encode(comparison) + b"\n")
+    """Keep how the clock of the driver with this folder compares, in place of what was kept."""
+    hidden = folder / f".{CLOCK_FILE}"
+    hidden.write_bytes(msgspec.json.encode(comparison) + b"\n")
+    hidden.replace(folder / CLOCK_FILE)
 
 
 def clocks(folder: Path) -> list[Comparison]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 from collections import Counter
@@ -10,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.errors.printable import printable
@@ -20,12 +21,13 @@ from fairbench.live.processes import reaper
 from fairbench.live.processes.gpus import VISIBLE
 from fairbench.live.processes.place import Place, Process
 from fairbench.live.processes.process import GRACE_S, ServerProcess
-from fairbench.live.processes.server_python import OWN
 
 HOST = "{host}"
 DEFAULT = "ssh -o BatchMode=yes {host}"
 ANYWHERE = "0.0.0.0"  # a host's own name may mean its loopback to itself
 ASK_S = 120.0  # a first import from a cold, distant file system
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +46,27 @@ class Reach:
         inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
-    def ask(self, python: str, *words: str) -> Any:
-        """What the probe says there. Raises UsageError if it does not."""
+    def ask(self, kind: type[T], python: str, *words: str) -> T:
+        """What the probe says there. Raises UsageError if it says nothing of that kind."""
         line = self.line([python, "-m", probe.__name__, *words], {})
         try:
-            done = subprocess.run(
-                line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S
-            )
-            return json.loads(done.stdout.splitlines()[-1])
+            done = _asked(line)
+            return msgspec.json.decode(done.stdout.splitlines()[-1], type=kind)
         except subprocess.TimeoutExpired:
             said = f"no answer within {ASK_S:g} s"
         except OSError as error:
             said = f"{line[0]}: {error.strerror}"
-        except (ValueError, IndexError):
-            said = printable((done.stderr.strip() or "said nothing").splitlines()[-1])[:200]
+        except (ValueError, RecursionError, IndexError):
+            told = done.stderr.decode("utf-8", "replace").strip() or "said nothing"
+            said = printable(told.splitlines()[-1])[:200]
         raise UsageError(f"--hosts {self.host}: {python} cannot be asked there: {said}")
+
+
+def _asked(line: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    """In a session of its own, as servers are: Ctrl-C at the terminal is for the harness."""
+    return subprocess.run(
+        line, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, start_new_session=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class ReachedPlace:
     def free_ports(self, count: int) -> list[int]:
         """As the host itself finds them."""
         try:
-            found: list[int] = self.reach.ask(self.python, "ports", str(count))
+            found = self.reach.ask(list[int], self.python, "ports", str(count))
         except UsageError as error:
             raise RunFailed(f"{error}") from None
         return found
@@ -103,7 +111,7 @@ class CommandLauncher:
         if not hosts:
             raise UsageError("--launcher command: needs --hosts A,B,...")
         for host in hosts:
-            if not host.isascii() or not host.isprintable() or set(host) & set(" /:@'\"\\"):
+            if not _is_host(host):
                 raise UsageError(f"--hosts {host!r}: not the name or the address of a host")
         if not any(HOST in word for word in command):
             raise UsageError(f"--launch-command {shlex.join(command)}: has no {HOST}")
@@ -121,14 +129,14 @@ class CommandLauncher:
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
         """On hosts where the same is installed."""
-        python = wanted.chosen or OWN.find(None)
+        python = wanted.python.named(wanted.chosen)
         used = self._reaches[: wanted.replicas]
         modules = probe.engine_modules(wanted)
         found = {}
         for reach in used:
             if interrupted():
                 raise KeyboardInterrupt
-            found[f"host {reach.host}"] = reach.ask(python, "versions", *modules)
+            found[f"host {reach.host}"] = reach.ask(dict[str, str], python, "versions", *modules)
         probe.check_alike(found, wanted)
         turns = [used[number % len(used)] for number in range(wanted.replicas)]
         each, before = Counter(turns), Counter[Reach]()
@@ -139,6 +147,12 @@ class CommandLauncher:
             before[reach] += 1
             places.append(ReachedPlace(reach, python, own))
         yield places
+
+
+def _is_host(name: str) -> bool:
+    """Whether it may be one: no word that a shell splits, and none that is a command's option."""
+    plain = name.isascii() and name.isprintable() and not set(name) & set(" /:@'\"\\")
+    return plain and name != "" and not name.startswith("-")
 
 
 def _gpus(count: int, before: int) -> dict[str, str]:

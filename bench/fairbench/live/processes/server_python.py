@@ -29,12 +29,16 @@ class ServerPython:
     variable: str = ""
     for_cpu: str | None = None
 
+    def named(self, chosen: str | None) -> str:
+        """As chosen, or as the variable says, or this one."""
+        return chosen or os.environ.get(self.variable) or sys.executable
+
     def find(self, chosen: str | None) -> str:
-        """As chosen, or as the variable says, or this one.
+        """The one that is ``named``.
 
         Raises UsageError unless it has the modules.
         """
-        python = chosen or os.environ.get(self.variable) or sys.executable
+        python = self.named(chosen)
         if not self.modules:
             return python
         if missing := ask_python(python, MISSING, *self.modules).split():

@@ -1,0 +1,30 @@
+"""Places for replicas on a Ray cluster that is lost, or has a node that says nothing."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import fake_bridge
+import pytest
+
+from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.on_ray import launcher
+from fairbench.execute.on_ray.replicas import Placed
+from fairbench.live.launchers.base import Wanted
+
+
+def test_a_cluster_that_is_lost_before_there_are_places(tmp_path, monkeypatch):
+    monkeypatch.setattr(launcher, "serve", fake_bridge.serve)
+    monkeypatch.setattr(launcher, "find_spec", lambda name: name)  # as if Ray were here
+    (tmp_path / "script").write_text("d")
+    ray = launcher.RayLauncher(str(tmp_path / "script"))
+    said = r"^the Ray cluster at .*script was lost$"
+    with pytest.raises(RunFailed, match=said), ray.places(Wanted(1)):
+        pass
+
+
+def test_a_node_that_does_not_answer_is_named():
+    silent = Future()
+    silent.set_exception(TimeoutError())
+    line = SimpleNamespace(call=lambda *_: silent)
+    with pytest.raises(UsageError, match=r"^node n1: does not answer$"):
+        launcher._fit_places(line, Placed(("n1",), 0), Wanted(1))
