@@ -18,7 +18,7 @@ from fairbench.figures.frontier.frozen import (
     frozen,
 )
 from fairbench.figures.frontier.headline import headline
-from fairbench.figures.frontier.measures import Measured, Outcome, measured
+from fairbench.figures.frontier.measures import Measured, Outcome, bounds, measured
 from fairbench.figures.frontier.paired_tests import estimate, holm
 from fairbench.figures.frontier.runs import Plan
 from fairbench.figures.frontier.table import against, markdown, rows, summary_lines, write
@@ -33,7 +33,7 @@ PREBLE = Configuration("preble", PUBLISHED)
 USUAL = Measured(100.0, 200.0, 40.0, 0.9, 0.8, 1000.0, 100.0, 500.0)
 
 
-def outcome(seeds=(6, 7, 8), latencies=(40.0,) * 200, **changed):
+def outcome(seeds=(6, 7, 8), latencies=(40.0,) * 200, bounds=(), **changed):
     """Runs that differ from the usual one in some fields: a value, or one a seed."""
     runs = {
         seed: USUAL._replace(
@@ -42,7 +42,7 @@ def outcome(seeds=(6, 7, 8), latencies=(40.0,) * 200, **changed):
         for number, seed in enumerate(seeds)
     }
     known_s = np.array(latencies) * (changed.get("p95_s", 40.0) / 40.0)
-    return Outcome(runs, [{"a": Sample(known_s, np.array([]), 0)}] * len(seeds), 0)
+    return Outcome(runs, [{"a": Sample(known_s, np.array([]), 0)}] * len(seeds), frozenset(bounds))
 
 
 def cell(workload="tot", scenario="s1", part="test"):
@@ -205,6 +205,20 @@ class TestCompare:
         assert one.estimates["p95_s"].ratio == pytest.approx(0.5)
         assert one.count(Relation.TRADES) == 1
 
+    def test_what_is_a_bound_is_never_told_apart_in_the_wrong_direction(self):
+        def marks(mine=(), theirs=()):
+            here = {
+                OURS: outcome(bounds=mine),
+                D2LPM: outcome(to_90_s=(120.0, 121.0, 122.0), to_100_s=150.0, bounds=theirs),
+            }
+            (one,) = compare({cell(): here}, OURS, margin=0.02, level=0.05)
+            return one.marks["to_90_s"], one.marks["to_100_s"]
+
+        assert marks() == (Mark.BETTER, Mark.WORSE)
+        both = ("to_90_s", "to_100_s")
+        assert marks(mine=both) == (Mark.OPEN, Mark.WORSE)
+        assert marks(theirs=both) == (Mark.BETTER, Mark.OPEN)
+
 
 class TestHeadline:
     def test_it_holds_where_both_halves_do(self):
@@ -240,6 +254,8 @@ def test_a_run_is_measured_by_its_worst_off_well_behaved_client():
     }  # fmt: skip
     found = measured(summary, 90.0)
     assert (found.to_90_s, found.to_100_s) == (10.0, 99.0)  # never: at least the run's end
+    assert bounds(summary) == {"to_100_s"}
+    assert bounds(summary | {"censored": ["victim_p95_s"]}) == {"to_100_s", "p95_s"}
     assert found.served == 0.75
     # Of 90 tokens/s c is due 20, a and b share 70: 35 each, and a got 10 of its 35.
     assert found.share == pytest.approx(10 / 35)

@@ -80,7 +80,10 @@ def compare(
         for rival in rivals
         for name in (*PRIMARY, *SECONDARY)
     }
-    marks = _marks(estimates, margin, level)
+    bounds = {one: _bounds(outcomes, one) for one in (ours, *rivals)}
+    marks = _marks(
+        estimates, {rival: (bounds[ours], bounds[rival]) for rival in rivals}, margin, level
+    )
     return [
         Compared(
             rival,
@@ -90,6 +93,11 @@ def compare(
         )
         for rival in rivals
     ]
+
+
+def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
+    """The measures that are a lower bound in some cell."""
+    return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 
 def _estimate(outcomes: Outcomes, ours: Configuration, rival: Configuration, name: str) -> Estimate:
@@ -109,15 +117,26 @@ def seed_gains(
 
 
 Key = tuple[Configuration, str]
+Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
+"""By rival, the measures that are lower bounds: ours, and the rival's."""
 
 
-def _marks(estimates: Mapping[Key, Estimate], margin: float, level: float) -> Mapping[Key, Mark]:
-    """Each question is a family of its own: Holm's correction is over rivals and measures."""
-    every = list(estimates.values())
+def _marks(
+    estimates: Mapping[Key, Estimate], bounds: Bounds, margin: float, level: float
+) -> Mapping[Key, Mark]:
+    """Each question is a family of its own: Holm's correction is over rivals and measures.
+
+    What may be longer than was seen says nothing for whoever has it.
+    """
+    pairs = [
+        (one, name in bounds[rival][0], name in bounds[rival][1])
+        for (rival, name), one in estimates.items()
+    ]
+    least = non_inferior_gain(margin)
     families = {
-        Mark.BETTER: [one.p_above(0.0) for one in every],
-        Mark.NOT_WORSE: [one.p_above(non_inferior_gain(margin)) for one in every],
-        Mark.WORSE: [one.p_below(0.0) for one in every],
+        Mark.BETTER: [1.0 if ours else one.p_above(0.0) for one, ours, _ in pairs],
+        Mark.NOT_WORSE: [1.0 if ours else one.p_above(least) for one, ours, _ in pairs],
+        Mark.WORSE: [1.0 if theirs else one.p_below(0.0) for one, _, theirs in pairs],
     }
     certain = {mark: [p <= level for p in holm(values)] for mark, values in families.items()}
     return {

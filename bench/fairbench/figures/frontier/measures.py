@@ -58,6 +58,12 @@ def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
     )
 
 
+def bounds(summary: Mapping[str, Any]) -> frozenset[str]:
+    """The fields of ``Measured`` that are only known to be at least what they are there."""
+    never = {f"to_{part}_s" for part in (90, 100) if summary[f"time_to_{part}pct_s"] is None}
+    return frozenset(never | ({"p95_s"} if "victim_p95_s" in summary["censored"] else set()))
+
+
 def _part(got: float | None, due: float | None) -> float:
     return min(1.0, (got or 0.0) / due) if due else 1.0
 
@@ -85,11 +91,14 @@ def pooled(samples: Sequence[Sample]) -> Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A configuration in a cell: its runs by seed, and the latencies of each, in the same order."""
+    """A configuration in a cell: its runs by seed, and the latencies of each, in the same order.
+
+    ``bounds`` are the fields that are only a lower bound in one of the runs.
+    """
 
     runs: Mapping[int, Measured]
     latencies: Sequence[Samples]
-    unfinished: int
+    bounds: frozenset[str]
 
     def mean(self, name: str) -> float:
         """Of a field of ``Measured`` over the seeds; of ``p95_s`` the percentile over all seeds."""

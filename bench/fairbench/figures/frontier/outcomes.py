@@ -7,7 +7,14 @@ from collections.abc import Mapping
 
 from fairbench.figures.frontier.compare import Outcomes
 from fairbench.figures.frontier.frozen import Cell, Configuration
-from fairbench.figures.frontier.measures import Measured, Outcome, Samples, measured, victims
+from fairbench.figures.frontier.measures import (
+    Measured,
+    Outcome,
+    Samples,
+    bounds,
+    measured,
+    victims,
+)
 from fairbench.figures.frontier.runs import Point
 from fairbench.results.store import StoredRun
 
@@ -31,7 +38,7 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
             configuration: Outcome(
                 {seed: one for seed, one, _ in of},
                 [latencies[str(run.path)] for _, _, run in of],
-                sum(run.summary["unfinished"] > 0 for _, _, run in of),
+                frozenset().union(*(bounds(run.summary) for _, _, run in of)),
             )
             for configuration, of in here.items()
         }

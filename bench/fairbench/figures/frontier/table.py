@@ -87,11 +87,13 @@ def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
 
 
 def _cell_row(configuration: Configuration, one: Outcome) -> list[str]:
-    more = ">" if one.unfinished else ""
     p95, p99 = one.p95, one.p99
     return [
         str(configuration),
-        *(f"{more}{one.mean(name):,.0f}" for name in ("to_90_s", "to_100_s")),
+        *(
+            f"{'>' if name in one.bounds else ''}{one.mean(name):,.0f}"
+            for name in ("to_90_s", "to_100_s")
+        ),
         f"{'>' if p95.censored else ''}{_seconds(p95.value_s)}",
         "-" if p99 is None else f"{'>' if p99.censored else ''}{_seconds(p99.value_s)}",
         *(f"{one.mean(name):.0%}" for name in ("served", "share")),
