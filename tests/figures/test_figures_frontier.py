@@ -1,7 +1,7 @@
 """The frontier: what is frozen, which runs there are, and what is concluded from them."""
 
 import csv
-from math import exp, inf, log
+from math import exp, inf, isnan, log, nan
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +162,12 @@ class TestEstimate:
         assert (found.ratio, found.interval(0.05)) == (pytest.approx(exp(5)), (0.0, inf))
         assert found.p_above(0.0) == found.p_below(0.0) == 1.0
 
+    @pytest.mark.parametrize("gain", [inf, -inf, nan])
+    def test_what_is_no_number_proves_nothing(self, gain):
+        found = estimate({"a": [gain, 0.1], "b": [0.1, 0.2]})
+        assert isnan(found.ratio)
+        assert found.p_above(0.0) == found.p_below(0.0) == 1.0
+
     def test_holm_by_hand(self):
         assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
         assert holm([0.9, 0.8]) == [1.0, 1.0]
@@ -254,6 +260,7 @@ def test_a_run_is_measured_by_its_worst_off_well_behaved_client():
     }  # fmt: skip
     found = measured(summary, 90.0)
     assert (found.to_90_s, found.to_100_s) == (10.0, 99.0)  # never: at least the run's end
+    assert isnan(measured(summary | {"victim_p95_s": None}, 90.0).p95_s)  # among refused ones
     assert bounds(summary) == {"to_100_s"}
     assert bounds(summary | {"censored": ["victim_p95_s"]}) == {"to_100_s", "p95_s"}
     assert found.served == 0.75

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ class Measured(NamedTuple):
 
     ``to_90_s`` and ``to_100_s`` are when so many of the programs of warm-up and window were over,
     or at least the run's end where they never were. ``p95_s`` is the mean of the P95 of the
-    well-behaved clients; ``served`` the part of what was due to it in the window that the worst-off
+    well-behaved clients, NaN where it falls among refused ones; ``served`` the part of what was due to it in the window that the worst-off
     of them received, ``share`` that of its max-min share of the best total that any configuration
     delivered. Rates are client-view tokens/s, ``computed_tok_s`` without what caches held.
     """
@@ -49,7 +50,7 @@ def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
     return Measured(
         to_90_s=summary["time_to_90pct_s"] or summary["duration"],
         to_100_s=summary["time_to_100pct_s"] or summary["duration"],
-        p95_s=summary["victim_p95_s"],
+        p95_s=nan if summary["victim_p95_s"] is None else summary["victim_p95_s"],
         served=min(_part(row["service_rate_tok_s"], row["demand_tok_s"]) for row in good),
         share=1.0 if shares is None else shares,
         service_tok_s=summary["service_rate_tok_s"],

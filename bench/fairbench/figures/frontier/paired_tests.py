@@ -8,7 +8,7 @@ tested is the mean over them, whose variance is that of the seeds within each ce
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, inf, log, sqrt
+from math import exp, inf, isfinite, log, nan, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
 
@@ -56,9 +56,12 @@ def estimate(gains: Gains) -> Estimate:
     """The mean over cells of the mean over their seeds.
 
     Cells of a single seed count in the mean and add nothing to the error, so with any the error is
-    that of the others. Degrees of freedom are Satterthwaite's, rounded down.
+    that of the others. Degrees of freedom are Satterthwaite's, rounded down. NaN, of which nothing
+    is certain, if a gain is no finite number.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
+    if not isfinite(mean):
+        return Estimate(nan, 0.0, 0)
     spread = [one for one in gains.values() if len(one) > 1]
     if not spread:
         return Estimate(mean, 0.0, 0)
