@@ -27,9 +27,10 @@ class Measured(NamedTuple):
 
     ``to_90_s`` and ``to_100_s`` are when so many of the programs of warm-up and window were over,
     or at least the run's end where they never were. ``p95_s`` is the mean of the P95 of the
-    well-behaved clients, NaN where it falls among refused ones; ``served`` the part of what was due to it in the window that the worst-off
-    of them received, ``share`` that of its max-min share of the best total that any configuration
-    delivered. Rates are client-view tokens/s, ``computed_tok_s`` without what caches held.
+    well-behaved clients, NaN where it falls among refused ones; ``served`` the part of what was due
+    to it in the window that the worst-off of them received, ``share`` that of its max-min share of
+    the best total that any configuration delivered. Rates are client-view tokens/s,
+    ``computed_tok_s`` without what caches held.
     """
 
     to_90_s: float
