@@ -18,8 +18,8 @@ from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.routing.worker_credit import WorkerCredit
 from fairbench.schedulers.routing.round_robin import RoundRobin
+from fairbench.schedulers.routing.worker_credit import WorkerCredit
 from fairbench.schedulers.setup import Setup
 
 WEIGHTS = {"b": 3.0}
