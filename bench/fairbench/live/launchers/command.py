@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from fairbench.errors import RunFailed, UsageError
 from fairbench.errors.printable import printable
 from fairbench.live.launchers import probe
@@ -48,6 +46,8 @@ class Reach:
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
         """What the probe says there. Raises UsageError if it says nothing of that kind."""
+        import msgspec  # of the extra `live`, which the flags alone do not need
+
         line = self.line([python, "-m", probe.__name__, *words], {})
         try:
             done = _asked(line)
