@@ -1,5 +1,6 @@
 """The command as a process of its own, all of whose descendants can be found."""
 
+import json
 import os
 import signal
 import subprocess
@@ -105,3 +106,21 @@ def wait_until_gone(pids):
 def lines(path):
     """How many lines a file has, 0 if there is none."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def only(parent):
+    """The only thing in a directory."""
+    (found,) = parent.iterdir()
+    return found
+
+
+def summary(path):
+    """That of a run's directory."""
+    return json.loads((path / "summary.json").read_text())
+
+
+def under_way(process, parent):
+    """The directory of the only run in ``parent``, once a few of its requests have finished."""
+    records = "*/live/requests.jsonl"
+    wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
+    return only(parent)

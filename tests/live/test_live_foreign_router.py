@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from live_cli import descendants, lines, running, wait_until
+from live_cli import descendants, lines, only, running, wait_until
 
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.live.headers import CLIENT, OUTPUT_TOKENS
@@ -29,11 +29,6 @@ RUN = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--sce
 RUN += ["--clients", "3"]
 SHORT = [*RUN, "--num-programs", "2", "--time-scale", "8", "--json"]
 SMG = os.environ.get("FAIRBENCH_SGLANG_ROUTER") or shutil.which("sglang-router")
-
-
-def only(parent):
-    (found,) = parent.iterdir()
-    return found
 
 
 def ran(tmp_path, *arguments, code=0):

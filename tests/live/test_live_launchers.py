@@ -7,7 +7,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import descendants, lines, running, wait_until
+from live_cli import descendants, lines, only, running, wait_until
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
@@ -139,11 +139,6 @@ def rows(path):
     names = ["client", "program_id", "depth", "input_tokens", "output_tokens", "status"]
     table = pq.read_table(path / "requests.parquet", columns=names)
     return sorted(tuple(row.values()) for row in table.to_pylist())
-
-
-def only(parent):
-    (found,) = parent.iterdir()
-    return found
 
 
 @pytest.mark.slow

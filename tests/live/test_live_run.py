@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import WAIT_S, descendants, lines, running, wait_until
+from live_cli import WAIT_S, descendants, lines, only, running, summary, under_way, wait_until
 from live_recipes import recipes_here
 from typer.testing import CliRunner
 
@@ -27,22 +27,6 @@ LONG = [*EMULATED, "--duration", "20000"]
 
 def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def only(parent):
-    (found,) = parent.iterdir()
-    return found
-
-
-def summary(path):
-    return json.loads((path / "summary.json").read_text())
-
-
-def under_way(process, parent):
-    """The directory of the only run in ``parent``, once a few of its requests have finished."""
-    records = "*/live/requests.jsonl"
-    wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
-    return only(parent)
 
 
 @pytest.fixture(scope="module")

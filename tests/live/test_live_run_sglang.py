@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import lines, running, tree, wait_until, wait_until_gone
+from live_cli import lines, only, running, tree, wait_until, wait_until_gone
 
 from fairbench.live.backends.sglang import PYTHON
 
@@ -36,11 +36,6 @@ SERVERS += ["--max-running-requests", "8", "--dp", "2"]
 LOAD = ["--workload", "chat", "--scenario", "none", "--request-rate", "inf"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
-
-
-def only(parent):
-    (found,) = parent.iterdir()
-    return found
 
 
 def run(parent, *flags):

@@ -3,14 +3,13 @@
 In the environment of tests/vllm_cpu/install.sh, minutes a test.
 """
 
-import json
 import os
 import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import lines, running, runs, tree, wait_until, wait_until_gone
+from live_cli import only, running, runs, summary, tree, under_way, wait_until, wait_until_gone
 
 from fairbench.live.backends.vllm import PYTHON
 from fairbench.live.processes.http import get_text
@@ -42,22 +41,6 @@ for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "tur
     LOAD += ["--set", f"chat.{setting}"]
 SHORT = [*SERVERS, *LOAD, "--num-programs", "4"]
 LONG = [*SERVERS, *LOAD, "--num-programs", "400"]
-
-
-def only(parent):
-    (found,) = parent.iterdir()
-    return found
-
-
-def summary(path):
-    return json.loads((path / "summary.json").read_text())
-
-
-def under_way(process, parent):
-    """The directory of the only run in ``parent``, once a few of its requests have finished."""
-    records = "*/live/requests.jsonl"
-    wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
-    return only(parent)
 
 
 def command_of(pid):

@@ -85,13 +85,9 @@ class LiveBackend(ABC, Generic[C]):
         Raises UsageError for what no worker may be told.
         """
 
-    @abstractmethod
-    def recipe(self, number: int, place: Place) -> Recipe:
-        """How to start one of its workers there."""
-
     def recipes(self, places: Sequence[Place]) -> list[Recipe]:
-        """How to start all of them, one at each place."""
-        return [self.recipe(number, place) for number, place in enumerate(places)]
+        """How to start its workers, one at each place; none where a server runs already."""
+        return []
 
     @abstractmethod
     def served(self, info: Mapping[str, Any]) -> Served:
@@ -146,3 +142,15 @@ def worker_settings(spec: ExperimentSpec) -> dict[str, Any]:
 def vocabulary(model: str) -> range:
     """Ids of ordinary tokens: ``vocab_size`` of the model's ``config.json`` if it is at hand."""
     return range(FIRST_TOKEN, min(vocab_size_of(model) or COMMON_TOKENS, COMMON_TOKENS))
+
+
+class WorkerBackend(LiveBackend[C]):
+    """A backend whose workers are started."""
+
+    @abstractmethod
+    def recipe(self, number: int, place: Place) -> Recipe:
+        """How to start one of its workers there."""
+
+    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
+        """How to start all of them, one at each place."""
+        return [self.recipe(number, place) for number, place in enumerate(places)]

@@ -17,7 +17,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import mem_fraction
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.backends.base import LiveBackend, LiveOptions, Served, worker_settings
+from fairbench.live.backends.base import LiveOptions, Served, WorkerBackend, worker_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
@@ -26,7 +26,7 @@ from fairbench.live.processes.start import Recipe, Server
 from fairbench.schedulers.params import make_params
 
 
-class EmulatorBackend(LiveBackend[Emulator]):
+class EmulatorBackend(WorkerBackend[Emulator]):
     """The emulator, which takes an answer's true length from a header of ours."""
 
     def wanted(self, options: LiveOptions) -> Wanted:

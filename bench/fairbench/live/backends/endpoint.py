@@ -11,8 +11,6 @@ from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
-from fairbench.live.processes.place import Place
-from fairbench.live.processes.start import Recipe
 
 ASK_TIMEOUT_S = 2.0
 
@@ -26,9 +24,6 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
     def wanted(self, options: LiveOptions) -> Wanted:
         return Wanted(0)
-
-    def recipe(self, number: int, place: Place) -> Recipe:
-        raise NotImplementedError("an endpoint runs already")
 
     def served(self, info: Mapping[str, Any]) -> Served:
         emulated = info.get("emulated") is True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fairbench.config.backend import RealServers
-from fairbench.live.backends.base import LiveBackend, LiveOptions
+from fairbench.live.backends.base import LiveOptions, WorkerBackend
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.config import LOCAL, plugin_environment
@@ -15,7 +15,7 @@ from fairbench.live.processes.server_python import ServerPython
 R = TypeVar("R", bound=RealServers)
 
 
-class RealServerBackend(LiveBackend[R]):
+class RealServerBackend(WorkerBackend[R]):
     """An engine on GPUs or a CPU, with our plugin inside it or a policy of its own."""
 
     def target(self, url: str, options: LiveOptions) -> Target:
