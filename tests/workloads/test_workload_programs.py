@@ -39,6 +39,26 @@ def keys(prompt):
     return [segment.key for segment in prompt]
 
 
+class TestAllowedOutputs:
+    """Trees and judges make outputs of fixed lengths, and may ask for more than they need."""
+
+    @pytest.mark.parametrize("workload", ["tot", "judge"])
+    def test_more_is_reserved_and_nothing_gets_longer(self, workload):
+        usual, greedy = calls_of(build(workload)), calls_of(build(workload, max_new_tokens=4096))
+        assert {call.max_new_tokens for call in greedy} == {4096}
+        assert all(call.max_new_tokens == call.output_tokens for call in usual)
+        assert [call.output_tokens for call in greedy] == [call.output_tokens for call in usual]
+        assert build(workload, max_new_tokens=4096).demand == build(workload).demand
+
+    @pytest.mark.parametrize(
+        ("workload", "field"), [("tot", "output_tokens"), ("judge", "judgement_tokens")]
+    )
+    def test_less_than_an_output_is_refused(self, workload, field):
+        said = f"max_new_tokens = 255: must be at least {field} = 256"
+        with pytest.raises(ValueError, match=said):
+            build(workload, max_new_tokens=255)
+
+
 class TestTreeOfThought:
     @pytest.mark.parametrize(("branches", "generations"), [(2, 30), (3, 120), (4, 340)])
     def test_generations_per_tree(self, branches, generations):

@@ -154,8 +154,8 @@ class Simulation:
         on_evict = None
         if self.router.wants_evictions:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)
-            delay_ps = round(cluster.eviction_delay_s * PS_PER_S)
-            on_evict = eviction_news(self.clock, self.router, index, delay_ps)
+            rng = stream(self.spec.seed, f"eviction-news/{index}")
+            on_evict = eviction_news(self.clock, self.router, index, cluster, rng)
         return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict)
 
     def run(

@@ -48,6 +48,15 @@ def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int
         )
 
 
+def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
+    """Raise ValueError unless outputs of these fields' lengths are allowed; None allows all."""
+    for field, tokens in output_tokens.items():
+        if max_new_tokens is not None and tokens > max_new_tokens:
+            raise ValueError(
+                f"max_new_tokens = {max_new_tokens}: must be at least {field} = {tokens}"
+            )
+
+
 @lru_cache(maxsize=256)
 def _location(mean: float, sigma: float, high: float) -> float:
     """The mu for which the lognormal clipped to [1, high] has this mean (bisection)."""

@@ -135,6 +135,16 @@ class TestSlackByHand:
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
 
+    @pytest.mark.parametrize(
+        ("factor", "slack", "expected"),
+        [(0.5, 258, [0, 0, 0, 1]), (0.5, 257, [0, 0, 1]), (2, 513, [0, 0, 1]), (2, 512, [0, 1])],
+    )
+    def test_outputs_expected_so_many_times_as_long(self, factor, slack, expected):
+        """With half the output 1 + 128 of work more each time at 0, with twice as much 1 + 512."""
+        router = make(slack=slack, length_factor=factor)
+        told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
+        assert told == expected
+
     def test_a_flood_of_another_client_drives_nobody_away_from_its_prefix(self):
         """b's 100 requests at 0 count for no more than a's own 257 of work there."""
         router = make(slack=2 * 257)

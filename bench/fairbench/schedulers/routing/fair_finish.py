@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
@@ -41,11 +41,13 @@ class FairFinish(Router):
 
         A unit is that of ``batch_cost``, 100,000 where nobody knows the engine's costs. With 0 the
         least estimate always wins, with inf the longest match. ``tenants``: with ``tree`` fair
-        sharing is between siblings at every level of ``org/team/user``.
+        sharing is between siblings at every level of ``org/team/user``. ``length_factor`` makes the
+        expected outputs so many times as long: what does it cost to expect wrongly?
         """
 
         slack: Annotated[float, Ge(0)] | None = None
         tenants: Tenants | None = None
+        length_factor: Annotated[float, Gt(0), Le(1000)] | None = None
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
@@ -93,7 +95,8 @@ class FairFinish(Router):
 
     def _works(self, request: Request, node: LocationNode) -> dict[int, int]:
         """What the request costs at each worker; at least one token is always computed."""
-        cached, output = self._tree.cached_tokens(node), self._lengths.expected(request.client)
+        cached = self._tree.cached_tokens(node)
+        output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
         of_cached: dict[int, int] = {}  # most workers hold nothing
         works: dict[int, int] = {}
         for worker in self._fleet.workers:

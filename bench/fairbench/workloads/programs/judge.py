@@ -10,8 +10,13 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
-from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
-from fairbench.workloads.sampling import sample_input
+from fairbench.workloads.programs.limits import (
+    MeanTokens,
+    OutputTokens,
+    PartTokens,
+    Sigma,
+)
+from fairbench.workloads.sampling import check_allowed, sample_input
 
 
 class Judge(Program):
@@ -27,7 +32,8 @@ class Judge(Program):
         """Lengths in tokens. ``extra_tokens`` of fresh text precede each article ([DLPM] Table 3).
 
         ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the instructions of the
-        three steps.
+        three steps. ``max_new_tokens`` is what each call says that its output may have, its true
+        length if not given.
         """
 
         dimensions: Annotated[int, Ge(1), Le(256)]
@@ -41,6 +47,15 @@ class Judge(Program):
         merge_output_tokens: OutputTokens
         score_tokens: PartTokens
         score_output_tokens: OutputTokens
+        max_new_tokens: OutputTokens | None = None
+
+        def __post_init__(self) -> None:
+            check_allowed(
+                self.max_new_tokens,
+                judgement_tokens=self.judgement_tokens,
+                merge_output_tokens=self.merge_output_tokens,
+                score_output_tokens=self.score_output_tokens,
+            )
 
     def __init__(self, program_id: int, client: str, root: Prompt, params: Params) -> None:
         self._root = root
@@ -96,5 +111,9 @@ class Judge(Program):
 
     async def _call(self, llm: LLM, prompt: Prompt, name: str, tokens: int, depth: int) -> Segment:
         return await llm.generate(
-            prompt, name=name, output_tokens=tokens, max_new_tokens=tokens, depth=depth
+            prompt,
+            name=name,
+            output_tokens=tokens,
+            max_new_tokens=self._params.max_new_tokens or tokens,
+            depth=depth,
         )

@@ -10,8 +10,14 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
-from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Scale, Sigma
-from fairbench.workloads.sampling import sample_input
+from fairbench.workloads.programs.limits import (
+    MeanTokens,
+    OutputTokens,
+    PartTokens,
+    Scale,
+    Sigma,
+)
+from fairbench.workloads.sampling import check_allowed, sample_input
 
 LEVELS = ("plan", "execute", "reflect", "answer")
 
@@ -26,7 +32,11 @@ class TreeOfThought(Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens. ``question_scale`` makes every question so many times longer."""
+        """Lengths in tokens. ``question_scale`` makes every question so many times longer.
+
+        ``max_new_tokens`` is what each call says that its output may have, ``output_tokens`` if not
+        given.
+        """
 
         branches: Annotated[int, Ge(1), Le(10)]
         instruction_tokens: PartTokens
@@ -35,6 +45,10 @@ class TreeOfThought(Program):
         question_scale: Scale
         turn_tokens: PartTokens
         output_tokens: OutputTokens
+        max_new_tokens: OutputTokens | None = None
+
+        def __post_init__(self) -> None:
+            check_allowed(self.max_new_tokens, output_tokens=self.output_tokens)
 
     def __init__(self, program_id: int, client: str, root: Prompt, params: Params) -> None:
         self._root = root
@@ -85,7 +99,11 @@ class TreeOfThought(Program):
     async def _branch(self, llm: LLM, prompt: Prompt, path: str, level: int) -> None:
         tokens = self._params.output_tokens
         thought = await llm.generate(
-            prompt, name=path, output_tokens=tokens, max_new_tokens=tokens, depth=level
+            prompt,
+            name=path,
+            output_tokens=tokens,
+            max_new_tokens=self._params.max_new_tokens or tokens,
+            depth=level,
         )
         if level + 1 < len(LEVELS):
             turn = Segment(f"tot/turn-{LEVELS[level + 1]}", self._params.turn_tokens)
