@@ -11,6 +11,7 @@ from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF, AdmissionParams
 from fairbench.schedulers.gateway.bands import GatewayParams
+from fairbench.schedulers.gateway.client_limits import UNKNOWN_COSTS
 from fairbench.schedulers.gateway.registry import (
     DEFAULT_DETECTOR,
     GATEWAY,
@@ -19,6 +20,7 @@ from fairbench.schedulers.gateway.registry import (
     policy_class,
 )
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
+from fairbench.schedulers.load_cap import AUTO
 from fairbench.schedulers.params import as_settings, make_params, own_settings
 
 GATEWAY_KEYS = ("gateway", "saturation")
@@ -123,4 +125,6 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
             "gateway.order = 'longest-prefix': serve does not match what it holds with the "
             "workers' caches: choose from fcfs, edf"
         )
+    if resolved[f"{GATEWAY}.client_limit"] == AUTO:
+        raise UsageError(UNKNOWN_COSTS)
     return resolved

@@ -83,10 +83,13 @@ class _Average(NamedTuple):
 
 
 class BatchCost:
-    """The cost of what runs. A request keeps the cost with which it came in, so sums are exact."""
+    """The cost of what runs. A request keeps the cost with which it came in, so sums are exact.
 
-    def __init__(self) -> None:
-        self.lengths = OutputLengths()
+    Several may learn the same ``lengths``.
+    """
+
+    def __init__(self, lengths: OutputLengths | None = None) -> None:
+        self.lengths = lengths or OutputLengths()
         self._context: dict[Request, int] = {}  # of what runs: prompt + expected output / 2
         self._context_tokens = 0
 

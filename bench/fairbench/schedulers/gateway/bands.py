@@ -13,8 +13,10 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
+from fairbench.schedulers.gateway.client_limits import ClientLimit, ClientLimits
 from fairbench.schedulers.gateway.queue import GatewayQueue, Send
 from fairbench.schedulers.peers.totals import Heard, Sums, Totals
+from fairbench.tenants import Tenants
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class GatewayParams:
     band_requests: Annotated[int, Ge(0)] = 0
     max_requests: Annotated[int, Ge(0)] = 0
     priority: dict[str, int] = field(default_factory=dict)
+    client_limit: ClientLimit = None
+    tenants: Tenants | None = None
 
 
 class Gateway:
@@ -42,8 +46,14 @@ class Gateway:
     makes the queue of a band; all share one detector and one router.
     """
 
-    def __init__(self, make_queue: Callable[[], GatewayQueue], params: GatewayParams) -> None:
+    def __init__(
+        self,
+        make_queue: Callable[[], GatewayQueue],
+        params: GatewayParams,
+        limits: ClientLimits | None = None,
+    ) -> None:
         self.params = params
+        self._limits = limits
         self._make_queue = make_queue
         self._bands: dict[int, GatewayQueue] = {}  # the highest first
         self._band_of: dict[Request, int] = {}  # of what is held or under way
@@ -76,7 +86,7 @@ class Gateway:
             victim = self._lowest_below(priority)
             if victim is None:
                 return False
-        if not queue.enter(request, now_s):
+        if not self._take_in(request, queue, now_s):
             return False
         if victim is not None:
             self.withdraw(victim)
@@ -86,6 +96,17 @@ class Gateway:
         if self.params.ttl_s:
             heappush(self._ends, (now_s + self.params.ttl_s, next(self._numbers), request))
         return True
+
+    def _take_in(self, request: Request, queue: GatewayQueue, now_s: float) -> bool:
+        """Into its band, or in line for it; False if it is refused."""
+        if self._limits is None:
+            return queue.enter(request, now_s)
+        if not self._limits.enters(request):
+            return True
+        entered = queue.enter(request, now_s)
+        if not entered:
+            self._limits.over(request, 0)
+        return entered
 
     def retry_after_s(self) -> float | None:
         return None
@@ -105,6 +126,9 @@ class Gateway:
             del self._held[request]
             send(request, worker)
 
+        for request in self._limits.freed() if self._limits is not None else ():
+            if not self._bands[self._band_of[request]].enter(request, now_s):
+                self._give_up(request)
         for queue in self._bands.values():
             queue.release(now_s, sent)
 
@@ -128,13 +152,27 @@ class Gateway:
         read: Read | None = None,
     ) -> None:
         self._bands[self._band_of.pop(request)].finish(request, output_tokens, now_s, read)
+        if self._limits is not None:
+            self._limits.over(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
         if request in self._displaced:  # given up already, but nobody has been told yet
             self._displaced.remove(request)
             return
         del self._held[request]
-        self._bands[self._band_of.pop(request)].withdraw(request)
+        queue = self._bands[self._band_of.pop(request)]
+        if self._limits is not None:
+            if self._limits.withdraw(request):
+                return
+            self._limits.over(request, 0)
+        queue.withdraw(request)
+
+    def _give_up(self, request: Request) -> None:
+        """Its turn has come and its policy refuses it: it is shed, which the home hears of next."""
+        assert self._limits is not None
+        self._limits.over(request, 0)
+        del self._held[request], self._band_of[request]
+        self._displaced.append(request)
 
     # One of several.
 

@@ -16,6 +16,7 @@ from fairbench.schedulers.gateway.admission.control import (
 from fairbench.schedulers.gateway.admission.estimate import Estimator
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.bands import Gateway, GatewayParams
+from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.flow_view import FlowView
 from fairbench.schedulers.gateway.ordering.order import Matched
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
@@ -95,4 +96,7 @@ def build_gateway(
             shared = SharedCounters(scheduler, terms)
         return GatewayQueue(scheduler, router, detector, FlowView(order), shared)
 
-    return Gateway(queue, params)
+    limits = None
+    if params.client_limit is not None:
+        limits = ClientLimits(params.client_limit, params.tenants, setup)
+    return Gateway(queue, params, limits)

@@ -1,0 +1,118 @@
+"""Limits of clients: what one has under way at the workers is at most its share of a good batch.
+
+A queue that is fair orders those who wait in it. It orders neither what runs already nor what
+stands before it, at an engine's tokenizer: who sends a flood of long prompts has the others wait
+there in order of arrival, and then for its long contexts at every step. So the flood is kept here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Gt
+
+from fairbench.core import Request
+from fairbench.errors import UsageError
+from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, step_units
+from fairbench.schedulers.load_cap import AUTO, CAP_UNITS
+from fairbench.schedulers.setup import Setup
+from fairbench.tenants import Tenants
+
+UNKNOWN_COSTS = (
+    f"gateway.client_limit = {AUTO!r}: nobody knows what a decode step takes here: "
+    "give a number of tokens"
+)
+
+ClientLimit: TypeAlias = Literal["auto"] | Annotated[int, Gt(0)] | None
+
+
+class ClientLimits:
+    """Who may go on to the queue, and who waits in a line of its own, in order of arrival.
+
+    A worker may be given ``setting`` tokens of context, as ``batch_cost`` counts them, and
+    ``auto`` is what the load cap is. Of that, over all workers, those who have anything here get
+    their shares by weight; one request of a client may always go. With ``tenants`` they are the
+    outermost ones, whatever names their clients have. Raises UsageError for ``auto`` where nobody
+    knows what steps take.
+    """
+
+    def __init__(
+        self, setting: int | Literal["auto"], tenants: Tenants | None, setup: Setup
+    ) -> None:
+        units = step_units(setup.costs)
+        self._request_tokens = 0.0 if units is None else units.request_tokens
+        if setting != AUTO:
+            self._worker_tokens = float(setting)
+        elif units is not None:
+            self._worker_tokens = CAP_UNITS * units.unit_tokens
+        else:
+            raise UsageError(UNKNOWN_COSTS)
+        self._by_tenant = tenants is not None
+        self._setup = setup
+        self._lengths = OutputLengths()
+        self._lines: dict[str, deque[Request]] = {}
+        self._under_way: dict[str, BatchCost] = {}
+
+    def enters(self, request: Request) -> bool:
+        """A request arrives: whether it may go on at once, and does. Else it is in line."""
+        owner = self._owner(request)
+        if owner not in self._lines and self._has_room(owner, request, self._share(owner)):
+            self._go(owner, request)
+            return True
+        self._lines.setdefault(owner, deque()).append(request)
+        return False
+
+    def freed(self) -> Iterator[Request]:
+        """Those in line that may go on now, and do."""
+        share = self._share()  # the same for all: whoever is in line is there already
+        for owner in list(self._lines):
+            line = self._lines[owner]
+            while line and self._has_room(owner, line[0], share):
+                request = line.popleft()
+                self._go(owner, request)
+                yield request
+            if not line:
+                del self._lines[owner]
+
+    def withdraw(self, request: Request) -> bool:
+        """A request is wanted no more; False if it is not in line."""
+        owner = self._owner(request)
+        line = self._lines.get(owner, ())
+        if request not in line:
+            return False
+        self._lines[owner].remove(request)
+        if not self._lines[owner]:
+            del self._lines[owner]
+        return True
+
+    def over(self, request: Request, output_tokens: int) -> None:
+        """A request that went on is over, or was withdrawn."""
+        owner = self._owner(request)
+        self._under_way[owner].finish(request, output_tokens)
+        if not len(self._under_way[owner]):
+            del self._under_way[owner]
+
+    def _go(self, owner: str, request: Request) -> None:
+        if owner not in self._under_way:
+            self._under_way[owner] = BatchCost(self._lengths)
+        self._under_way[owner].enter(request)
+
+    def _has_room(self, owner: str, request: Request, share_tokens: float) -> bool:
+        mine = self._under_way.get(owner)
+        if mine is None:
+            return True
+        more = mine.expected_context(request) + self._request_tokens
+        most_tokens = share_tokens * self._setup.weight(owner)
+        return mine.tokens(self._request_tokens) + more <= most_tokens
+
+    def _share(self, *newcomers: str) -> float:
+        """The tokens of a client of weight 1, with those who come just now."""
+        assert self._setup.fleet is not None, "limits are of workers"
+        present = {*self._under_way, *self._lines, *newcomers}
+        weights = sum(map(self._setup.weight, present))
+        return len(self._setup.fleet.workers()) * self._worker_tokens / weights if present else 0.0
+
+    def _owner(self, request: Request) -> str:
+        return self._setup.lineage(request.client)[0] if self._by_tenant else request.client

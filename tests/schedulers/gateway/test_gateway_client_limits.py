@@ -1,0 +1,186 @@
+"""Limits of clients at a gateway: worked by hand, and nothing lost, doubled or held for nothing.
+
+The desk knows no costs, so that a request weighs its prompt and half of the 128 tokens that are
+expected of anybody before anything has been answered: with 36 tokens it weighs 100.
+"""
+
+import pytest
+from gateway_helpers import Desk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_gateway_properties import CLIENTS, EVENTS, played
+
+from fairbench.config.gateway import served_gateway
+from fairbench.core import CostModel
+from fairbench.errors import UsageError
+from fairbench.schedulers.batch_cost import step_units
+from fairbench.schedulers.gateway.client_limits import ClientLimits
+from fairbench.schedulers.gateway.registry import policy_names
+from fairbench.schedulers.load_cap import CAP_UNITS
+from fairbench.schedulers.setup import Setup
+
+WEIGHS_100 = 36
+
+
+def desk(limit, policy="fcfs", saturation="none", **kwargs):
+    return Desk(policy, saturation, gateway__client_limit=limit, **kwargs)
+
+
+def clients(requests):
+    return "".join(request.client for request in requests)
+
+
+def test_a_client_alone_has_it_all_and_of_two_each_has_half():
+    home = desk(400)
+    for _ in range(6):
+        home.arrive("a", WEIGHS_100)
+    assert clients(home.sent) == "aaaa"
+    for _ in range(3):
+        home.arrive("b", WEIGHS_100)
+    assert clients(home.sent) == "aaaabb"  # nobody is taken anything away
+    home.answer(home.sent[0], 128)
+    home.answer(home.sent[1], 128)
+    assert clients(home.sent) == "aaaabb"  # two of a are under way, as many as its half is
+    home.answer(home.sent[2], 128)
+    assert clients(home.sent) == "aaaabba"
+
+
+def test_what_a_client_may_have_grows_again_when_others_have_gone():
+    home = desk(400)
+    for client in "bbaaaaaa":
+        home.arrive(client, WEIGHS_100)
+    assert clients(home.sent) == "bbaa"
+    for request in home.sent[:2]:
+        home.answer(request, 128)
+    assert clients(home.sent) == "bbaaaa"
+
+
+def test_weights_and_workers_count():
+    home = desk(400, workers=2, weights={"a": 3.0})
+    home.arrive("b", WEIGHS_100)
+    for _ in range(9):
+        home.arrive("a", WEIGHS_100)
+    for _ in range(3):
+        home.arrive("b", WEIGHS_100)
+    assert clients(home.sent).count("a") == 6
+    assert clients(home.sent).count("b") == 2
+
+
+def test_one_request_may_always_go_however_long_it_is():
+    home = desk(400)
+    home.arrive("a", 5_000)
+    home.arrive("a", 1)
+    home.arrive("b", 5_000)
+    assert clients(home.sent) == "ab"
+
+
+def test_lengths_of_answers_are_learnt():
+    home = desk(400)
+    for _ in range(32):
+        home.arrive("a", 1)
+        home.answer(output_tokens=398)  # so that the next weighs 1 + 199
+    for _ in range(3):
+        home.arrive("a", 1)
+    assert len(home.at) == 2
+
+
+@pytest.mark.parametrize(("tenants", "gone"), [({}, 6), ({"gateway__tenants": "tree"}, 4)])
+def test_several_names_of_a_tenant_are_one_if_that_is_asked_for(tenants, gone):
+    home = desk(800, **tenants)
+    home.arrive("other", WEIGHS_100)
+    for _ in range(3):
+        for name in "abc":
+            home.arrive(f"org/{name}", WEIGHS_100)
+    assert sum(request.client.startswith("org/") for request in home.sent) == gone
+
+
+def test_whoever_is_over_holds_nobody_else():
+    home = desk(200, "vtc", "concurrency", concurrency__requests=3)
+    for client in "aaaaab":
+        home.arrive(client, WEIGHS_100)
+    assert clients(home.sent) == "aab"
+
+
+def test_a_request_in_line_may_be_withdrawn_or_be_too_old():
+    home = desk(100, gateway__ttl_s=10.0)
+    first, *lined = [home.arrive("a", WEIGHS_100) for _ in range(4)]
+    home.gateway.withdraw(lined[0])
+    home.now_s = 11.0
+    home.go()
+    assert home.shed == lined[1:]
+    assert not len(home.gateway)
+    home.answer(first)
+    assert home.sent == [first]
+
+
+def test_a_policy_that_refuses_refuses_when_the_turn_has_come():
+    home = desk(100, "token-bucket", token_bucket__burst=1.0, token_bucket__rate_per_min=1e-6)
+    first, second = home.arrive("a", WEIGHS_100), home.arrive("a", WEIGHS_100)
+    assert home.sent == [first]
+    home.answer(first)
+    assert home.gateway.wake_s(home.now_s) == home.now_s
+    home.go()
+    assert home.shed == [second]
+    assert home.arrive("a") in home.refused  # and what it was refused counts for nothing
+    assert not len(home.gateway)
+
+
+class Costs(CostModel):
+    """1 s a step, 1 ms a token of context."""
+
+    def prefill_s(self, cached_tokens, new_tokens):
+        return new_tokens / 1000
+
+    def decode_step_s(self, requests, context_tokens):
+        return 1 + context_tokens / 1000
+
+    def frontend_s(self, input_tokens):
+        return 0.0
+
+
+def test_auto_is_what_the_load_cap_is():
+    class OneWorker:
+        def workers(self):
+            return (0,)
+
+    costs = Costs()
+    limits = ClientLimits("auto", None, Setup(costs=costs, fleet=OneWorker()))
+    asking = Desk("fcfs", "none")
+    gone = sum(limits.enters(asking.request("a", WEIGHS_100)) for _ in range(100))
+    assert gone * 100 == CAP_UNITS * step_units(costs).unit_tokens
+
+
+def test_auto_needs_costs():
+    for build in (
+        lambda: desk("auto"),
+        lambda: served_gateway("fcfs", "none", {"gateway.client_limit": "auto"}),
+    ):
+        with pytest.raises(UsageError, match=r"gateway\.client_limit = 'auto'.*number of tokens"):
+            build()
+    for wrong in (0, -1, "much"):
+        with pytest.raises(UsageError, match="client_limit"):
+            desk(wrong)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    policy=st.sampled_from(policy_names()),
+    events=EVENTS,
+    limit=st.integers(1, 2_000),
+    ttl_s=st.sampled_from([0.0, 30.0]),
+)
+def test_every_request_goes_once_or_is_refused_once(policy, events, limit, ttl_s):
+    home = desk(limit, policy, gateway__ttl_s=ttl_s)
+
+    def conserved():
+        gone = [*home.sent, *home.refused, *home.shed]
+        assert len(set(gone)) == len(gone)
+        held = list(home.gateway)
+        assert not set(gone) & set(held)
+        for client in CLIENTS:  # who has nothing under way has nothing held either
+            under_way = [one for one in home.at if one.client == client]
+            assert under_way or all(one.client != client for one in held)
+
+    arrivals = played(home, events, conserved)
+    assert not len(home.gateway)
+    assert set(arrivals) == {*home.sent, *home.refused, *home.shed}
