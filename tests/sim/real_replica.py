@@ -11,6 +11,7 @@ from fairbench.hardware.gpu_time import Decoding
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.records.service_log import Stretch
+from fairbench.sim.records.stretches import InBatch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
 
 
@@ -158,5 +159,8 @@ class RealReplica:
     def _end_stretch(self):
         """The batch is about to change."""
         if self._stretch is not None and self._stretch.steps:
-            self.log.decode(self.index, self._stretch, self._first)
+            requests, contexts = (
+                {client: one[place] for client, one in self._first.items()} for place in range(2)
+            )
+            self.log.decode(self.index, self._stretch, InBatch(requests, contexts, 0))
         self._stretch = None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairbench.hardware.gpu_time import Decoding
 from fairbench.sim.records.service_log import ServiceLog, Shares, Stretch
+from fairbench.sim.records.stretches import InBatch
 
 
 @dataclass(slots=True)
@@ -43,6 +42,6 @@ class ServiceTotals(ServiceLog):
             total.recompute_tokens += share.recompute_tokens
             total.output_tokens += share.output_tokens
 
-    def decode(self, worker: int, stretch: Stretch, batch: Mapping[str, Decoding]) -> None:
-        for client, one in batch.items():
-            self.clients[client].output_tokens += stretch.steps * one.requests
+    def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
+        for client, requests in batch.requests.items():
+            self.clients[client].output_tokens += stretch.steps * requests

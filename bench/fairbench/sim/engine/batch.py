@@ -8,6 +8,7 @@ from fairbench.core import Segment
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.records.service_log import Stretch
+from fairbench.sim.records.stretches import InBatch
 from fairbench.sim.request_time import NO_TIME
 from fairbench.sim.sequence import Sequence
 
@@ -40,6 +41,10 @@ class RunningBatch:
     def context_tokens(self) -> int:
         """Sum of the context lengths in the next decode step."""
         return self._context_base + len(self.sequences) * self.steps
+
+    def by_client(self, steps_ago: int) -> InBatch:
+        """What each client has had since the step that began so many steps ago."""
+        return InBatch(self.per_client, self._context_bases, self.steps - steps_ago)
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
         """Each client's part in the step that began so many steps ago, the batch being the same."""

@@ -62,11 +62,12 @@ class Columns:
         self.on_full: Callable[[], None] | None = None  # instead of file_block
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
-        self._block_bytes = ROWS_PER_BLOCK * 8 * len(names)
+        self._row_bytes = 8 * len(names)
+        self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
         self._filed = 0
 
     def __len__(self) -> int:
-        return self._filed + len(self._block) // (8 * len(self.names))
+        return self._filed + len(self._block) // self._row_bytes
 
     def append(self, *row: int) -> None:
         """Add one row, values in column order."""
@@ -86,8 +87,12 @@ class Columns:
 
     def file_block(self) -> None:
         """Move the rows that have gathered, maybe none, into a block."""
-        self.add_block(np.frombuffer(self._block, np.int64).reshape(-1, len(self.names)))
+        self.add_block(self._rows())
         self._block = bytearray()
+
+    def _rows(self) -> NDArray[np.int64]:
+        """The rows that have gathered, to be read or changed in place."""
+        return np.frombuffer(self._block, np.int64).reshape(-1, len(self.names))
 
     def add_block(self, rows: NDArray[np.int64]) -> None:
         """Add a block of rows."""

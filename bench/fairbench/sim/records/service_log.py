@@ -9,6 +9,7 @@ from typing import TypeAlias
 from fairbench.compiled import mypyc_attr
 from fairbench.hardware.gpu_time import Decoding, decode_parts
 from fairbench.sim.records.columns import Columns
+from fairbench.sim.records.stretches import InBatch, Stretches
 from fairbench.sim.sequence import Sequence
 
 SERVICE_COLUMNS = (
@@ -108,6 +109,7 @@ class ServiceLog(Columns):
     def __init__(self, clients: list[str]) -> None:
         super().__init__(SERVICE_COLUMNS)
         self.index = {client: number for number, client in enumerate(clients)}
+        self._stretches = Stretches(self.index)
 
     def prefill(
         self,
@@ -140,20 +142,22 @@ class ServiceLog(Columns):
                 share.gpu_ps,
             )
 
-    def decode(self, worker: int, stretch: Stretch, batch: Mapping[str, Decoding]) -> None:
+    def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
         """``batch``: what each client has in the first step, the same sequences throughout."""
-        start_ps, end_ps, steps = stretch.start_ps, stretch.end_ps, stretch.steps
-        growth_ps, context = stretch.growth_ps, stretch.context_tokens
-        pack, index, gpu_ps = self.pack, self.index, stretch.gpu_ps(batch)
-        size = sum(one.requests for one in batch.values())
-        rows = [
-            pack(
-                worker, index[client], start_ps, end_ps, steps,
-                growth_ps, size, context, 0, 0, 0, 0, steps * one.requests, gpu_ps[client],
-            )
-            for client, one in batch.items()
-        ]  # fmt: skip
-        self.extend(b"".join(rows))
+        count = self._stretches.add(
+            len(self._block) // self._row_bytes,
+            worker,
+            (stretch.start_ps, stretch.end_ps, stretch.growth_ps),
+            stretch.steps,
+            stretch.context_tokens,
+            stretch.fixed_ps * stretch.steps,
+            batch,
+        )
+        self.extend(bytes(count * self._row_bytes))  # blank until a block is full
+
+    def file_block(self) -> None:
+        self._stretches.fill(self._rows())
+        super().file_block()
 
 
 class RequestLog(Columns):

@@ -278,8 +278,8 @@ class LightLLMWorker:
     def _end_stretch(self) -> None:
         """The batch is about to change."""
         if self._stretch is not None and self._log is not None:
-            first = self.batch.decoding(self._stretch.steps)
-            self._log.decode(self.index, self._stretch, first)
+            batch = self.batch.by_client(self._stretch.steps)
+            self._log.decode(self.index, self._stretch, batch)
         self._stretch = None
 
     def _end_decode(self) -> None:
