@@ -79,16 +79,50 @@ def test_calls_are_split_and_the_output_is_the_same():
     assert split.output_tokens == twin.output_tokens
 
 
-@pytest.mark.parametrize("program", ["judge", "samples"])
-def test_every_split_has_a_choice(program):
-    assert set(choices(program, CHOICES)["split"]) == set(CHOICES["split"])
-    assert program in SPLITS
+@pytest.mark.parametrize("name", ["judge", "programming"])
+def test_every_split_has_a_choice(name):
+    workload = load_workload(name)
+    assert set(choices(workload, CHOICES)["split"]) == set(CHOICES["split"])
+    assert workload.program in SPLITS
 
 
 def test_a_program_that_cannot_be_split_leaves_no_choice():
-    assert choices("chat", CHOICES)["split"] == (1,)
+    assert choices(load_workload("chat"), CHOICES)["split"] == (1,)
     with pytest.raises(UsageError, match="programs of kind chat have none"):
         attack_workload(load_workload("chat"), "none", Behaviour(split=2), Stakes())
+
+
+PROMISED = JUDGE.model_copy(
+    update={"targets": {"e2el": "40s", "ttft": "5x"}, "client_weights": {"client-1": 2.0}}
+)
+
+
+def test_deadlines_and_weights_are_claimed_where_there_are_any():
+    behaviour = Behaviour(identities=2, deadline_part=0.1, weight_multiple=4.0)
+    workload = attack_workload(PROMISED, "none", behaviour, Stakes())
+    plans = plan_clients(workload, ATTACK, duration_s=10.0)
+    claimed = {plan.client: (str(plan.targets), plan.weight) for plan in plans}
+    assert claimed["client-0"] == claimed["client-4"] == ("ttft:0.5x e2el:4000ms", 4.0)
+    assert claimed["client-1"] == ("ttft:5x e2el:40000ms", 1.0)
+    honest = plan_clients(workload, HONESTLY, duration_s=10.0)
+    assert {(str(plan.targets), plan.weight) for plan in honest} == {claimed["client-1"]}
+    assert len(choices(PROMISED, CHOICES)["deadline_part"]) > 1
+    assert len(choices(PROMISED, CHOICES)["weight_multiple"]) > 1
+
+
+def test_without_deadlines_and_weights_nobody_claims_any():
+    left = choices(JUDGE, CHOICES)
+    assert (left["deadline_part"], left["weight_multiple"]) == ((1.0,), (1.0,))
+    with pytest.raises(UsageError, match="deadline_part: workload judge promises nobody anything"):
+        attacked(Behaviour(deadline_part=0.5))
+    with pytest.raises(UsageError, match="weight_multiple: in workload judge nobody has a weight"):
+        attacked(Behaviour(weight_multiple=2.0))
+
+
+def test_whoever_reacts_sends_the_same_programs():
+    workload = attacked(Behaviour(reaction="eviction"))
+    assert plan_clients(workload, ATTACK, duration_s=10.0)[0].reaction == "eviction"
+    assert sent(workload, HONESTLY, 0) == sent(workload, ATTACK, 0)
 
 
 def test_a_mix_is_refused():
@@ -99,6 +133,7 @@ def test_a_mix_is_refused():
 def test_what_makes_no_difference_is_not_told_apart():
     assert Behaviour(in_turn=True, period_s=20.0).plain() == HONEST
     assert Behaviour(padding_of_victim=True).plain() == HONEST
+    assert Behaviour(reaction="refill", in_flight=4).plain() == Behaviour(reaction="refill")
     turns = Behaviour(identities=2, in_turn=True, on_share=0.5, period_s=20.0)
     assert turns.plain() == Behaviour(identities=2, in_turn=True, period_s=20.0)
 
@@ -111,7 +146,7 @@ def test_behaviours_read_back():
 
 
 def test_random_choices_depend_on_the_number_and_are_never_tried_twice():
-    all_choices = choices("judge", CHOICES)
+    all_choices = choices(JUDGE, CHOICES)
     whole = random_behaviours(all_choices, 3, 0, 12, [])
     first = random_behaviours(all_choices, 3, 0, 5, [])
     assert first + random_behaviours(all_choices, 3, 5, 7, first) == whole
@@ -136,7 +171,7 @@ def test_files_leave_out_what_is_usual():
 
 def test_the_optimiser_goes_where_trials_were_good_and_repeats_itself():
     pytest.importorskip("optuna")
-    all_choices = choices("judge", CHOICES)
+    all_choices = choices(JUDGE, CHOICES)
     tried = random_behaviours(all_choices, 3, 0, 40, [])
     scored = [(one, 1.0 if one.padding_tokens == 8000 else 0.0) for one in tried]
     found = tpe_behaviours(all_choices, 3, 40, 8, scored, tried)
@@ -157,4 +192,4 @@ def test_the_optimiser_does_not_come_back_to_what_is_impossible():
 def test_the_optimiser_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UsageError, match="--optimiser tpe: needs Optuna"):
-        tpe_behaviours(choices("judge", CHOICES), 0, 0, 1, [], [])
+        tpe_behaviours(choices(JUDGE, CHOICES), 0, 0, 1, [], [])

@@ -8,11 +8,20 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.attack.behaviour import Behaviour
+from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
 from fairbench.attack.figure import draw
-from fairbench.attack.known import known_workload
+from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair
-from fairbench.attack.search import Search, programs_multiple, replay, tokens_per_hour, value_of
-from fairbench.attack.store import Plan, SearchStore, Trial
+from fairbench.attack.rediscovery import (
+    SOUGHT,
+    Sought,
+    by_scheduler,
+    is_of_its_kind,
+    loss,
+    rediscover,
+)
+from fairbench.attack.search import Search, programs_multiple, replay, value_of
+from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.table import attack_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
 from fairbench.cli.app import app
@@ -21,6 +30,8 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interrupted
 from fairbench.execute.requests import experiment
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.costs import ProfileCosts
 from fairbench.workloads.spec import load_workload
 
 PLAN = Plan(
@@ -61,7 +72,7 @@ def files(path):
     return {
         file.relative_to(path): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in (".lock", "attack.json")
+        if file.is_file() and file.name not in (".lock", "attack.json", "cpu.json")
     }
 
 
@@ -135,6 +146,68 @@ def test_an_attack_keeps_within_its_budget(tmp_path):
     assert kept.scenarios["honest"] == free.scenarios["honest"]
 
 
+def test_an_attack_keeps_within_its_gpu_time(tmp_path):
+    spec = spec_of(duration=600.0, request_rate=0.31)
+    free = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
+    honest, padded = (
+        gpu_s_per_hour(_of(spec, free.workload(one)))
+        for one in (Behaviour(), Behaviour(padding_tokens=8000))
+    )
+    # Padding is computed once, and costs what reading it takes: of 4 prompts and 770 steps each.
+    costs = ProfileCosts(load_profile(spec.gpu))
+    read_s = 770 * (costs.decode_step_s(1, 8000) - costs.decode_step_s(1, 0))
+    attended_s = 4 * (costs.prefill_s(8000, 2977) - costs.prefill_s(0, 2977))
+    assert padded - honest == pytest.approx(3600 * 3 * 0.31 * (read_s + attended_s), rel=0.1)
+    bounded = {"gpu_budget": honest, "budget": 1e12}
+    store = SearchStore.create(tmp_path, spec, Plan(**(vars_of(PLAN) | bounded)))
+    kept = Search(store, RunContext()).workload(Behaviour(padding_tokens=8000))
+    assert gpu_s_per_hour(_of(spec, kept)) == pytest.approx(honest, rel=1e-3)
+
+
+def test_a_search_ends_when_its_processor_time_is_spent(tmp_path):
+    more = Plan(**(vars_of(PLAN) | {"trials": None, "cpu_hours": 1.0}))
+    counted = search(tmp_path, more)
+    counted.spent = Spent(0, 3599.999)
+    counted.run()
+    assert len(counted.store.trials()) == 8  # a whole batch
+    spent = counted.store.spent()
+    assert spent.simulations == 9
+    assert spent.cpu_s > 3600
+    assert Search(SearchStore(counted.store.path), RunContext()).spent == spent
+
+
+def test_known_attacks_are_found_by_their_kind(tmp_path):
+    seeker = search(tmp_path, duration=10.0)
+    sought = [Sought("padding-3k", "lpm", "padding_tokens"), Sought("bursts", "lpm", "on_share")]
+    trials = [
+        Trial(0, Behaviour(padding_tokens=8000, in_flight=4), (_kept(0.2),)),
+        Trial(1, Behaviour(padding_tokens=8000, split=4), (_kept(0.0),)),  # of two kinds: neither
+        Trial(2, Behaviour(padding_tokens=20_000), (), "no request fits"),
+    ]
+    seeker.store.save_trials(trials)
+    seeker.plan = Plan(**(vars_of(PLAN) | {"trials": 3}))
+    padding, bursts = rediscover(seeker, sought)
+    assert (padding["trial"], padding["its_loss"]) == (0, 0.8)
+    assert padding["found"] == (0.8 >= 0.9 * padding["loss"] > 0)
+    assert padding["loss"] == pytest.approx(loss(_known_harms(seeker, "padding-3k")))
+    assert (bursts["found"], bursts["trial"]) == (False, None)
+
+
+def test_what_is_sought_is_known_and_in_the_order_of_schedulers():
+    groups = [scheduler for scheduler, _ in by_scheduler()]
+    assert len(set(groups)) == len(groups)
+    for one in SOUGHT:
+        assert is_of_its_kind(KNOWN[one.attack], one)
+
+
+def _kept(part):
+    return Harm(1.0, part, None, None, False)
+
+
+def _known_harms(seeker, name):
+    return seeker.try_all([KNOWN[name]], 0)[0].harms
+
+
 @pytest.mark.parametrize("duration", [60.0, 100.0, 600.0])
 def test_whatever_is_tried_sends_as_many_programs_as_its_twin(tmp_path, duration):
     """Also where the time is no whole number of periods, which begin with what is sent."""
@@ -202,6 +275,9 @@ def test_trials_are_written_and_read(tmp_path):
         (["--resume", "x", "--seed", "0"], "--resume x: goes on with that search as it is"),
         (["--workload", "mix"], "workload mix: an attack needs one whose clients are all alike"),
         (["--budget", "0"], "--budget 0: must be above 0"),
+        (["--gpu-budget", "-1"], "--gpu-budget -1: must be above 0"),
+        (["--cpu-hours", "0"], "--cpu-hours 0: must be above 0"),
+        (["--rediscover", "--scheduler", "lpm"], "--rediscover: says itself what is sought"),
         (["judge"], "workload judge: has no scenario 'honest'"),
         (["--resume", "nowhere"], "nowhere"),
         (["--victims", "100000"], "an attack on judge: clients = 100001: must be less than"),

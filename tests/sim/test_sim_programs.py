@@ -150,13 +150,13 @@ class Calls:
         ])  # fmt: skip
 
 
-def cluster_of(streams, pool=100, in_flight=None):
+def cluster_of(streams, pool=100, in_flight=None, reaction=None):
     clock, log = Clock(), ServiceLog(["x", "y"])
     limits = EngineLimits(pool, 8192, 16384, 2048)
     worker = Worker(0, clock, FCFS(FCFS.Params()), PLAIN, limits, log, KVCache(pool))
     cluster = Cluster(clock, RoundRobin(RoundRobin.Params(), 1), [worker], ["x", "y"])
     for number, programs in enumerate(streams):
-        cluster.add_client(number, iter(programs), in_flight)
+        cluster.add_client(number, iter(programs), in_flight, reaction)
     return cluster, log
 
 
@@ -221,3 +221,29 @@ def test_a_client_that_watches_its_programs_starts_the_next_when_one_has_ended()
     assert one_by_one.status.tolist() == [FINISHED] * 3
     two = finish(*cluster_of(streams, in_flight=2)).programs
     assert two.arrival_s.tolist() == [0, 0, two.finish_s[0]]
+
+
+def test_a_client_that_reacts_holds_all_but_one_until_it_is_told():
+    seen = []
+
+    def at_the_second(ended):
+        seen.append(ended)
+        return len(seen) == 2
+
+    streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(5)]]
+    found = finish(*cluster_of(streams, reaction=at_the_second))
+    begun_s, ended_s = found.programs.arrival_s.tolist(), found.programs.finish_s.tolist()
+    # One at a time; what ends second has the third, and all others, begin just then.
+    assert begun_s == [0, ended_s[0], *[ended_s[1]] * 3]
+    assert found.programs.status.tolist() == [FINISHED] * 5
+    first = found.requests
+    assert [one.ttft_s for one in seen] == pytest.approx(
+        (first.first_token_s - first.arrival_s).tolist()
+    )
+    assert {one.input_tokens for one in seen} == {10}
+
+
+def test_whoever_reacts_is_not_stuck_when_its_only_program_is_refused():
+    streams = [[(0.0, Calls(0, "x", (90, 5, 30))), (0.001, Calls(1, "x", (10, 2, 2)))]]
+    found = finish(*cluster_of(streams, reaction=lambda ended: False))
+    assert found.programs.status.tolist() == [REFUSED, FINISHED]

@@ -20,7 +20,9 @@ class Behaviour:
     ``padding_tokens`` come before every prompt, of its own or what a victim last began with.
     A program's calls are ``split`` into so many smaller ones. ``max_new_multiple`` is how many
     times too much output is reserved. With ``on_share`` below 1 all is sent in that part of each
-    ``period_s``. At most ``in_flight`` programs of an identity are under way, 0 being no limit.
+    ``period_s``. At most ``in_flight`` programs of an identity are under way, 0 being no limit;
+    with a ``reaction`` they begin when what it sees of its own requests says so. It claims
+    ``deadline_part`` of the time that it was promised, and ``weight_multiple`` times its weight.
     """
 
     identities: int = 1
@@ -32,6 +34,9 @@ class Behaviour:
     on_share: float = 1.0
     period_s: float = 60.0
     in_flight: int = 0
+    reaction: str = ""
+    deadline_part: float = 1.0
+    weight_multiple: float = 1.0
 
     def plain(self) -> Behaviour:
         """The same with honest values wherever others make no difference."""
@@ -43,6 +48,7 @@ class Behaviour:
             padding_of_victim=self.padding_of_victim and self.padding_tokens > 0,
             on_share=1.0 if turns else self.on_share,
             period_s=self.period_s if paced else HONEST.period_s,
+            in_flight=0 if self.reaction else self.in_flight,
         )
 
     def changed(self) -> dict[str, Any]:
@@ -66,6 +72,9 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "on_share": (1.0, 0.5, 0.25, 0.1),
     "period_s": (60.0, 20.0, 120.0),
     "in_flight": (0, 2, 4, 8, 16),
+    "reaction": ("", "refill", "eviction"),
+    "deadline_part": (1.0, 0.5, 0.1),
+    "weight_multiple": (1.0, 2.0, 4.0),
 }
 
 
@@ -96,3 +105,9 @@ def _words(one: Behaviour) -> Iterator[str]:
         yield f"on for {one.on_share:.0%} of every {one.period_s:g} s"
     if one.in_flight:
         yield f"at most {one.in_flight} programs under way"
+    if one.reaction:
+        yield f"sent at {one.reaction}"
+    if one.deadline_part < 1:
+        yield f"deadlines x{one.deadline_part:g}"
+    if one.weight_multiple > 1:
+        yield f"weight x{one.weight_multiple:g}"

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from math import isclose
 from statistics import fmean
+from time import process_time
 from typing import Any
 
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
+from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
 from fairbench.attack.measure import Seen, combined, harm, measure, pair, replayed, tried
-from fairbench.attack.store import Plan, SearchStore, Trial
+from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload, choices
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.config import ExperimentSpec
@@ -24,10 +25,9 @@ from fairbench.execute.files_read import files_of
 from fairbench.live.run_folder import run_folder
 from fairbench.results.store import write_json
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
+from fairbench.workloads.plan import expected_programs
 
 BATCH = 8  # trials between two choices: not the number of processors, which may differ
-SAMPLE = 32  # programs by which a budget is judged
 CONFIRM_FROM = 1000  # seeds of the confirmation are so much higher: nothing was chosen by them
 
 
@@ -55,8 +55,9 @@ class Search:
         self.spec: ExperimentSpec = store.spec()
         self.plan: Plan = store.plan()
         self.stakes = Stakes(self.plan.victims, self.plan.multiple)
-        self.choices: Choices = choices(self.spec.workload.program, CHOICES)
+        self.choices: Choices = choices(self.spec.workload, CHOICES)
         self.honest: dict[int, Seen] = store.honest()
+        self.spent: Spent = store.spent()
 
     def run(self) -> list[Found]:
         """Try what is left, then confirm the worst on other seeds, and write all of it down.
@@ -65,10 +66,21 @@ class Search:
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
-            while len(trials) < self.plan.trials and (batch := self._next(trials)):
-                trials += self._try(batch, len(trials))
-                self.store.save_trials(trials)
+            while self._goes_on(trials) and (batch := self.next_batch(trials)):
+                trials += self.try_all(batch, len(trials))
+                self.keep(trials)
             return self._confirm(trials)
+
+    def keep(self, trials: Sequence[Trial]) -> None:
+        """Write down the trials so far, and what they took."""
+        self.store.save_trials(trials)
+        self.store.save_spent(self.spent)
+
+    def _goes_on(self, trials: Sequence[Trial]) -> bool:
+        """Whether there are trials left, and processor time."""
+        if self.plan.cpu_hours is not None and self.spent.cpu_s >= 3600 * self.plan.cpu_hours:
+            return False
+        return self.plan.trials is None or len(trials) < self.plan.trials
 
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
         """The workload of a behaviour: the twin's programs in this time, within the budget."""
@@ -77,13 +89,19 @@ class Search:
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
         whole = make()
         part = 1 / programs_multiple(*pair(self.spec, whole))
-        asked = part * tokens_per_hour(replayed(self.spec, whole, ATTACK))
-        if self.plan.budget is not None and asked > self.plan.budget:
-            part *= self.plan.budget / asked
+        attack = replayed(self.spec, whole, ATTACK)
+        for budget, asks in (
+            (self.plan.budget, tokens_per_hour),
+            (self.plan.gpu_budget, gpu_s_per_hour),
+        ):
+            if budget is not None:
+                part = min(part, budget / asks(attack))
         return whole if isclose(part, 1) else make(rate_part=part)
 
-    def _next(self, trials: Sequence[Trial]) -> list[Behaviour]:
-        count = min(BATCH, self.plan.trials - len(trials))
+    def next_batch(self, trials: Sequence[Trial]) -> list[Behaviour]:
+        """What is tried after these trials; nothing if there is nothing left to try."""
+        left = BATCH if self.plan.trials is None else self.plan.trials - len(trials)
+        count = min(BATCH, left)
         first, seed = len(trials), self.spec.seed
         tried_before = [trial.behaviour for trial in trials]
         if self.plan.optimiser == "random" or first < RANDOM_FIRST:
@@ -95,7 +113,8 @@ class Search:
         ]
         return tpe_behaviours(self.choices, seed, first, count, scored, tried_before)
 
-    def _try(self, batch: Sequence[Behaviour], first: int) -> list[Trial]:
+    def try_all(self, batch: Sequence[Behaviour], first: int) -> list[Trial]:
+        """A trial of each, numbered from ``first`` on."""
         seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
         self._know_honest(seeds)
         specs = [replayed(self.spec, self.workload(one), ATTACK) for one in batch]
@@ -107,7 +126,8 @@ class Search:
             harms = () if error else tuple(map(harm, mine, (self.honest[s] for s in seeds)))
             trials.append(Trial(first + index, behaviour, harms, error))
             name = f"trial {first + index + 1}, {behaviour}"
-            self.context.progress.ended(name, first + index + 1, self.plan.trials)
+            number = first + index + 1
+            self.context.progress.ended(name, number, self.plan.trials or number)
         return trials
 
     def _confirm(self, trials: Sequence[Trial]) -> list[Found]:
@@ -142,7 +162,21 @@ class Search:
 
     def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
         again = f"Go on with: fairbench attack --resume {self.store.path}"
-        return simulate_all([_task(how, spec) for spec in specs], self.context, again)
+        tasks = [_task(partial(timed, how), spec) for spec in specs]
+        results = simulate_all(tasks, self.context, again)
+        cpu_s = self.spent.cpu_s + sum(took_s for _, took_s in results)
+        self.spent = Spent(self.spent.simulations + len(results), cpu_s)
+        return [result for result, _ in results]
+
+
+def timed(
+    how: Callable[[ExperimentSpec, Callable[[], bool]], Any],
+    spec: ExperimentSpec,
+    interrupted: Callable[[], bool],
+) -> tuple[Any, float]:
+    """What a simulation comes to, and the processor time that it took, in s."""
+    begun_s = process_time()
+    return how(spec, interrupted), process_time() - begun_s
 
 
 def _task(how: Any, spec: ExperimentSpec) -> Task:
@@ -204,19 +238,6 @@ def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
     return sent[0] / sent[1]
 
 
-def tokens_per_hour(spec: ExperimentSpec) -> float:
-    """What the attacker asks for: input and twice the output, padding included, in an hour."""
-    return sum(_asked(plan, spec) for plan in spec.client_plans() if plan.misbehaving)
-
-
-def _asked(plan: ClientPlan, spec: ExperimentSpec) -> float:
-    jobs = [job for _, job in islice(program_stream(plan, seed=spec.seed), SAMPLE)]
-    if not jobs or spec.duration_s is None:
-        return 0.0
-    size = fmean(job.demand.input_tokens + 2 * job.demand.output_tokens for job in jobs)
-    return size * expected_programs(plan) / spec.duration_s * 3600
-
-
 def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
     """The outcome as JSON types."""
     spec, plan = search.spec, search.plan
@@ -228,6 +249,7 @@ def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[
         "confirm": plan.confirm,
         "objective": plan.objective,
         "trials": trials,
+        "cpu_hours": search.spent.cpu_s / 3600,
         "path": str(search.store.path),
         "worst": [
             {

@@ -4,6 +4,7 @@ experiment.toml  the honest experiment
 search.json      how it is searched
 honest.json      what the honest twin shows, by seed
 trials.json      the trials in order
+cpu.json         what the simulations took so far
 worst/N.toml     the worst behaviours, worst first, as workload files
 attack.json      those, on seeds of their own
 attack.svg       the figure, if matplotlib is there
@@ -27,19 +28,21 @@ from fairbench.results.store import read_json, write_json
 from fairbench.workloads.model import WorkloadSpec
 
 EXPERIMENT, SEARCH, HONEST, TRIALS = "experiment.toml", "search.json", "honest.json", "trials.json"
-RESULT, WORST = "attack.json", "worst"
+CPU, RESULT, WORST = "cpu.json", "attack.json", "worst"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How it is searched. ``budget`` is in tokens an hour, input and twice the output; None: any.
 
-    ``seeds`` are how many each trial has, ``confirm`` how many others the worst ``keep`` then have.
+    ``gpu_budget`` is in seconds of GPUs an hour (``attack.budget``). ``seeds`` are how many each
+    trial has, ``confirm`` how many others the worst ``keep`` then have. It ends after so many
+    ``trials``, or when simulations have taken ``cpu_hours`` of processors, whichever is sooner.
     """
 
     objective: str
     optimiser: str
-    trials: int
+    trials: int | None
     seeds: int
     confirm: int
     keep: int
@@ -47,6 +50,16 @@ class Plan:
     multiple: float
     budget: float | None
     scenario: str
+    gpu_budget: float | None = None
+    cpu_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Simulations so far, and the processor time that they took: not the same at each search."""
+
+    simulations: int = 0
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,15 @@ class SearchStore:
         """Keep it."""
         data = {str(seed): one._asdict() for seed, one in sorted(seen.items())}
         write_json(self.path / HONEST, data)
+
+    def spent(self) -> Spent:
+        """What the simulations have taken."""
+        file = self.path / CPU
+        return Spent(**read_json(file)) if file.exists() else Spent()
+
+    def save_spent(self, spent: Spent) -> None:
+        """Keep it."""
+        write_json(self.path / CPU, asdict(spent))
 
     def trials(self) -> list[Trial]:
         """Those that were run, in order. Raises DataError naming the trial."""

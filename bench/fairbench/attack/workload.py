@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from fairbench.attack.behaviour import Behaviour
 from fairbench.errors import UsageError
 from fairbench.errors.validation import explain
+from fairbench.targets import parse_targets
 from fairbench.workloads.model import WorkloadSpec
 
 HONEST, ATTACK = "honest", "attack"
@@ -57,7 +58,11 @@ def attack_workload(
     ids = [0, *range(stakes.victims + 1, stakes.victims + behaviour.identities)]
     owners = {f"client-{number}": OWNER for number in ids[1:]}
     wrong = [
-        {"client": number, **_sends(base.program, behaviour, stakes, params, turn, rate_part)}
+        {
+            "client": number,
+            **_sends(base.program, behaviour, stakes, params, turn, rate_part),
+            **_claims(base, behaviour),
+        }
         for turn, number in enumerate(ids)
     ]
     data |= {
@@ -109,12 +114,32 @@ def _sends(
         sends["max_new_multiple"] = one.max_new_multiple
     if one.in_flight:
         sends["in_flight"] = one.in_flight
+    if one.reaction:
+        sends["reaction"] = one.reaction
     if one.split > 1:
         if program not in SPLITS:
             known = ", ".join(sorted(SPLITS))
             raise UsageError(f"split: programs of kind {program} have none; {known} have")
         sends["params"] = SPLITS[program](params, one.split)
     return sends
+
+
+def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
+    """What an identity says that it was promised, and weighs. Raises UsageError if nobody does."""
+    claims: dict[str, Any] = {}
+    if one.deadline_part < 1:
+        if not base.targets:
+            raise UsageError(f"deadline_part: workload {base.name} promises nobody anything")
+        promised = parse_targets(base.targets, "targets").given()
+        claims["targets"] = {
+            name: str(target._replace(amount=target.amount * one.deadline_part))
+            for name, target in promised
+        }
+    if one.weight_multiple > 1:
+        if not base.client_weights:
+            raise UsageError(f"weight_multiple: in workload {base.name} nobody has a weight")
+        claims["weight"] = one.weight_multiple
+    return claims
 
 
 def _split_judge(params: Params, parts: int) -> dict[str, Any]:
@@ -134,10 +159,17 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 }
 
 
-def choices(program: str, all_choices: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """Those that a program of this kind has."""
+def choices(
+    base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
+) -> dict[str, tuple[Any, ...]]:
+    """Those that a workload leaves: by its kind of program, and where deadlines and weights are."""
     honest = asdict(Behaviour())
+    there = {
+        "split": base.program in SPLITS,
+        "deadline_part": bool(base.targets),
+        "weight_multiple": bool(base.client_weights),
+    }
     return {
-        name: values if name != "split" or program in SPLITS else (honest[name],)
+        name: values if there.get(name, True) else (honest[name],)
         for name, values in all_choices.items()
     }

@@ -19,6 +19,7 @@ from fairbench.attack.store import Plan, SearchStore
 from fairbench.attack.table import attack_text
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.attack.workload import Stakes, attack_workload
+from fairbench.cli.attack_rediscovery import sought_all
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
 from fairbench.cli.output import look, print_json
@@ -81,12 +82,20 @@ def attack(
         float | None,
         Option(help="Tokens that it may ask for in an hour, 2 for one of output. [default: any]"),
     ] = None,
+    gpu_budget: Annotated[
+        float | None,
+        Option(help="Seconds of GPUs that its requests may take in an hour. [default: any]"),
+    ] = None,
     objective: Annotated[
         Objective | None,
         Option(help="Its own useful service, or the victims' loss. [default: harm]"),
     ] = None,
     trials: Annotated[
         int | None, Option(min=1, help="Behaviours to try. [default: 64, or 16 with --quick]")
+    ] = None,
+    cpu_hours: Annotated[
+        float | None,
+        Option(help="Search until simulations have taken so many. [default: for --trials]"),
     ] = None,
     optimiser: Annotated[
         Optimiser | None,
@@ -104,6 +113,10 @@ def attack(
         Option(help="Seconds of arrivals. [default: the workload's, or 60 with --quick]"),
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
+    rediscovery: Annotated[
+        bool,
+        Option("--rediscover", help="Whether the search finds four known attacks by itself."),
+    ] = False,
     seed: Annotated[int | None, Option(help="First seed. [default: 0]")] = None,
     settings: Annotated[
         list[str] | None,
@@ -141,15 +154,23 @@ def attack(
         {
             **{"workload": workload, "victims": victims, "multiple": multiple, "budget": budget},
             **{"objective": objective, "trials": trials, "optimiser": optimiser},
-            "confirm": confirm,
+            **{"confirm": confirm, "gpu_budget": gpu_budget, "cpu_hours": cpu_hours},
         }
     )
+    runs_on = executor_named(executor, ray_address)
+    if rediscovery:
+        if any((files, quick, settings, resume, scheduler, searched.keys() - {"trials"})):
+            raise UsageError(
+                "--rediscover: says itself what is sought under which scheduler, so no other"
+            )
+        with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+            sought_all({**flags, "trials": trials, "seeds": num_runs}, result_dir, context, as_json)
+        return
     if resume is not None:
         if any((files, quick, settings, num_runs, given(flags), searched)):
             raise UsageError(f"--resume {resume}: goes on with that search as it is, so no other")
     elif files and (scenario or searched):
         raise UsageError(f"{files[0]}: says itself who sends what, so nothing of a search")
-    runs_on = executor_named(executor, ray_address)
     with run_context(shown_progress(not disable_tqdm), runs_on) as context:
         if files:
             _replay(files, flags, settings, num_runs or (1 if quick else 5), context, as_json)
@@ -160,7 +181,7 @@ def attack(
             plan = Plan(
                 objective=objective or Objective.HARM,
                 optimiser=optimiser or Optimiser.RANDOM,
-                trials=trials or (16 if quick else 64),
+                trials=trials or (16 if quick else None if cpu_hours else 64),
                 seeds=num_runs or (1 if quick else 2),
                 confirm=confirm or (3 if quick else 5),
                 keep=3,
@@ -168,6 +189,8 @@ def attack(
                 multiple=_above_0("--multiple", multiple) or Stakes().multiple,
                 budget=_above_0("--budget", budget),
                 scenario=scenario or "none",
+                gpu_budget=_above_0("--gpu-budget", gpu_budget),
+                cpu_hours=_above_0("--cpu-hours", cpu_hours),
             )
             spec = _experiment({**flags, "workload": workload or "judge"}, settings, plan.scenario)
             stakes = Stakes(plan.victims, plan.multiple)
@@ -196,8 +219,9 @@ def _search(search: Search, as_json: bool) -> None:
         return
     colour, width = look()
     title = (
-        f"Worst of {result['trials']} behaviours under {result['scheduler']}, "
-        f"{result['workload']}, dp {result['dp']}, by {result['objective']}; "
+        f"Worst of {result['trials']} behaviours in {result['cpu_hours']:.2f} hours of processors "
+        f"under {result['scheduler']}, {result['workload']}, dp {result['dp']}, "
+        f"by {result['objective']}; "
         f"simulated on {result['timing_profile']}, {result['confirm']} seeds each"
     )
     typer.echo(attack_text(title, result["worst"], colour=colour, width=width), nl=False)

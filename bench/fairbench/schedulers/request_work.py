@@ -27,6 +27,10 @@ class RequestWork:
             self._iteration_s = costs.prefill_s(0, 1)
             self._token_s = (costs.prefill_s(0, _PROMPT) - self._iteration_s) / _PROMPT
 
+    def gpu_s(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> float:
+        """The same in seconds. Precondition: the costs are known, and say something of steps."""
+        return self.tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
+
     def tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:
         """Work of a prompt of which so much is cached, and of its output; at least 1."""
         if self._units is None or self._costs is None:

@@ -15,7 +15,7 @@ from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.replica import Replica
-from fairbench.sim.in_flight import InFlight
+from fairbench.sim.in_flight import InFlight, Reacting
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
@@ -23,6 +23,7 @@ from fairbench.sim.records.service_log import RequestLog
 from fairbench.sim.routers.doors import Doors
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.workloads.programs import Job
+from fairbench.workloads.reactions import Ended, Reaction
 from fairbench.workloads.users import User
 
 PROGRAM_COLUMNS = (
@@ -77,6 +78,7 @@ class Cluster:
         self.last_arrival_ps = 0
         self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
         self._request_ids = count()
+        self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines or Deadlines((), None)
         if ingress is None and router.holds:
             ingress = Ingress.of_router(clock, router, workers)
@@ -88,11 +90,23 @@ class Cluster:
         return self.clock.now_ps / PS_PER_S
 
     def add_client(
-        self, number: int, programs: Iterator[tuple[float, Job]], in_flight: int | None = None
+        self,
+        number: int,
+        programs: Iterator[tuple[float, Job]],
+        in_flight: int | None = None,
+        reaction: Reaction | None = None,
     ) -> None:
-        """Start one client's stream; it has at most ``in_flight`` programs under way, if given."""
+        """Start one client's stream; it has at most ``in_flight`` programs under way, if given.
+
+        With a ``reaction`` they begin when that says so.
+        """
         self.arrivals_open += 1
-        start = self._start if in_flight is None else InFlight(in_flight, self._start).arrive
+        start: Callable[[Job], None] = self._start
+        if reaction is not None:
+            self._reacting[self.clients[number]] = reacting = Reacting(reaction, self._start)
+            start = reacting.arrive
+        elif in_flight is not None:
+            start = InFlight(in_flight, self._start).arrive
         self._await_next(number, programs, start)
 
     def _await_next(
@@ -199,6 +213,9 @@ class Cluster:
             self.ingress.finished(sequence)
         request, refused = sequence.request, sequence.status == REFUSED
         self.request_log.record(sequence)
+        if not refused and (reacting := self._reacting.get(request.client)) is not None:
+            ttft_s = (sequence.first_token_ps - sequence.arrival_ps) / PS_PER_S
+            reacting.heard(Ended(ttft_s, request.input_tokens, sequence.cached_tokens))
         output = Segment(sequence.output.key, 0) if refused else sequence.output
         if sequence.first_token_ps != NEVER:
             first_s = sequence.first_token_ps / PS_PER_S

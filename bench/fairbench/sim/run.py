@@ -45,6 +45,7 @@ from fairbench.workloads.plan import (
     program_stream,
     weights_of,
 )
+from fairbench.workloads.reactions import REACTIONS
 from fairbench.workloads.users import users_of
 
 PROGRESS_EVERY_PS = PS_PER_S
@@ -141,7 +142,8 @@ class Simulation:
                 self.cluster.add_users(number, users, last_arrival_s((plan,), spec.seed))
                 continue
             programs = program_stream(plan, seed=spec.seed, source=source)
-            self.cluster.add_client(number, programs, plan.in_flight)
+            reaction = None if plan.reaction is None else REACTIONS[plan.reaction]()
+            self.cluster.add_client(number, programs, plan.in_flight, reaction)
 
     @property
     def logs(self) -> Logs:

@@ -8,6 +8,7 @@ from math import inf, isnan
 from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import UsageError
+from fairbench.targets import laid_over, parse_targets
 from fairbench.tenants import owner_of
 from fairbench.workloads.client_targets import class_of_client, client_targets
 from fairbench.workloads.disguise import Disguise
@@ -173,7 +174,8 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
     disguise = None
     copied = None if wrong.padding_of is None else plans[wrong.padding_of]
     closed = any(isinstance(one.arrivals, ClosedArrivals) for one in (copied, plan) if one)
-    if closed and (wrong.padding_tokens or wrong.max_new_multiple or wrong.in_flight):
+    waits = wrong.in_flight or wrong.reaction
+    if closed and (wrong.padding_tokens or wrong.max_new_multiple or waits):
         raise UsageError("misbehaving: who pads, asks for more or waits has no closed arrivals")
     if wrong.padding_tokens is not None or wrong.max_new_multiple is not None:
         disguise = Disguise(
@@ -182,7 +184,14 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
             copied,
             wrong.max_new_multiple or 1.0,
         )
-    return replace(plan, disguise=disguise, in_flight=wrong.in_flight)
+    return replace(
+        plan,
+        disguise=disguise,
+        in_flight=wrong.in_flight,
+        reaction=wrong.reaction,
+        targets=laid_over(plan.targets, parse_targets(wrong.targets or {}, "misbehaving.targets")),
+        weight=plan.weight if wrong.weight is None else wrong.weight,
+    )
 
 
 def _end_s(spec: WorkloadSpec, num_programs: int | None, duration_s: float | None) -> float:

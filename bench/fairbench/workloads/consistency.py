@@ -97,6 +97,7 @@ def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
     _check_sizes(f"{where}.sizes", scenario.sizes, plain)
     for wrong in scenario.misbehaving:
         _check_padding(f"{where}.misbehaving", wrong, count)
+        _check_claims(f"{where}.misbehaving", wrong)
         merged = {**spec.params, **scenario.params, **wrong.params}
         make_params(spec.program, merged, f"{where}.misbehaving.params")
         _check_arrivals(spec, f"{where}.misbehaving.arrivals", wrong.arrivals)
@@ -119,6 +120,13 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
         raise ValueError(f"{where} = {whose}: must be another client")
     if whose >= count:
         raise ValueError(f"{where} = {whose}: must be below clients = {count}")
+
+
+def _check_claims(where: str, wrong: Misbehaving) -> None:
+    try:
+        parse_targets(wrong.targets or {}, f"{where}.targets")
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_sizes(where: str, sizes: Sizes | None, count: int) -> None:

@@ -35,7 +35,8 @@ class ClientPlan:
     was promised, ``service_class`` with whom it shares that ("" if it is in no class). ``owner`` is
     whose it is, where one owner has several clients (else by its name: its outermost tenant, or
     itself). ``disguise`` is what it does to its programs; it has at most ``in_flight`` of them
-    under way, if that is given. ``presence`` says when it is there, None always.
+    under way, if that is given, or begins them at what it sees (``reactions``). ``presence`` says
+    when it is there, None always.
     """
 
     index: int
@@ -51,6 +52,7 @@ class ClientPlan:
     owner: str = ""
     disguise: Disguise | None = None
     in_flight: int | None = None
+    reaction: str | None = None
     presence: Presence | None = None
 
 

@@ -1,0 +1,93 @@
+"""Rediscovery: whether a search finds the attacks that are known, without being told of them.
+
+What it finds under other schedulers counts only if it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from fairbench.attack.behaviour import Behaviour
+from fairbench.attack.known import KNOWN
+from fairbench.attack.measure import Harm
+from fairbench.attack.search import Search
+from fairbench.attack.store import Trial
+from fairbench.live.run_folder import run_folder
+
+PART = 0.9  # of the harm of the known attack
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A known attack, the scheduler that it harms, and the choice that makes it."""
+
+    attack: str
+    scheduler: str
+    choice: str
+
+
+# In the order of their schedulers, each of which is searched once.
+SOUGHT = (
+    Sought("sybil", "vtc", "identities"),
+    Sought("padding-3k", "lpm", "padding_tokens"),
+    Sought("padding-20k", "lpm", "padding_tokens"),
+    Sought("small-requests", "lpm", "split"),
+    Sought("bursts", "fcfs", "on_share"),
+)
+MAKES = frozenset(one.choice for one in SOUGHT)
+
+
+def by_scheduler() -> Iterator[tuple[str, list[Sought]]]:
+    """What is sought under each scheduler."""
+    for scheduler, group in groupby(SOUGHT, key=lambda one: one.scheduler):
+        yield scheduler, list(group)
+
+
+def loss(harms: Iterable[Harm]) -> float:
+    """What the victims lost of their service, the mean over seeds."""
+    return 1 - fmean(one.kept for one in harms)
+
+
+def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
+    """Whether it makes the choice of a known attack, and none that makes another."""
+    return MAKES & behaviour.changed().keys() == {sought.choice}
+
+
+def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
+    """Search until all are found, or trials run out; a row each, as JSON types.
+
+    A known attack is found by a behaviour of its kind that does at least nine tenths of its harm
+    at the same seeds. Raises Interrupted, and what a simulation raised.
+    """
+    with run_folder(search.store.path, "search"):
+        told = search.try_all([KNOWN[one.attack] for one in sought], 0)
+        known = dict(zip(sought, told, strict=True))
+        trials = search.store.trials()
+        while True:
+            rows: list[Mapping[str, Any]] = [_row(one, known[one], trials) for one in sought]
+            if all(row["found"] for row in rows) or not (batch := search.next_batch(trials)):
+                return rows
+            trials += search.try_all(batch, len(trials))
+            search.keep(trials)
+
+
+def _row(sought: Sought, known: Trial, trials: list[Trial]) -> dict[str, Any]:
+    known_loss = loss(known.harms)
+    kind = [one for one in trials if not one.error and is_of_its_kind(one.behaviour, sought)]
+    best = max(kind, key=lambda one: loss(one.harms), default=None)
+    best_loss = None if best is None else loss(best.harms)
+    return {
+        "attack": sought.attack,
+        "scheduler": sought.scheduler,
+        "loss": known_loss,
+        "found": best_loss is not None and best_loss >= PART * known_loss > 0,
+        "by": None if best is None else best.behaviour.changed(),
+        "about": "" if best is None else str(best.behaviour),
+        "its_loss": best_loss,
+        "trial": None if best is None else best.number,
+        "trials": len(trials),
+    }

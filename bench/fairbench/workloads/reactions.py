@@ -1,0 +1,47 @@
+"""Reactions: what a client concludes from each of its requests that ends.
+
+It sees what any client of a server sees: when a request began and ended, and, as servers say at the
+end of an answer, how much of its prompt was cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+LONG_S = 1.0  # from arrival to the first token, for a request that had to wait
+LOST = 0.5  # of the part of its prompts that was cached at best
+
+
+class Ended(NamedTuple):
+    """A request of its own: until its first token, its prompt, and what was cached of that."""
+
+    ttft_s: float
+    input_tokens: int
+    cached_tokens: int
+
+
+Reaction: TypeAlias = Callable[[Ended], bool]
+"""Called at the end of every request: whether all that it holds back goes now. It may remember."""
+
+
+class AtRefill:
+    """Goes when one that had to wait was served: its turn has come, and it may be in credit."""
+
+    def __call__(self, ended: Ended) -> bool:
+        return ended.ttft_s >= LONG_S
+
+
+class AtEviction:
+    """Goes when much less of a prompt was cached than has been: what it had has been evicted."""
+
+    def __init__(self) -> None:
+        self._best = 0.0
+
+    def __call__(self, ended: Ended) -> bool:
+        part = ended.cached_tokens / ended.input_tokens
+        self._best = max(self._best, part)
+        return part < LOST * self._best
+
+
+REACTIONS: Mapping[str, Callable[[], Reaction]] = {"refill": AtRefill, "eviction": AtEviction}

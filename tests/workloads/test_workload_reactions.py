@@ -1,0 +1,55 @@
+"""Reactions: what a client concludes from its own requests, worked by hand."""
+
+import pytest
+from pydantic import ValidationError
+
+from fairbench.targets import parse_targets
+from fairbench.workloads.clients import plan_clients
+from fairbench.workloads.reactions import REACTIONS, Ended
+from fairbench.workloads.spec import load_workload
+
+CHAT = load_workload("chat")
+
+
+def claiming(**wrong):
+    data = CHAT.model_dump(mode="json", exclude_none=True)
+    scenario = {"rate": 0.1, "misbehaving": [{"client": 0, **wrong}]}
+    data |= {"scenarios": {"s1": scenario}, "targets": {"ttft": "2s", "tpot": "50ms"}}
+    return type(CHAT).model_validate(data)
+
+
+def test_at_refill_goes_when_one_that_had_to_wait_has_ended():
+    reaction = REACTIONS["refill"]()
+    assert not reaction(Ended(0.2, 100, 0))
+    assert reaction(Ended(1.0, 100, 0))
+    assert not reaction(Ended(0.9, 100, 100))
+
+
+def test_at_eviction_goes_when_much_less_is_cached_than_has_been():
+    reaction = REACTIONS["eviction"]()
+    assert not reaction(Ended(9.0, 100, 0))  # nothing has been cached yet
+    assert not reaction(Ended(0.1, 100, 80))
+    assert not reaction(Ended(0.1, 1000, 400))  # exactly half of what has been
+    assert reaction(Ended(0.1, 1000, 399))
+    assert not REACTIONS["eviction"]()(Ended(0.1, 1000, 399))  # each client for itself
+
+
+def test_claims_are_those_of_whoever_claims():
+    plans = plan_clients(claiming(targets={"ttft": "100ms"}, weight=4.0, reaction="refill"), "s1")
+    assert plans[0].targets == parse_targets({"ttft": "100ms", "tpot": "50ms"}, "")
+    assert plans[1].targets == parse_targets({"ttft": "2s", "tpot": "50ms"}, "")
+    assert [plan.weight for plan in plans[:3]] == [4.0, 1.0, 1.0]
+    assert [plan.reaction for plan in plans[:3]] == ["refill", None, None]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"reaction": "refil"}, "reaction"),
+        ({"targets": {"tfft": "1s"}}, r"misbehaving.targets 'tfft'.*ttft"),
+        ({"weight": 0.0}, "weight"),
+    ],
+)
+def test_what_is_refused(wrong, complaint):
+    with pytest.raises(ValidationError, match=complaint):
+        claiming(**wrong)
