@@ -1,13 +1,16 @@
 """What goes over the tables once is what going over them once a client is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from metrics_helpers import NAN, facts, programs, requests
+from metrics_helpers import NAN, facts, log, programs, requests
 
 from fairbench.metrics.client_summary import samples
 from fairbench.metrics.fairness import all_active_window
 from fairbench.metrics.latency import client_sample
 from fairbench.metrics.records import FINISHED, UNFINISHED, Requests, Window
+from fairbench.metrics.summary import summarize
 from fairbench.metrics.waiting import EVERYWHERE, backlogs, intersection, merged, waits
 
 CLIENTS, WORKERS = 7, 3
@@ -88,3 +91,36 @@ def test_the_latencies_of_all_clients(seed, latency):
         assert found.known_s.tobytes() == expected.known_s.tobytes()
         assert found.more_than_s.tobytes() == expected.more_than_s.tobytes()
         assert found.refused == expected.refused
+
+
+def rows_one_by_one(tables, known, client):
+    """Programs, requests, hit rate, GPU time and demotions of one client."""
+    calls, own, log = tables
+    mine = calls.client == client
+    admitted = calls.take(mine & ~np.isnan(calls.admitted_s))
+    cached, extended = admitted.cached_tokens.sum(), admitted.extend_tokens.sum()
+    rate = cached / (cached + extended) if cached + extended else None
+    gpu_s = float(log.gpu_s[log.client == client].sum())
+    demoted = calls.demoted[mine].sum()
+    return np.count_nonzero(own.client == client), np.count_nonzero(mine), rate, gpu_s, demoted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_rows_of_all_clients(seed):
+    rng = np.random.default_rng(seed)
+    calls = requests(
+        *(
+            {"client": rng.integers(CLIENTS), "admitted_s": rng.choice([NAN, 5.0])}
+            | {"cached_tokens": rng.integers(3), "extend_tokens": rng.integers(3)}
+            for _ in range(rng.integers(1, 30))
+        )
+    )
+    calls = replace(calls, demoted=rng.integers(2, size=len(calls)))
+    own = programs(*({"client": rng.integers(CLIENTS)} for _ in range(rng.integers(1, 12))))
+    rows = log(*({"client": rng.integers(CLIENTS)} for _ in range(rng.integers(1, 200))))
+    rows = replace(rows, gpu_s=rng.exponential(size=len(rows)))
+    known = facts(clients=CLIENTS)
+    found = summarize(calls, own, rows, known).to_json()["clients"]
+    for client, row in enumerate(found):
+        keys = ("programs", "requests", "cache_hit_rate", "gpu_s", "demoted")
+        assert tuple(map(row.get, keys)) == rows_one_by_one((calls, own, rows), known, client)

@@ -12,7 +12,8 @@ from fairbench.metrics.records import Ints, Programs, Requests
 
 def rows_of(client: Ints, clients: int) -> Iterator[Ints]:
     """The rows of each client from 0 on, in their order."""
-    order = np.argsort(client, kind="stable")
+    # Of two bytes numpy sorts by radix, a tenth of the time.
+    order = np.argsort(client.astype(np.int16) if clients < 2**15 else client, kind="stable")
     upto = np.searchsorted(client[order], np.arange(clients + 1))
     for low, high in pairwise(upto):
         yield order[low:high]

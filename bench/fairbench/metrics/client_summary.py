@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
+from typing import NamedTuple
 
 import numpy as np
 
 from fairbench.metrics.by_client import by_client, rows_of
 from fairbench.metrics.fairness import Shares
-from fairbench.metrics.latency import Sample, client_sample, mean_percentile, percentile
+from fairbench.metrics.latency import Ranked, Sample, client_sample, mean_percentile
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.reasons import NO_COHORT, NO_VICTIM
-from fairbench.metrics.records import Facts, Programs, Requests
-from fairbench.metrics.totals import cache_hit_rate, ratio
+from fairbench.metrics.records import (
+    FINISHED,
+    REFUSED,
+    UNFINISHED,
+    Client,
+    Facts,
+    Floats,
+    Programs,
+    Requests,
+)
+from fairbench.metrics.totals import ratio
 
 PERCENTS = (50, 95, 99)
 
@@ -62,41 +72,80 @@ class Victims:
 
 def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
     """The latency sample of each client."""
-    own: Iterable[tuple[Requests, Programs]]
+    clients, window = len(facts.clients), facts.window
     if facts.latency == "ttft":
-        own = by_client(requests, programs, len(facts.clients))
-    else:  # which no request says
-        rows = rows_of(programs.client, len(facts.clients))
-        own = ((requests, programs.take(some)) for some in rows)
-    return [client_sample(*one, facts, facts.window, index) for index, one in enumerate(own)]
+        own = by_client(requests, programs, clients)
+        return [client_sample(*one, facts, window, index) for index, one in enumerate(own)]
+    arrival_s = programs.arrival_s
+    arrived = (arrival_s >= window.start_s) & (arrival_s < window.end_s)
+
+    def of_clients(status: int, latency_s: Floats) -> Iterator[Floats]:
+        """What each client's programs of the window took that ended in such a way."""
+        chosen = arrived & (programs.status == status)
+        latency_s = latency_s[chosen]
+        return (latency_s[own] for own in rows_of(programs.client[chosen], clients))
+
+    known = of_clients(FINISHED, programs.finish_s - arrival_s)
+    more_than = of_clients(UNFINISHED, facts.horizon_s - arrival_s)
+    refused = np.bincount(
+        programs.client[arrived & (programs.status == REFUSED)], minlength=clients
+    )
+    return list(map(Sample, known, more_than, refused.tolist()))
 
 
-def client_summary(
+class _Counts(NamedTuple):
+    """What the tables say of all clients, by index."""
+
+    programs: list[int]
+    requests: list[int]
+    cache_hit_rate: list[float]
+
+
+def _counts(requests: Requests, programs: Programs, clients: int) -> _Counts:
+    admitted = ~np.isnan(requests.admitted_s)
+    owner = requests.client[admitted]
+    cached, extended = (  # sums of whole tokens are exact
+        np.bincount(owner, weights=tokens[admitted], minlength=clients).tolist()
+        for tokens in (requests.cached_tokens, requests.extend_tokens)
+    )
+    return _Counts(
+        np.bincount(programs.client, minlength=clients).tolist(),
+        np.bincount(requests.client, minlength=clients).tolist(),
+        [ratio(one, one + more) for one, more in zip(cached, extended, strict=True)],
+    )
+
+
+def client_summaries(
     requests: Requests,
     programs: Programs,
     facts: Facts,
     got: Shares,
-    sample: Sample,
-    index: int,
+    cohorts: list[Ranked],
     notes: Notes,
+) -> Iterator[ClientSummary]:
+    """The rows of all clients."""
+    counts = _counts(requests, programs, len(facts.clients))
+    for index, cohort in enumerate(cohorts):
+        yield _client_summary(facts.clients[index], index, counts, got, cohort, notes)
+
+
+def _client_summary(
+    client: Client, index: int, counts: _Counts, got: Shares, cohort: Ranked, notes: Notes
 ) -> ClientSummary:
-    """The row of one client."""
-    client = facts.clients[index]
-    own = requests.client == index
-    length = got.window.length_s
+    length, sample = got.window.length_s, cohort.sample
     key = f"clients.{client.name}."
 
     def rate(name: str, amount: float) -> float:
         return notes.value(key + name, ratio(amount, length))
 
     p50, p95, p99 = (
-        notes.latency(f"{key}p{p}_s", percentile(sample, p), _undefined(sample)) for p in PERCENTS
+        notes.latency(f"{key}p{p}_s", cohort.percentile(p), _undefined(sample)) for p in PERCENTS
     )
     return ClientSummary(
         client=client.name,
         misbehaving=client.misbehaving,
-        programs=int(np.count_nonzero(programs.client == index)),
-        requests=int(np.count_nonzero(own)),
+        programs=counts.programs[index],
+        requests=counts.requests[index],
         service_rate_tok_s=rate("service_rate_tok_s", float(got.service[index])),
         actual_service_tok_s=rate("actual_service_tok_s", float(got.actual[index])),
         demand_tok_s=rate("demand_tok_s", float(got.demand[index])),
@@ -112,11 +161,11 @@ def client_summary(
         latency_n=sample.n,
         latency_unfinished=len(sample.more_than_s),
         latency_refused=sample.refused,
-        cache_hit_rate=notes.value(key + "cache_hit_rate", cache_hit_rate(requests, own)),
+        cache_hit_rate=notes.value(key + "cache_hit_rate", counts.cache_hit_rate[index]),
     )
 
 
-def victims(cohorts: list[Sample], facts: Facts, notes: Notes) -> Victims:
+def victims(cohorts: list[Ranked], facts: Facts, notes: Notes) -> Victims:
     """Latency of the well-behaved clients, undefined as soon as it is for one of them."""
     p50, p95, p99 = (victim_percentile(cohorts, facts, notes, percent) for percent in PERCENTS)
     good = zip(facts.clients, cohorts, strict=True)
@@ -124,17 +173,17 @@ def victims(cohorts: list[Sample], facts: Facts, notes: Notes) -> Victims:
     return Victims(p50, p95, p99, smallest)
 
 
-def victim_percentile(cohorts: list[Sample], facts: Facts, notes: Notes, percent: int) -> float:
+def victim_percentile(cohorts: list[Ranked], facts: Facts, notes: Notes, percent: int) -> float:
     """A percentile of them."""
     good = [
-        (client.name, sample)
-        for client, sample in zip(facts.clients, cohorts, strict=True)
+        (client.name, cohort)
+        for client, cohort in zip(facts.clients, cohorts, strict=True)
         if not client.misbehaving
     ]
-    each = [percentile(sample, percent) for _, sample in good]
+    each = [cohort.percentile(percent) for _, cohort in good]
     reasons = (
-        f"client {name}: {_undefined(sample)}"
-        for (name, sample), one in zip(good, each, strict=True)
+        f"client {name}: {_undefined(cohort.sample)}"
+        for (name, cohort), one in zip(good, each, strict=True)
         if not isfinite(one.value_s)
     )
     why = next(reasons, NO_VICTIM)
@@ -142,13 +191,13 @@ def victim_percentile(cohorts: list[Sample], facts: Facts, notes: Notes, percent
 
 
 def chosen_of_client(
-    sample: Sample, client: str, percentiles: Iterable[int], notes: Notes
+    cohort: Ranked, client: str, percentiles: Iterable[int], notes: Notes
 ) -> dict[str, float]:
     """The percentiles of a client that a user chose, by key."""
     found = {}
     for one in percentiles:
         key = f"clients.{client}.p{one}_s"
-        found[f"p{one}_s"] = notes.latency(key, percentile(sample, one), _undefined(sample))
+        found[f"p{one}_s"] = notes.latency(key, cohort.percentile(one), _undefined(cohort.sample))
     return found
 
 

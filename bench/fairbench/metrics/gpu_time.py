@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.records import Facts
+import numpy as np
+
+from fairbench.metrics.by_client import rows_of
+from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.tables import Tables
 
 
@@ -15,7 +18,9 @@ def gpu_time(tables: Tables, facts: Facts) -> float:
     return float("nan") if parts is None else float(parts.sum())
 
 
-def gpu_time_of_client(tables: Tables, facts: Facts, client: int) -> float:
-    """The client's part of it; the parts of all clients add up to the whole."""
-    log = tables.service
-    return float("nan") if log.gpu_s is None else float(log.gpu_s[log.client == client].sum())
+def gpu_time_of_clients(tables: Tables, facts: Facts) -> Floats:
+    """Each client's part of it; the parts of all clients add up to the whole."""
+    log, clients = tables.service, len(facts.clients)
+    if (parts := log.gpu_s) is None:
+        return np.full(clients, np.nan)
+    return np.array([parts[own].sum() for own in rows_of(log.client, clients)])

@@ -49,28 +49,46 @@ class Sample:
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
+class Ranked:
+    """A sample in order, of which percentiles are read."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self.n = sample.n
+        self._unknown: Flags | None = None  # which are lower bounds, if some are
+        known, bounds, refused = sample.known_s, sample.more_than_s, sample.refused
+        if not len(bounds) and not refused:
+            self._least = self._most = np.sort(known)
+            return
+        values = np.concatenate([known, bounds, np.full(refused, np.inf)])
+        unknown = np.zeros(self.n, dtype=np.bool_)
+        unknown[len(known) : len(values) - refused] = True
+        # A lower bound ranks above an equal known value: its latency is really the larger one.
+        order = np.lexsort((unknown, values))
+        self._least, self._unknown = values[order], unknown[order]
+        self._most = np.sort(np.where(unknown, np.inf, values))
+
+    def percentile(self, percent: float) -> Percentile:
+        """As ``percentile`` of the sample."""
+        if not self.n:
+            return Percentile(float("nan"), False)
+        rank = (self.n - 1) * percent / 100
+        least = _interpolate(self._least, rank)
+        if self._unknown is None or least == _interpolate(self._most, rank):
+            return Percentile(least, False)
+        if self._unknown[floor(rank) : ceil(rank) + 1].any():
+            return Percentile(least, True)
+        # The percentile may equal this known value, if the latencies censored below it are short.
+        return Percentile(float(np.nextafter(least, -np.inf)), True)
+
+
 def percentile(sample: Sample, percent: float) -> Percentile:
     """The percentile by linear interpolation between order statistics (numpy's default).
 
     It is exact if it is the same whatever the censored latencies turn out to be; otherwise the
     value is the largest one that it is certain to exceed.
     """
-    if sample.n == 0:
-        return Percentile(float("nan"), False)
-    values = np.concatenate([sample.known_s, sample.more_than_s, np.full(sample.refused, np.inf)])
-    unknown = np.zeros(sample.n, dtype=np.bool_)
-    unknown[len(sample.known_s) : len(values) - sample.refused] = True
-    rank = (sample.n - 1) * percent / 100
-    # A lower bound ranks above an equal known value: its latency is really the larger one.
-    order = np.lexsort((unknown, values))
-    least = _interpolate(values[order], rank)
-    most = _interpolate(np.sort(np.where(unknown, np.inf, values)), rank)
-    if least == most:
-        return Percentile(least, False)
-    if unknown[order][floor(rank) : ceil(rank) + 1].any():
-        return Percentile(least, True)
-    # The percentile may equal this known value, if the latencies censored below it are short.
-    return Percentile(float(np.nextafter(least, -np.inf)), True)
+    return Ranked(sample).percentile(percent)
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fairbench.metrics.records import Facts
+    from fairbench.metrics.records import Facts, Floats
     from fairbench.metrics.tables import Tables
 
 LAST = 1_000  # the position of a column that has none of its own
@@ -121,7 +121,7 @@ class Metric:
     default heading and unit). ``digits`` are those after the point in lines of means with
     intervals. No value is negative, and none is above ``most``. ``undefined`` is why it may have no
     value; without it a value is always there. ``compute`` gives the value of a run from its tables
-    and facts, ``compute_client`` that of the client with an index; those without are computed
+    and facts, ``compute_clients`` those of all clients by index; those without are computed
     together, by ``metrics.summary``, by what runs on real servers add, or (``of_comparison``) from
     several runs. NaN is undefined. ``tail`` is the high percentile that it is of: tables show one
     of them (``metrics.tail``); 0 of what is none.
@@ -144,7 +144,7 @@ class Metric:
     of_comparison: bool = False
     tail: int = 0
     compute: Callable[[Tables, Facts], float] | None = None
-    compute_client: Callable[[Tables, Facts, int], float] | None = None
+    compute_clients: Callable[[Tables, Facts], Floats] | None = None
 
     @property
     def label(self) -> str:

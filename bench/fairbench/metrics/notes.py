@@ -11,13 +11,17 @@ from fairbench.metrics.latency import Percentile
 class Notes:
     """Collected while a summary is built; keys are those of the JSON, ``clients.NAME.key`` inside.
 
-    ``reasons`` has one entry for every value that is undefined or estimated, ``censored`` the keys
-    of latencies that print as "> x s".
+    ``reasons`` has one entry for every value that is undefined or estimated.
     """
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
-        self.censored: list[str] = []
+        self._censored: dict[str, None] = {}
+
+    @property
+    def censored(self) -> list[str]:
+        """The keys of latencies that print as "> x s"."""
+        return list(self._censored)
 
     def value(self, key: str, value: float, reason: str = "") -> float:
         """The value; if it is not a finite number, ``reason`` is kept, or the catalogue's."""
@@ -33,7 +37,6 @@ class Notes:
 
     def latency(self, key: str, percentile: Percentile, reason: str = "") -> float:
         """The same for a percentile, which may be a lower bound."""
-        known = key in self.censored
-        if percentile.censored and isfinite(percentile.value_s) and not known:
-            self.censored.append(key)
+        if percentile.censored and isfinite(percentile.value_s):
+            self._censored[key] = None
         return self.value(key, percentile.value_s, reason)

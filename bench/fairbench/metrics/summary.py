@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from math import inf, isfinite, nextafter
 from typing import Any
+
+import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
 from fairbench.metrics.client_summary import (
     ClientSummary,
     Victims,
     chosen_of_client,
-    client_summary,
+    client_summaries,
     samples,
     victim_percentile,
     victims,
@@ -21,7 +23,7 @@ from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
 from fairbench.metrics.goodput_summary import Goodput, goodput
-from fairbench.metrics.latency import Sample
+from fairbench.metrics.latency import Ranked
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.percentiles import KEY, written_percentiles
 from fairbench.metrics.records import Facts, Programs, Requests, Service, Window
@@ -33,6 +35,8 @@ from fairbench.metrics.totals import (
     time_to_finish,
     totals,
 )
+
+OF_CLIENTS = [field.name for field in fields(ClientSummary)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class Summary:
             "clients": [
                 _without_nan(
                     {
-                        **asdict(one),
+                        **{name: getattr(one, name) for name in OF_CLIENTS},
                         **more,
                         **goodputs.get(one.client, {}),
                         **some,
@@ -98,7 +102,7 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
     horizon_s = nextafter(facts.horizon_s, inf)
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
     got = shares(with_admissions(requests), programs, log, facts, window)
-    cohorts = samples(requests, programs, facts)
+    cohorts = [Ranked(one) for one in samples(requests, programs, facts)]
     tables = Tables([client.name for client in facts.clients], requests, programs, log)
     cut = replace(facts, window=window)
     return Summary(
@@ -108,22 +112,20 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
         pace=_pace(programs, facts, notes),
         fairness=fairness(requests, programs, log, facts, got, notes),
         victims=victims(cohorts, facts, notes),
-        clients=tuple(
-            client_summary(requests, programs, facts, got, cohort, index, notes)
-            for index, cohort in enumerate(cohorts)
-        ),
+        clients=tuple(client_summaries(requests, programs, facts, got, cohorts, notes)),
         computed=_computed(tables, cut, notes),
-        computed_clients=tuple(
-            _weight_of(facts, index) | _computed_of_client(tables, cut, index, notes)
-            for index in range(len(facts.clients))
-        ),
+        computed_clients=tuple(_computed_of_clients(tables, cut, notes)),
         goodput=goodput(tables, cut, notes),
         tenants=tenant_shares(got, facts, notes),
         some=_demoted(requests) | _chosen(cohorts, facts, notes),
         some_clients=tuple(
-            _demoted(requests, index)
-            | chosen_of_client(cohort, facts.clients[index].name, facts.percentiles, notes)
-            for index, cohort in enumerate(cohorts)
+            demoted | chosen_of_client(cohort, client.name, facts.percentiles, notes)
+            for demoted, cohort, client in zip(
+                _demoted_of_clients(requests, len(facts.clients)),
+                cohorts,
+                facts.clients,
+                strict=True,
+            )
         ),
         notes=notes.reasons,
         censored=tuple(notes.censored),
@@ -156,15 +158,20 @@ def _pace(programs: Programs, facts: Facts, notes: Notes) -> dict[str, float]:
     return result
 
 
-def _demoted(requests: Requests, client: int | None = None) -> dict[str, Any]:
-    """How many requests were, of all or of a client; empty where nobody demotes."""
+def _demoted(requests: Requests) -> dict[str, Any]:
+    """How many requests were; empty where nobody demotes."""
+    return {} if requests.demoted is None else {"demoted": int(requests.demoted.sum())}
+
+
+def _demoted_of_clients(requests: Requests, clients: int) -> list[dict[str, int]]:
+    """The same of each client."""
     if requests.demoted is None:
-        return {}
-    own = requests.demoted if client is None else requests.demoted[requests.client == client]
-    return {"demoted": int(own.sum())}
+        return [{}] * clients
+    counts = np.bincount(requests.client, weights=requests.demoted, minlength=clients)
+    return [{"demoted": int(count)} for count in counts.tolist()]
 
 
-def _chosen(cohorts: list[Sample], facts: Facts, notes: Notes) -> dict[str, Any]:
+def _chosen(cohorts: list[Ranked], facts: Facts, notes: Notes) -> dict[str, Any]:
     """The percentiles that a user asked for, of the well-behaved clients; empty if he did not."""
     if not facts.percentiles:
         return {}
@@ -183,19 +190,20 @@ def _computed(tables: Tables, facts: Facts, notes: Notes) -> dict[str, float]:
     }
 
 
-def _computed_of_client(tables: Tables, facts: Facts, index: int, notes: Notes) -> dict[str, float]:
-    """What they compute of one client."""
-    prefix = f"{CLIENTS}{facts.clients[index].name}."
-    return {
-        key: notes.value(prefix + key, metric.compute_client(tables, facts, index))
+def _computed_of_clients(tables: Tables, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
+    """What they compute of each client, and its weight, where some client's differs from 1."""
+    weighted = facts.weighted
+    columns = {
+        key: metric.compute_clients(tables, facts).tolist()
         for key, metric in CATALOGUE.items()
-        if metric.compute_client
+        if metric.compute_clients
     }
-
-
-def _weight_of(facts: Facts, index: int) -> dict[str, float]:
-    """A client's weight, where some client's differs from 1."""
-    return {"weight": facts.clients[index].weight} if facts.weighted else {}
+    for index, client in enumerate(facts.clients):
+        prefix = f"{CLIENTS}{client.name}."
+        own = {"weight": client.weight} if weighted else {}
+        yield own | {
+            key: notes.value(prefix + key, column[index]) for key, column in columns.items()
+        }
 
 
 def _rows(values: Mapping[str, Any]) -> dict[str, Any]:

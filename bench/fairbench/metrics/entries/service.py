@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairbench.metrics.fit_domain import outside_fit_ratio
-from fairbench.metrics.gpu_time import gpu_time, gpu_time_of_client
+from fairbench.metrics.gpu_time import gpu_time, gpu_time_of_clients
 from fairbench.metrics.hidden_backlog import lone_tpot_ratio
 from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Needs, Of, Presence, Shown
 from fairbench.metrics.reasons import EMPTY_WINDOW, NO_TIME
@@ -119,7 +119,7 @@ METRICS = (
         undefined="nothing was simulated, or the records are older than this metric",
         shown=(Shown(Display.CLIENTS, 11, dropped=-1),),
         compute=gpu_time,
-        compute_client=gpu_time_of_client,
+        compute_clients=gpu_time_of_clients,
     ),
     Metric(
         key="outside_fit_ratio",
