@@ -46,10 +46,8 @@ ROWS: Mapping[str, Sequence[str]] = {
     "dlpm, tenants, before llm-d": (*GATEWAY, "dlpm", "--set", "dlpm.tenants=tree"),
     "d2lpm, tenants": ("--scheduler", "d2lpm", *D2LPM_TENANTS),
     "fair-finish, defended": FAIR_FINISH,
-    **{
-        f"{name}, {LIMITED}": ("--scheduler", name, *LIMITS)
-        for name in ("fcfs", "lpm", "preble", "vtc")
-    },
+    **{f"{name}, {LIMITED}": ("--scheduler", name, *LIMITS) for name in ("fcfs", "lpm", "preble")},
+    f"vtc, tenants, {LIMITED}": ("--scheduler", "vtc", "--set", "vtc.tenants=tree", *LIMITS),
     f"dlpm, tenants, {LIMITED}": ("--scheduler", "dlpm", *D2LPM_TENANTS[2:], *LIMITS),
     f"d2lpm, tenants, {LIMITED}": ("--scheduler", "d2lpm", *D2LPM_TENANTS, *LIMITS),
     f"fair-finish, defended, {LIMITED}": (*FAIR_FINISH, *LIMITS),
