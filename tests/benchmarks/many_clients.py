@@ -92,7 +92,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("schedulers", nargs="*", default=["fcfs", "vtc", "dlpm", "lpm"])
+    parser.add_argument("schedulers", nargs="*", default=["fcfs", "vtc", "dlpm", "d2lpm"])
     parser.add_argument("--clients", type=int, nargs="+", default=[3, 1000])
     parser.add_argument("--dp", type=int, default=1)
     parser.add_argument("--duration", type=float, default=300.0)
