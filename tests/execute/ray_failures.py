@@ -110,7 +110,7 @@ def head_restarted(work, expected):
             for node in [*cluster.worker_nodes, cluster.head_node]:
                 node.kill_all_processes(check_alive=False, allow_graceful=False)
         say(f"head killed after {len(sweep.ended_points())} points")
-        with cluster_of(2, port=int(address.rpartition(":")[2])) as cluster:
+        with cluster_of(2, gcs_server_port=int(address.rpartition(":")[2])) as cluster:
             assert cluster.address == address
             say("a new one is up")
             sweep.end()

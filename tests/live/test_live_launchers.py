@@ -158,6 +158,17 @@ def test_a_run_on_hosts_is_as_a_run_here(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("repeats", [[], ["--num-runs", "2"]])
+def test_hosts_that_do_not_answer_are_one_line_and_leave_nothing_behind(tmp_path, repeats):
+    nobody = ["--launcher", "command", "--hosts", "n1", "--launch-command", "false {host}"]
+    with running(*SHORT, *nobody, *repeats, "--result-dir", tmp_path) as process:
+        stdout, stderr = process.communicate()
+    assert (process.returncode, stdout, stderr.count("\n")) == (2, "", 1)
+    assert stderr.startswith("fairbench: --hosts n1: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_there_outlives_the_command(tmp_path, signum):
     """``running`` fails if anything does; ``ssh`` itself could not be killed to that end."""

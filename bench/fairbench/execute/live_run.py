@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
+from fairbench.errors import FairbenchError
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted
 from fairbench.execute.sharded_drive import ShardedDrive
@@ -20,7 +21,7 @@ from fairbench.live.run import drive_here, own_workers, run_live
 from fairbench.live.run_folder import run_folder
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_result import RunResult
-from fairbench.results.store import begin_run, write_run
+from fairbench.results.store import begin_run, has_begun, write_run
 
 NOT_STARTED = "interrupted before the servers were ready"
 
@@ -35,11 +36,12 @@ def run_live_in(
     """Run in a fresh directory in ``parent``, save, and return the result and the directory.
 
     Raises Interrupted if interrupted before the servers were ready, and leaves no directory then.
-    After any other failure the directory keeps logs and records: see ``execute.recovery``.
+    After any other failure the directory keeps logs and records, see ``execute.recovery``; without
+    any it goes too.
     """
     watch = Stopwatch.start()
     path = begin_run(parent, spec)
-    with _removed_if_interrupted(path, context):
+    with _removed_unless_begun(path, context):
         result = run_live(
             spec,
             path,
@@ -60,7 +62,7 @@ def fresh_cluster(
 ) -> Iterator[Workers | None]:
     """``cluster_in`` a directory of its own, which goes if interrupted before they were ready."""
     with (
-        _removed_if_interrupted(parent, context),
+        _removed_unless_begun(parent, context),
         cluster_in(parent, spec, options, context) as cluster,
     ):
         yield cluster
@@ -84,10 +86,17 @@ def cluster_in(
 
 
 @contextmanager
-def _removed_if_interrupted(path: Path, context: RunContext) -> Iterator[None]:
-    """KeyboardInterrupt inside means that nothing was run: the directory goes."""
+def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
+    """KeyboardInterrupt inside means that nothing was run: the directory goes.
+
+    So it does after an error that leaves nothing in it, such as of a host that does not answer.
+    """
     try:
         yield
+    except FairbenchError:
+        if not has_begun(path):
+            shutil.rmtree(path)
+        raise
     except Interrupted:  # by a run inside, that has cleared up after itself
         raise
     except KeyboardInterrupt:

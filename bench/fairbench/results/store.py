@@ -99,9 +99,14 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
         try:
             yield path
         except BaseException as error:
-            if isinstance(error, UsageError) or not any(path.glob("*/[!.]*")):
+            if isinstance(error, UsageError) or not has_begun(path):
                 shutil.rmtree(path)
             raise
+
+
+def has_begun(path: Path) -> bool:
+    """Whether the directory of a run holds a log or a record of it, beside what it was to be."""
+    return any(path.glob("*/[!.]*"))
 
 
 def run_name(spec: ExperimentSpec) -> str:

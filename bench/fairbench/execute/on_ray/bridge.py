@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed
 from fairbench.execute.executor import Failure
-from fairbench.execute.on_ray.connection import connected
+from fairbench.execute.on_ray.connection import connected, give_up
 from fairbench.execute.on_ray.node import Desk
 
 POLL_S = 0.2
@@ -101,6 +101,8 @@ class _Bridge:
         except errors.TaskCancelledError:
             pass  # it had not begun
         except errors.RayTaskError as error:  # not the task, whose errors are part of its outcome
+            if isinstance(error.cause, errors.RayActorError):
+                give_up()  # the desk is gone, which is on this process's node
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
             self._fail(index, "its process died")

@@ -8,11 +8,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from threading import Thread
+from time import sleep
 from typing import Any, NamedTuple
 
 from fairbench.execute.interruption import SIGNALS
 
 ANSWER_S = 10.0
+LOOK_S = 2.0
 
 
 class Connected(NamedTuple):
@@ -30,7 +33,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Ray, connected to the cluster; None if there is none. The pipe is told which.
 
     What was begun inside ends with the block, which also ends quietly once nobody is at the other
-    end of the pipe.
+    end of the pipe. The process ends once its node is lost.
     """
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)  # the parent hears them too, and says what to do
@@ -47,6 +50,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             pipe.send(Unreachable(reason.partition("\n")[0]))
             yield None
             return
+        Thread(target=_watch, args=_home(ray), name="home", daemon=True).start()
         pipe.send(Connected())
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own
         try:
@@ -60,3 +64,34 @@ def _check_answers(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and "/" not in host:
         socket.create_connection((host, int(port)), ANSWER_S).close()
+
+
+def give_up() -> None:
+    """End this process, as Ray itself does once the head is gone: the parent sees that.
+
+    Ray's own shutdown would wait for who is not there.
+    """
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _home(ray: Any) -> tuple[str, int]:
+    """Where Ray's process of this node listens, through which all is asked of the cluster."""
+    own = ray.get_runtime_context().get_node_id()
+    (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
+    return node["NodeManagerAddress"], node["NodeManagerPort"]
+
+
+def _watch(host: str, port: int) -> None:
+    """Give up once nobody listens there.
+
+    If the head is back at the same address within a minute, Ray takes it for the one that was there
+    and waits for ever. So the head is not asked, which may be away for a while.
+    """
+    while True:
+        sleep(LOOK_S)
+        try:
+            socket.create_connection((host, port), ANSWER_S).close()
+        except ConnectionRefusedError:
+            give_up()
+        except OSError:
+            continue  # a busy machine

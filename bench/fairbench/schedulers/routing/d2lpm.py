@@ -12,8 +12,8 @@ from annotated_types import Ge, Gt
 from fairbench.core import PS_PER_S, Prompt, Request, Segment
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router, Setup
+from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
-from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.peers.credit import SharedCredit
 from fairbench.schedulers.peers.totals import Sums, Totals
 from fairbench.schedulers.routing.fleet import Fleet
@@ -58,6 +58,7 @@ class D2LPM(Router):
         ``tenants``: with ``tree`` every level of ``org/team/user`` has a credit at each worker, and
         a worker is open to a request only if all of them are in credit there, so that many clients
         of one tenant hold on to their workers no longer than one would.
+        ``max_tree_nodes``: of how many stretches of prompts it is remembered who holds them.
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
@@ -65,6 +66,7 @@ class D2LPM(Router):
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
         tenants: Tenants | None = None
+        max_tree_nodes: Annotated[int, Ge(1)] = MAX_NODES
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
@@ -75,7 +77,7 @@ class D2LPM(Router):
         # Of requests under way, by their ids: who pays how much.
         self._charges: dict[int, dict[str, float]] = {}
         self._fleet = Fleet(workers)
-        self._tree = LocationTree(LocationNode)
+        self._tree = BoundedTree(params.max_tree_nodes)
         self._shared: dict[int, SharedCharges] = {}
         self._time: GPUCharges | None = None
         self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids
@@ -150,7 +152,7 @@ class D2LPM(Router):
             return {who: weight * n for who, n in shared.charges(request, tokens).items()}
         return {request.client: weight * tokens}
 
-    def _preferred(self, node: LocationNode) -> int:
+    def _preferred(self, node: RecentNode) -> int:
         """G of line 13 as bits: the workers with the longest match."""
         tokens, workers = self._tree.holders(node)
         return workers if tokens >= self.params.min_match_tokens else 0
@@ -159,7 +161,7 @@ class D2LPM(Router):
         """SELECTWORKER (lines 7-8)."""
         return self._fleet.least_loaded(available & preferred or available)
 
-    def _charged(self, request: Request, node: LocationNode, worker: int) -> int:
+    def _charged(self, request: Request, node: RecentNode, worker: int) -> int:
         """Tokens to pay for at dispatch; the engine computes at least one, even on a full match."""
         if self.params.charge == "input":
             return request.input_tokens

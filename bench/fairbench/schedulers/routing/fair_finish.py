@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.batch_cost import OutputLengths
-from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlog import Backlog
 from fairbench.schedulers.routing.fleet import Fleet
@@ -48,11 +48,12 @@ class FairFinish(Router):
         slack: Annotated[float, Ge(0)] | None = None
         tenants: Tenants | None = None
         length_factor: Annotated[float, Gt(0), Le(1000)] | None = None
+        max_tree_nodes: Annotated[int, Ge(1)] = MAX_NODES
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._fleet = Fleet(workers)
-        self._tree = LocationTree(LocationNode)
+        self._tree = BoundedTree(params.max_tree_nodes)
         self._lengths = OutputLengths()
         self._work = RequestWork()
         self._weights: dict[str, float] = {}  # by which backlogs are summed; the setup's may change
@@ -93,7 +94,7 @@ class FairFinish(Router):
             for backlog in self._backlogs.values():
                 backlog.reweigh()
 
-    def _works(self, request: Request, node: LocationNode) -> dict[int, int]:
+    def _works(self, request: Request, node: RecentNode) -> dict[int, int]:
         """What the request costs at each worker; at least one token is always computed."""
         cached = self._tree.cached_tokens(node)
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)

@@ -1,0 +1,91 @@
+"""The bounded tree: a location tree of so many nodes at most, which forgets what is long unused."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from fairbench.compiled import mypyc_attr
+from fairbench.core import Prompt
+from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
+from fairbench.schedulers.prefix_tree import Place, Slice
+
+MAX_NODES = 1_000_000
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RecentNode(LocationNode):
+    """Linked, in a ring through the root, to the nodes that were used next before and after it."""
+
+    __slots__ = ("newer", "older")
+
+    newer: Self
+    older: Self
+
+    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+        super().__init__(parent, edge, length)
+        self.newer = self.older = self
+
+    def unlink(self) -> None:
+        """Out of the ring."""
+        self.older.newer, self.newer.older = self.newer, self.older
+
+    def link_before(self, joint: Self) -> None:
+        """Into the ring, as what was used last before ``joint``."""
+        self.newer, self.older = joint, joint.older
+        joint.older.newer = joint.older = self
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BoundedTree(LocationTree[RecentNode]):
+    """A location tree that keeps ``limit`` nodes, or one prompt's if those are more.
+
+    A prompt that is added uses its whole path, whichever worker it goes to. Beyond the limit the
+    longest unused leaf is forgotten, marks and all, so that what is kept of a prompt is always a
+    prefix of it, with the marks it would have in an unbounded tree but for those that were
+    forgotten meanwhile. A router that forgets a prefix that a worker has loses a hit there, and no
+    more: the next request is routed as if it were new. Each call takes the same time as unbounded.
+    """
+
+    def __init__(self, limit: int = MAX_NODES) -> None:
+        super().__init__(RecentNode)
+        self.limit = limit
+        self.size = 0  # nodes but the root
+
+    def add(self, found: Found[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
+        end = super().add(found, prompt, worker)
+        self._shrink(end)
+        return end
+
+    def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
+        super().evict(prefix, evicted_tokens, worker)
+        self._shrink(self.root)
+
+    def mark(self, node: RecentNode, worker: int) -> None:
+        super().mark(node, worker)
+        self._use(node)  # leaves come before what is above them, so that the oldest is a leaf
+
+    def extend(self, node: RecentNode, prompt: Prompt, place: Place, depth: int) -> RecentNode:
+        child = super().extend(node, prompt, place, depth)
+        child.link_before(self.root)
+        self.size += 1
+        return child
+
+    def on_split(self, upper: RecentNode, lower: RecentNode) -> None:
+        super().on_split(upper, lower)
+        upper.link_before(lower.newer)
+        self.size += 1
+
+    def remove(self, leaf: RecentNode) -> RecentNode:
+        leaf.unlink()
+        self.size -= 1
+        return super().remove(leaf)
+
+    def _use(self, node: RecentNode) -> None:
+        node.unlink()
+        node.link_before(self.root)
+
+    def _shrink(self, newest: RecentNode) -> None:
+        """Forget leaves, the longest unused first, but not ``newest``."""
+        while self.size > self.limit and (node := self.root.newer) is not newest:
+            node.workers = 0
+            self.prune(node)

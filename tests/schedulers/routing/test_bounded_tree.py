@@ -1,0 +1,134 @@
+"""The bounded tree against one that goes over all its nodes to find what is longest unused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from router_helpers import NaiveLocations, prompt, prompts
+from test_location_tree import WORKERS, marks, operations
+
+from fairbench.core import Segment, prompt_tokens
+from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree
+from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.prefix_tree import path
+
+
+class Scanning(LocationTree):
+    """Bounded by the definition: the prefix whose last use is longest ago goes, leaf by leaf."""
+
+    def __init__(self, limit):
+        super().__init__(LocationNode)
+        self.limit, self.used, self.adds = limit, {}, 0
+
+    def add(self, found, prompt, worker):
+        self.adds += 1
+        end = super().add(found, prompt, worker)
+        self.used.update(dict.fromkeys(self.upward(end), self.adds))
+        return self.shrunk(end)
+
+    def evict(self, prefix, evicted_tokens, worker):
+        super().evict(prefix, evicted_tokens, worker)
+        self.shrunk(None)
+
+    def on_split(self, upper, lower):
+        super().on_split(upper, lower)
+        self.used[upper] = self.used[lower]
+
+    def shrunk(self, newest):
+        while len(nodes := list(self.nodes())) > self.limit:
+            oldest = min((n for n in nodes if not n.children), key=lambda n: self.used[n])
+            if oldest is newest:
+                break
+            oldest.workers = 0
+            self.prune(oldest)
+        return newest
+
+
+def run(tree, operations):
+    for name, *arguments in operations:
+        if name == "evict":
+            of, worker, share = arguments
+            arguments = [of, 1 + int(share * (prompt_tokens(of) - 1)), worker]
+        getattr(tree, name)(*arguments)
+        yield tree
+
+
+def ring(tree):
+    """Its nodes in the order in which they will be forgotten."""
+    at = tree.root.newer
+    while at is not tree.root:
+        assert at.newer.older is at
+        yield at
+        at = at.newer
+
+
+@given(operations, st.integers(1, 12))
+def test_what_is_forgotten_is_what_a_scan_finds_to_be_longest_unused(operations, limit):
+    for found, expected in zip(
+        run(BoundedTree(limit), operations), run(Scanning(limit), operations), strict=True
+    ):
+        assert marks(found) == marks(expected)
+        linked = list(ring(found))
+        assert len(linked) == found.size == len(set(linked)) == len(list(found.nodes()))
+        assert set(linked) == set(found.nodes())
+        assert all(linked.index(n) < linked.index(n.parent) for n in linked if n.parent.parent)
+
+
+@given(operations, st.integers(1, 12), prompts())
+def test_what_is_kept_answers_as_the_unbounded_tree_or_knows_less(operations, limit, probe):
+    tree, naive = BoundedTree(limit), NaiveLocations()
+    longest = 0
+    for name, *arguments in operations:
+        if name == "evict":
+            of, worker, share = arguments
+            arguments = [of, 1 + int(share * (prompt_tokens(of) - 1)), worker]
+        getattr(tree, name)(*arguments)
+        getattr(naive, name)(*arguments)
+        assert marks(tree) <= naive.marks
+        if name == "insert":
+            of, worker = arguments
+            end, _ = tree.find(of)
+            assert (end.depth, end.workers >> worker & 1) == (prompt_tokens(of), 1)
+            longest = max(longest, len(list(tree.upward(end))))
+            assert tree.size <= max(limit, longest)
+    unbounded, known = naive.cached_tokens(probe, WORKERS), tree.cached_tokens(tree.find(probe)[0])
+    assert all(depth <= unbounded[worker] for worker, depth in known.items())
+
+
+@given(operations, prompts())
+def test_below_its_limit_it_is_the_unbounded_tree(operations, probe):
+    bounded, unbounded = BoundedTree(), LocationTree(LocationNode)
+    for one, other in zip(run(bounded, operations), run(unbounded, operations), strict=True):
+        assert [(path(n), n.workers) for n in one.nodes()] == [
+            (path(n), n.workers) for n in other.nodes()
+        ]
+    found = [tree.cached_tokens(tree.find(probe)[0]) for tree in (bounded, unbounded)]
+    assert found[0] == found[1]
+
+
+def test_the_longest_unused_goes_leaf_by_leaf_and_shared_prefixes_last():
+    tree = BoundedTree(3)
+    system = Segment("system", 10)
+    for name in ("a", "b"):
+        tree.insert((system, Segment(name, 5)), 0)
+    assert tree.size == 3
+    tree.insert((system, Segment("a", 5)), 1)  # used again: now b is the older one
+    tree.insert((system, Segment("c", 5)), 2)
+    kept = {path(node)[-1].key: node.workers for node in tree.nodes()}
+    assert kept == {"system": 0b111, "a": 0b011, "c": 0b100}
+
+
+def test_a_prompt_of_more_nodes_than_the_limit_is_kept_whole_until_the_next():
+    tree = BoundedTree(1)
+    for tokens in (10, 20, 30):
+        end = tree.insert((Segment("a", tokens),), 0)
+        assert (end.depth, tree.size) == (tokens, tokens // 10)
+    tree.insert(prompt(("b", 5)), 1)
+    assert [path(node) for node in tree.nodes()] == [prompt(("b", 5))]
+
+
+@pytest.mark.parametrize("router", ["d2lpm", "fair-finish"])
+def test_routers_say_how_much_they_remember(router):
+    from fairbench.schedulers.registry import build_router
+
+    assert build_router(router, {}, 2)._tree.limit == MAX_NODES
+    assert build_router(router, {f"{router}.max_tree_nodes": 7}, 2)._tree.limit == 7
