@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairbench.core import ServiceBound, ServiceWeights
-from fairbench.metrics.records import Facts, Requests, Service
-from fairbench.metrics.service import View, cumulative
+from fairbench.metrics.instants import Instants
+from fairbench.metrics.records import Facts, Floats, Ints, Requests, Service
+from fairbench.metrics.service import step_ends
+from fairbench.metrics.service_log import ServiceLog
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
@@ -63,23 +65,31 @@ def largest_input(requests: Requests) -> int:
     return int(admitted.max(initial=0))
 
 
-def largest_remaining_output(requests: Requests, log: Service, facts: Facts) -> int:
+def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) -> int:
     """The most output tokens that a client's admitted requests on one worker still had to make.
 
     Taken just after every admission, from what the requests really produced in this run. Where
     memory is over-committed it can be more than M: then a client decodes more than the pool without
     a new admission. A retracted request counts as if it were still running.
     """
-    largest = 0.0
-    for worker in range(facts.workers):
-        here = requests.take((requests.worker == worker) & ~np.isnan(requests.admitted_s))
-        times, at = np.unique(here.admitted_s, return_inverse=True)
-        promised = np.zeros((len(facts.clients), len(times)))
-        np.add.at(promised, (here.client, at), here.output_tokens)
-        rows = log.take(log.worker == worker)
-        made = cumulative(
-            rows, View.OUTPUT, times, len(facts.clients), facts.weights, with_ends=True
-        )
-        remaining = np.cumsum(promised, axis=1) - made
-        largest = max(largest, float(remaining.max(initial=0.0)))
-    return int(largest)
+    clients = len(facts.clients)
+    here = requests.take(~np.isnan(requests.admitted_s))
+    # Between a client's own admissions it only gets less: no other instant need be looked at.
+    instants = Instants(here.worker * clients + here.client, here.admitted_s)
+    remaining = instants.landed(
+        here.worker * clients + here.client, here.admitted_s, here.output_tokens
+    )
+    for part in log.parts():
+        remaining -= _made(part, part.worker * clients + part.client, instants)
+    return int(instants.running(remaining).max(initial=0.0))
+
+
+def _made(part: Service, queue: Ints, instants: Instants) -> Floats:
+    """What the rows of a part make by each of the instants of their queue."""
+    cut = instants.fall_within(queue, part.start_s, part.end_s) & (part.steps > 1)
+    whole = np.flatnonzero(~cut)
+    row, at_s = step_ends(part, np.flatnonzero(cut))
+    made = instants.landed(queue[whole], part.end_s[whole], part.output_tokens[whole])
+    tokens = part.output_tokens[row] / part.steps[row]
+    made += instants.landed(queue[row], at_s, tokens)
+    return made

@@ -17,10 +17,10 @@ from fairbench.metrics.records import (
     Floats,
     Programs,
     Requests,
-    Service,
     Window,
 )
 from fairbench.metrics.service import View, window_service
+from fairbench.metrics.service_log import ServiceLog
 
 
 def jain(allocations: ArrayLike) -> float:
@@ -99,7 +99,7 @@ class Shares:
 
 
 def shares(
-    requests: Requests, programs: Programs, log: Service, facts: Facts, window: Window
+    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
 ) -> Shares:
     """Who got what in the window, beside its entitlement."""
     clients, weights = len(facts.clients), facts.weights

@@ -14,8 +14,9 @@ from fairbench.metrics.fairness import Shares, all_active_window, jain
 from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.reasons import NO_SERVICE, NOT_ALL_ACTIVE, QUEUE_ESTIMATED
-from fairbench.metrics.records import Facts, Floats, Programs, Requests, Service, Window
+from fairbench.metrics.records import Facts, Floats, Programs, Requests, Window
 from fairbench.metrics.service import View, window_service
+from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.totals import ratio
 from fairbench.metrics.waiting import unqueued_share
 
@@ -56,7 +57,7 @@ class Fairness:
 
 
 def fairness(
-    requests: Requests, programs: Programs, log: Service, facts: Facts, got: Shares, notes: Notes
+    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
 ) -> Fairness:
     """Everything about fairness, given the shares over the window."""
     weight = facts.client_weights
@@ -96,7 +97,7 @@ def fairness(
     )
 
 
-def _service(view: View, log: Service, facts: Facts, window: Window) -> Floats:
+def _service(view: View, log: ServiceLog, facts: Facts, window: Window) -> Floats:
     return window_service(log, view, window, len(facts.clients), facts.weights)
 
 
@@ -104,14 +105,16 @@ def _rate(key: str, amount: float, got: Shares, notes: Notes) -> float:
     return notes.value(key, ratio(amount, got.window.length_s))
 
 
-def _log_rate(key: str, view: View, log: Service, facts: Facts, got: Shares, notes: Notes) -> float:
+def _log_rate(
+    key: str, view: View, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
+) -> float:
     """Tokens of a raw view per second of the window."""
     amount = _service(view, log, facts, got.window)
     return _rate(key, float(amount.sum()), got, notes)
 
 
 def _bound(
-    requests: Requests, log: Service, facts: Facts, got: Shares, notes: Notes
+    requests: Requests, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
 ) -> tuple[float, float]:
     """The theorem's bound in weighted tokens, and in seconds of the window's service rate."""
     if facts.bound is None:

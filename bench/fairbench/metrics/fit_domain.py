@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairbench.metrics.records import Facts, Service
+from fairbench.metrics.records import Facts, FitLimits, Floats, Service
 from fairbench.metrics.tables import Tables
 
 WARN_ABOVE = 0.1
@@ -18,14 +18,23 @@ def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
     """
     if facts.fit is None:
         return float("nan")
-    log = _stretches(tables.service)
-    busy_s = log.end_s - log.start_s
-    limit = facts.fit.context_tokens or np.inf
+    outside_s = total_s = 0.0
+    for part in tables.service.parts():
+        log = _stretches(part)
+        busy_s = log.end_s - log.start_s
+        outside_s += float((_outside(log, facts.fit) * busy_s).sum())
+        total_s += float(busy_s.sum())
+    return outside_s / total_s if total_s else float("nan")
+
+
+def _outside(log: Service, fit: FitLimits) -> Floats:
+    """The part of each stretch that lies outside."""
+    limit = fit.context_tokens or np.inf
     within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
     beyond = 1 - np.clip(within, 0, log.steps) / log.steps
-    outside = np.where(log.batch_size > facts.fit.decode_batch, 1.0, beyond)
+    outside: Floats = np.where(log.batch_size > fit.decode_batch, 1.0, beyond)
     outside[log.context_tokens == 0] = 0.0  # prefill
-    return float((outside * busy_s).sum() / busy_s.sum()) if busy_s.sum() else float("nan")
+    return outside
 
 
 def _stretches(log: Service) -> Service:

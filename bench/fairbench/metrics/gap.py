@@ -13,8 +13,9 @@ import numpy as np
 from fairbench.metrics.backlog import Backlog
 from fairbench.metrics.gap_cells import divided
 from fairbench.metrics.gap_inside import Inside
-from fairbench.metrics.records import Facts, Floats, Requests, Service
+from fairbench.metrics.records import Facts, Floats, Requests
 from fairbench.metrics.service import View
+from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.waiting import backlogs
 
 
@@ -28,7 +29,7 @@ class Gap(NamedTuple):
     end_s: float
 
 
-def max_service_gap(requests: Requests, log: Service, facts: Facts) -> Gap | None:
+def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | None:
     """The range of W_f/w_f - W_g/w_g, at its largest over pairs and maximal joint backlogs.
 
     w is the client's weight. The range over an interval is the largest
@@ -45,7 +46,7 @@ def max_service_gap(requests: Requests, log: Service, facts: Facts) -> Gap | Non
     return _largest(backlog, log, view, facts)
 
 
-def _largest(backlog: Backlog, log: Service, view: View, facts: Facts) -> Gap:
+def _largest(backlog: Backlog, log: ServiceLog, view: View, facts: Facts) -> Gap:
     """The gap, found by branch and bound: the pairs that may differ most are looked at first.
 
     A client is ``ahead`` of, or ``behind``, what all get on average. The gap of a pair is at most

@@ -9,8 +9,9 @@ import numpy as np
 
 from fairbench.metrics.backlog import Backlog
 from fairbench.metrics.ragged import spread
-from fairbench.metrics.records import Facts, Flags, Floats, Ints, Service
+from fairbench.metrics.records import Facts, Flags, Floats, Ints
 from fairbench.metrics.service import View, cumulative
+from fairbench.metrics.service_log import ServiceLog
 
 LEAST_CELLS = 16
 
@@ -81,7 +82,7 @@ class Cells:
         return service
 
 
-def divided(log: Service, view: View, backlog: Backlog, facts: Facts) -> Cells:
+def divided(log: ServiceLog, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Cells in which about as much happens.
 
     No more of them than an average client has rows, so that a table of them is no larger than the
@@ -102,9 +103,10 @@ def divided(log: Service, view: View, backlog: Backlog, facts: Facts) -> Cells:
     return Cells(edge_s, tokens, tokens / facts.client_weights[:, np.newaxis], waits, begins)
 
 
-def _edges(log: Service, backlog: Backlog, cells: int) -> Floats:
+def _edges(log: ServiceLog, backlog: Backlog, cells: int) -> Floats:
     """Instants at which rows end and at least two clients wait, and around all backlogs."""
-    shared = np.sort(log.end_s[backlog.depth(log.end_s) > 1])
+    ends = [part.end_s[backlog.depth(part.end_s) > 1] for part in log.parts()]
+    shared = np.sort(np.concatenate(ends or [np.empty(0)]))
     if len(shared):
         shared = shared[np.linspace(0, len(shared) - 1, cells + 1).astype(np.int64)]
     before = np.nextafter(backlog.start.min(), -np.inf)

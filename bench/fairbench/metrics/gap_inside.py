@@ -12,6 +12,7 @@ from fairbench.metrics.gap_cells import Cells
 from fairbench.metrics.ragged import spread
 from fairbench.metrics.records import Facts, Flags, Floats, Ints, Service
 from fairbench.metrics.service import View, amounts, step_ends
+from fairbench.metrics.service_log import ServiceLog, joined
 
 END, START = 0, 1  # in this order at one instant
 
@@ -25,15 +26,15 @@ class _Bookings(NamedTuple):
 
 
 class Inside:
-    """The rows of each client, and the cells that each row touches."""
+    """The rows of each client in cells where several wait, and the cells that each row touches."""
 
-    def __init__(self, log: Service, view: View, cells: Cells, facts: Facts) -> None:
-        self._log, self._cells, self._weights = log, cells, facts.client_weights
-        self._at_start, _, self._stepwise = amounts(log, view, facts.weights)
-        self._rows = list(rows_of(log.client, len(facts.clients)))
-        last = len(cells.edge_s) - 2
-        self._first = np.clip(cells.of_starts(log.start_s), 0, last)
-        self._last = np.clip(cells.of_ends(log.end_s), self._first, last)
+    def __init__(self, log: ServiceLog, view: View, cells: Cells, facts: Facts) -> None:
+        shared = cells.waits.sum(axis=0) > 1  # no other cell is wanted
+        rows = joined([_touching(part, cells, shared) for part in log.parts()])
+        self._log, self._cells, self._weights = rows, cells, facts.client_weights
+        self._at_start, _, self._stepwise = amounts(rows, view, facts.weights)
+        self._rows = list(rows_of(rows.client, len(facts.clients)))
+        self._first, self._last = _cells_of(rows, cells)
 
     def ranges(self, first: int, second: int, joint: Backlog, above: float) -> Floats:
         """The range of the difference between two clients over each of their joint backlogs.
@@ -102,3 +103,17 @@ class Inside:
         since = total - before
         service: Floats = (self._cells.tokens[client, cell] + since) / self._weights[client]
         return service
+
+
+def _touching(part: Service, cells: Cells, wanted: Flags) -> Service:
+    """The rows that touch a wanted cell."""
+    first, last = _cells_of(part, cells)
+    upto = np.append(0, np.cumsum(wanted))
+    return part.take(upto[last + 1] > upto[first])
+
+
+def _cells_of(rows: Service, cells: Cells) -> tuple[Ints, Ints]:
+    """The first and the last cell that each row touches."""
+    final = len(cells.edge_s) - 2
+    first = np.clip(cells.of_starts(rows.start_s), 0, final)
+    return first, np.clip(cells.of_ends(rows.end_s), first, final)

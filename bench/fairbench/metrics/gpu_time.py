@@ -14,13 +14,16 @@ def gpu_time(tables: Tables, facts: Facts) -> float:
 
     NaN where nobody says what iterations consisted of: on real servers, and in older records.
     """
-    parts = tables.service.gpu_s
-    return float("nan") if parts is None else float(parts.sum())
+    times = [part.gpu_s for part in tables.service.parts()]
+    return sum(float("nan") if one is None else float(one.sum()) for one in times)
 
 
 def gpu_time_of_clients(tables: Tables, facts: Facts) -> Floats:
     """Each client's part of it; the parts of all clients add up to the whole."""
-    log, clients = tables.service, len(facts.clients)
-    if (parts := log.gpu_s) is None:
-        return np.full(clients, np.nan)
-    return np.array([parts[own].sum() for own in rows_of(log.client, clients)])
+    clients = len(facts.clients)
+    total = np.zeros(clients)
+    for part in tables.service.parts():
+        if (gpu_s := part.gpu_s) is None:
+            return np.full(clients, np.nan)
+        total += [gpu_s[own].sum() for own in rows_of(part.client, clients)]
+    return total

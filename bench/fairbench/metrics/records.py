@@ -6,8 +6,9 @@ Times are float seconds since the start of the run and NaN means never. Clients 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.errors import DataError
+from fairbench.metrics.service_parts import is_long, part_bounds
 from fairbench.targets import NO_TARGETS, RequestCosts, Targets
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -143,6 +145,15 @@ class Service(Table):
     recompute_tokens: Ints
     output_tokens: Ints
     gpu_s: Floats | None = None
+
+    def parts(self) -> Iterator[Service]:
+        """It a part at a time if it is long and in order of time; see ``service_log``."""
+        if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
+            yield self
+            return
+        columns = self.to_columns()
+        for first, after in pairwise(part_bounds(self.start_s)):
+            yield Service(**{name: column[first:after] for name, column in columns.items()})
 
 
 class Client(NamedTuple):

@@ -12,6 +12,7 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Floats, Ints, Service, Window
+from fairbench.metrics.service_log import ServiceLog
 
 
 class View(Enum):
@@ -25,7 +26,7 @@ class View(Enum):
 
 
 def window_service(
-    log: Service, view: View, window: Window, clients: int, weights: ServiceWeights
+    log: ServiceLog, view: View, window: Window, clients: int, weights: ServiceWeights
 ) -> Floats:
     """Service of each client booked in the half-open window (tokens, weighted by ``view``)."""
     if window.length_s == 0:
@@ -36,7 +37,7 @@ def window_service(
 
 
 def cumulative(
-    log: Service,
+    log: ServiceLog,
     view: View,
     times: Floats,
     clients: int,
@@ -50,13 +51,15 @@ def cumulative(
     At an instant steps end first, then iterations start. ``with_ends`` and ``with_starts`` also
     count what is booked at the very instant by the ends and by the starts.
     """
-    at_start, at_end, stepwise = amounts(log, view, weights)
-    row, step_end_s = _step_bookings(log, times)
-    parts = np.bincount(row, minlength=len(log))
-    booked = _landed(times, clients, log.client, log.start_s, at_start, with_starts)
-    booked += _landed(times, clients, log.client, log.end_s, at_end, with_ends)
-    amount = stepwise[row] / parts[row]
-    booked += _landed(times, clients, log.client[row], step_end_s, amount, with_ends)
+    booked = np.zeros((clients, len(times)))
+    for part in log.parts():
+        at_start, at_end, stepwise = amounts(part, view, weights)
+        row, step_end_s = _step_bookings(part, times)
+        count = np.bincount(row, minlength=len(part))
+        booked += _landed(times, clients, part.client, part.start_s, at_start, with_starts)
+        booked += _landed(times, clients, part.client, part.end_s, at_end, with_ends)
+        amount = stepwise[row] / count[row]
+        booked += _landed(times, clients, part.client[row], step_end_s, amount, with_ends)
     return booked
 
 

@@ -26,7 +26,8 @@ from fairbench.metrics.goodput_summary import Goodput, goodput
 from fairbench.metrics.latency import Ranked
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.percentiles import KEY, written_percentiles
-from fairbench.metrics.records import Facts, Programs, Requests, Service, Window
+from fairbench.metrics.records import Facts, Programs, Requests, Window
+from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.tenants import TenantShares, tenant_shares
 from fairbench.metrics.totals import (
@@ -95,7 +96,7 @@ class Summary:
         }
 
 
-def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts) -> Summary:
+def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
     """Every metric of a run. The window is cut at the horizon if the run was stopped inside it."""
     notes = Notes()
     # What ends with the run is in it: its last tokens come at the horizon itself.
@@ -133,7 +134,7 @@ def summarize(requests: Requests, programs: Programs, log: Service, facts: Facts
 
 
 def _totals(
-    requests: Requests, programs: Programs, log: Service, facts: Facts, notes: Notes
+    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, notes: Notes
 ) -> Totals:
     result = totals(requests, programs, log, facts.horizon_s)
     for key in ("request_throughput", "output_throughput", "extend_throughput"):

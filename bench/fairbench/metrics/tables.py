@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairbench.metrics.arrow import named
 from fairbench.metrics.records import REFUSED, STATUS_NAMES, Programs, Requests, Service, Table
+from fairbench.metrics.service_log import FiledService, ServiceLog
 
 
 class SavedColumns(NamedTuple):
@@ -14,7 +16,28 @@ class SavedColumns(NamedTuple):
 
     requests: dict[str, Any]
     programs: dict[str, Any]
-    service: dict[str, Any]
+    service: Mapping[str, Any]
+
+
+class FiledColumns(Mapping[str, Any]):
+    """The columns of a log in files, as they are saved: read whole only if asked for by name."""
+
+    def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
+        self._log, self._saved = log, saved
+
+    def __getitem__(self, name: str) -> Any:
+        return self._saved(self._log.between(0, len(self._log)))[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._log.column_types())
+
+    def __len__(self) -> int:
+        return len(self._log.column_types())
+
+    def parts(self, rows: int) -> Iterator[dict[str, Any]]:
+        """The same, so many rows at a time."""
+        for first in range(0, len(self._log), rows):
+            yield self._saved(self._log.between(first, min(first + rows, len(self._log))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +47,7 @@ class Tables:
     clients: list[str]
     requests: Requests
     programs: Programs
-    service: Service
+    service: ServiceLog
 
     def all_refused(self) -> bool:
         """Whether there were requests and every one was refused."""
@@ -33,7 +56,16 @@ class Tables:
 
     def columns(self) -> SavedColumns:
         """What is saved of the tables."""
-        return SavedColumns(*map(self._saved, (self.requests, self.programs, self.service)))
+        return SavedColumns(
+            self._saved(self.requests), self._saved(self.programs), self._saved_service()
+        )
+
+    def _saved_service(self) -> Mapping[str, Any]:
+        log = self.service
+        if isinstance(log, FiledService):
+            return FiledColumns(log, self._saved)
+        assert isinstance(log, Service)
+        return self._saved(log)
 
     def _saved(self, table: Table) -> dict[str, Any]:
         columns: dict[str, Any] = dict(table.to_columns())

@@ -16,9 +16,9 @@ from fairbench.metrics.records import (
     Floats,
     Programs,
     Requests,
-    Service,
     Window,
 )
+from fairbench.metrics.service_log import ServiceLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,10 @@ class Totals:
     cache_hit_rate: float
 
 
-def totals(requests: Requests, programs: Programs, log: Service, horizon_s: float) -> Totals:
+def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
     """The totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
     done = requests.status == FINISHED
+    computed = sum(int(part.extend_tokens.sum()) for part in log.parts())
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())
     return Totals(
         duration=horizon_s,
@@ -62,7 +63,7 @@ def totals(requests: Requests, programs: Programs, log: Service, horizon_s: floa
         total_output_tokens=output,
         request_throughput=ratio(completed, horizon_s),
         output_throughput=ratio(output, horizon_s),
-        extend_throughput=ratio(float(log.extend_tokens.sum()), horizon_s),
+        extend_throughput=ratio(float(computed), horizon_s),
         cache_hit_rate=cache_hit_rate(requests, np.ones(len(requests), np.bool_)),
     )
 

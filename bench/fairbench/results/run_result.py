@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,11 @@ class RunResult:
 
     requests: dict[str, Any]
     programs: dict[str, Any]
-    service: dict[str, Any]
+    service: Mapping[str, Any]
     summary: dict[str, Any]
     complete: bool
     about: dict[str, Any] = field(default_factory=dict)
 
-    def tables(self) -> dict[str, dict[str, Any]]:
+    def tables(self) -> dict[str, Mapping[str, Any]]:
         """The tables by the names under which they are saved."""
         return {"requests": self.requests, "programs": self.programs, "service": self.service}

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from fairbench.files.json_text import json_file
 from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import MissingFile
 from fairbench.metrics.arrow import to_arrow
+from fairbench.metrics.tables import FiledColumns
 from fairbench.results.directories import fresh_directory, made, renamed_to_fresh
 from fairbench.results.grid import scheduler_name
 
@@ -139,18 +141,27 @@ def write_run(
 
 
 def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     for name in TABLES:
         # An open file, since pyarrow itself takes no path that is not UTF-8.
         with (path / f"{name}.parquet").open("wb") as file:
-            pq.write_table(
-                pa.table({name: _arrow(column) for name, column in tables[name].items()}),
-                file,
-                compression="zstd",
-                row_group_size=ROWS_PER_GROUP,
-            )
+            parts = map(_as_arrow, _parts(tables[name]))
+            first = next(parts)
+            with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+                for part in chain([first], parts):
+                    writer.write_table(part, row_group_size=ROWS_PER_GROUP)
+
+
+def _parts(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """It, or whole groups of rows of one that need not be in memory."""
+    return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
+
+
+def _as_arrow(table: Mapping[str, Any]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.table({name: _arrow(column) for name, column in table.items()})
 
 
 def _arrow(column: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,6 +117,25 @@ class FileBlocks:
         parts = [to_numpy(batch.column(number)) for batch in _batches(self._path)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
+    @property
+    def folder(self) -> Path:
+        """Where the file is."""
+        return self._path.parent
+
+    def groups(self, count: int) -> Iterator[NDArray[np.int64]]:
+        """The rows, so many blocks at a time, read one after the other."""
+        import pyarrow as pa
+
+        group = []
+        with self._path.open("rb") as file, pa.ipc.open_stream(file) as reader:
+            for batch in iter(_next_of(reader), None):
+                group.append(np.column_stack([to_numpy(column) for column in batch.columns]))
+                if len(group) == count:
+                    yield np.concatenate(group)
+                    group = []
+        if group:
+            yield np.concatenate(group)
+
     def release(self) -> None:
         """They take none."""
 
@@ -168,6 +187,16 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, MemoryError) as error:
         raise _damaged(path, error) from None
     return batches
+
+
+def _next_of(reader: pa.RecordBatchReader) -> Callable[[], pa.RecordBatch | None]:
+    def following() -> pa.RecordBatch | None:
+        try:
+            return reader.read_next_batch()
+        except StopIteration:
+            return None
+
+    return following
 
 
 def _lacks_head(data: mmap.mmap) -> bool:

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.core import PS_PER_S
-from fairbench.metrics.records import Floats, Ints, Programs, Requests, Service
+from fairbench.metrics.records import Ints, Programs, Requests, Service
+from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.service_parts import is_long
 from fairbench.metrics.tables import Tables
 from fairbench.sim.records.columns import Columns
-from fairbench.sim.sequence import NEVER
+from fairbench.sim.records.filed import filed_service
+from fairbench.sim.records.seconds import seconds
+from fairbench.sim.records.spool import FileBlocks
 
 
 class Logs(NamedTuple):
@@ -31,14 +34,21 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     requests, programs, service = logs
     by_request = np.argsort(requests.column("request_id"))
     by_program = np.argsort(programs.column("program_id"))
-    # Workers write a stretch down when it is over, whoever began first.
-    by_start = np.lexsort((service.column("worker"), _seconds(service.column("start_ps"))))
     return Tables(
         clients,
         Requests.from_columns(_arrays(requests, by_request)),
         Programs.from_columns(_arrays(programs, by_program)),
-        Service.from_columns(_arrays(service, by_start)),
+        _service(service),
     )
+
+
+def _service(log: Columns) -> ServiceLog:
+    """In files if it is there already, and long."""
+    if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
+        return filed_service(log, log.blocks)
+    # Workers write a stretch down when it is over, whoever began first.
+    by_start = np.lexsort((log.column("worker"), seconds(log.column("start_ps"))))
+    return Service.from_columns(_arrays(log, by_start))
 
 
 def _arrays(log: Columns, order: Ints) -> dict[str, Any]:
@@ -47,15 +57,8 @@ def _arrays(log: Columns, order: Ints) -> dict[str, Any]:
     for name in log.names:
         values = log.column(name)[order]
         if name.endswith("_ps"):
-            arrays[name.removesuffix("_ps") + "_s"] = _seconds(values)
+            arrays[name.removesuffix("_ps") + "_s"] = seconds(values)
         else:
             arrays[name] = values
     log.release()
     return arrays
-
-
-def _seconds(times_ps: Ints) -> Floats:
-    """Picoseconds in seconds, NaN for never."""
-    seconds: Floats = times_ps / PS_PER_S
-    seconds[times_ps == NEVER] = np.nan
-    return seconds

@@ -1,0 +1,83 @@
+"""The service log as metrics read it: a part at a time, be it in memory or in files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fairbench.metrics.records import Service
+from fairbench.metrics.service_parts import part_bounds
+
+COLUMN_BYTES = 8  # of a row
+
+
+class ServiceLog(Protocol):
+    """Rows of ``Service``."""
+
+    def __len__(self) -> int: ...
+
+    def parts(self) -> Iterator[Service]:
+        """All rows in their order, those of a stretch together."""
+        ...
+
+
+def joined(parts: list[Service]) -> Service:
+    """One table of several, at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [part.to_columns() for part in parts]
+    names = [name for name in columns[0] if all(name in one for one in columns)]
+    return Service(**{name: np.concatenate([one[name] for one in columns]) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class FiledService:
+    """A ``ServiceLog`` of ``rows`` in order of time, in files of ``folder``, one a column.
+
+    What is read of it is mapped and not copied, and leaves memory with whoever has read it.
+    """
+
+    folder: Path
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def parts(self) -> Iterator[Service]:
+        """As the same log in memory has them."""
+        for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
+            yield self.between(first, after)
+
+    def between(self, first: int, after: int) -> Service:
+        """The rows from ``first`` up to ``after``, at least one."""
+        columns = self.column_types()
+        return Service(**{name: self._column(name, first, after) for name in columns})
+
+    @staticmethod
+    def column_types() -> Mapping[str, type]:
+        """What the files hold, by the names of the columns."""
+        return {
+            one.name: np.int64 if str(one.type).startswith("Ints") else np.float64
+            for one in fields(Service)
+        }
+
+    @staticmethod
+    def path(folder: Path, column: str) -> Path:
+        """The file of a column."""
+        return folder / f"service.{column}"
+
+    def _column(self, name: str, first: int, after: int) -> Any:
+        return np.asarray(
+            np.memmap(
+                self.path(self.folder, name),
+                dtype=self.column_types()[name],
+                mode="r",
+                offset=COLUMN_BYTES * first,
+                shape=(after - first,),
+            )
+        )

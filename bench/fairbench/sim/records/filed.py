@@ -1,0 +1,51 @@
+"""A long service log in order of time, in files: a few blocks of it are in memory, never all."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.core import PS_PER_S
+from fairbench.metrics.service_log import FiledService
+from fairbench.sim.records.columns import Columns
+from fairbench.sim.records.seconds import seconds
+from fairbench.sim.records.spool import FileBlocks
+
+AT_ONCE = 16  # blocks
+
+
+def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:
+    """The rows by start and worker, beside the file of their ``blocks``.
+
+    Rows are filed when a stretch is over, so that none begins long before those filed earlier: what
+    begins before all that are yet to come is written, the others are kept.
+    """
+    start = log.names.index("start_ps")
+    least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
+    after = np.append(np.minimum.accumulate(least[::-1])[::-1][1:], 2**62) / PS_PER_S
+    kept = np.empty((0, len(log.names)), np.int64)
+    types = FiledService.column_types()
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(FiledService.path(blocks.folder, name).open("wb"))
+            for name in types
+        }
+        for rows, yet_s in zip(blocks.groups(AT_ONCE), after, strict=True):
+            kept = np.concatenate([kept, rows])
+            start_s = kept[:, start] / PS_PER_S
+            now = start_s < yet_s
+            out = kept[now]
+            out = out[np.lexsort((out[:, log.names.index("worker")], start_s[now]))]
+            for name, file in files.items():
+                _column(out, log.names, name).astype(types[name]).tofile(file)
+            kept = kept[~now]
+    return FiledService(blocks.folder, len(log))
+
+
+def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArray[np.generic]:
+    """A column of ``Service``, whose seconds are picoseconds here."""
+    if name in names:
+        return rows[:, names.index(name)]
+    return seconds(rows[:, names.index(name.removesuffix("_s") + "_ps")])

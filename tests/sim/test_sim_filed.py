@@ -1,0 +1,47 @@
+"""A long service log stays in files: the same tables, summary and parquet as in memory."""
+
+from itertools import pairwise
+
+import pytest
+from sim_helpers import small_spec
+
+from fairbench.metrics import service_parts
+from fairbench.metrics.service_log import FiledService
+from fairbench.results.store import save_run
+from fairbench.sim.records import columns, filed
+from fairbench.sim.records.tables import tables_of
+from fairbench.sim.run import Simulation, simulate
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(service_parts, "PART_ROWS", 50)
+    monkeypatch.setattr(columns, "ROWS_PER_BLOCK", 7)
+    monkeypatch.setattr(filed, "AT_ONCE", 3)
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "vtc", "d2lpm"])
+def test_a_run_is_the_same_with_its_log_in_files(tmp_path, scheduler):
+    spec = small_spec(scheduler, "tot", dp=2, pool=9_000)
+    folder = tmp_path / "records"
+    folder.mkdir()
+    there, here = simulate(spec, folder=folder), simulate(spec)
+    assert list(folder.glob("service.start_s"))
+    assert there.summary == here.summary
+    saved = [save_run(tmp_path / "runs", spec, run.tables(), {}, {}) for run in (there, here)]
+    for name in ("requests", "programs", "service"):
+        files = [(path / f"{name}.parquet").read_bytes() for path in saved]
+        assert files[0] == files[1]
+
+
+def test_no_part_cuts_an_instant_and_all_have_all_rows():
+    spec = small_spec("fcfs", "tot", dp=2, pool=9_000)
+    simulation = Simulation(spec, spec.client_plans(), None)
+    simulation.run()
+    simulation.cluster.settle()
+    log = tables_of(simulation.cluster.clients, simulation.logs).service
+    parts = list(log.parts())
+    assert len(parts) > 2
+    assert not isinstance(log, FiledService)
+    assert sum(map(len, parts)) == len(log)
+    assert all(one.start_s[-1] < later.start_s[0] for one, later in pairwise(parts))
