@@ -211,6 +211,19 @@ class TestCompare:
         assert one.estimates["p95_s"].ratio == pytest.approx(0.5)
         assert one.count(Relation.TRADES) == 1
 
+    def test_a_little_worse_is_both_marks(self):
+        """1% behind, within the margin of 2%, and certainly so."""
+        here = {OURS: outcome(), D2LPM: outcome(to_100_s=(198.0, 197.9, 198.1))}
+        (one,) = compare({cell(): here}, OURS, margin=0.02, level=0.05)
+        assert one.marks["to_100_s"] is Mark.A_LITTLE_WORSE
+
+    def test_cells_that_differ_in_replicas_count_each(self):
+        twice = {OURS: outcome(), D2LPM: outcome(to_90_s=200.0)}
+        same = {OURS: outcome(), D2LPM: outcome()}
+        cells = {cell(): twice, cell().model_copy(update={"dp": 8}): same}
+        (one,) = compare(cells, OURS, margin=0.02, level=0.05)
+        assert one.estimates["to_90_s"].ratio == pytest.approx(2**0.5)
+
     def test_what_is_a_bound_is_never_told_apart_in_the_wrong_direction(self):
         def marks(mine=(), theirs=()):
             here = {

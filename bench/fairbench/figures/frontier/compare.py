@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
 from math import log
 from typing import NamedTuple
@@ -30,10 +30,11 @@ class Relation(StrEnum):
 
 
 class Mark(StrEnum):
-    """What the corrected tests say of ours, the first that is certain."""
+    """What the corrected tests say of ours."""
 
     BETTER = "+"
     NOT_WORSE = "="
+    A_LITTLE_WORSE = "=!"  # worse, by no more than the margin
     WORSE = "!"
     OPEN = "?"
 
@@ -103,7 +104,7 @@ def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
 def _estimate(outcomes: Outcomes, ours: Configuration, rival: Configuration, name: str) -> Estimate:
     return estimate(
         {
-            str(cell): seed_gains(name, here[ours].runs, here[rival].runs)
+            (cell.part, str(cell), cell.dp): seed_gains(name, here[ours].runs, here[rival].runs)
             for cell, here in outcomes.items()
         }
     )
@@ -140,6 +141,12 @@ def _marks(
     }
     certain = {mark: [p <= level for p in holm(values)] for mark, values in families.items()}
     return {
-        key: next((mark for mark, told in certain.items() if told[number]), Mark.OPEN)
+        key: _mark({mark for mark, told in certain.items() if told[number]})
         for number, key in enumerate(estimates)
     }
+
+
+def _mark(certain: Set[Mark]) -> Mark:
+    if {Mark.NOT_WORSE, Mark.WORSE} <= certain:
+        return Mark.A_LITTLE_WORSE
+    return next((mark for mark in Mark if mark in certain), Mark.OPEN)

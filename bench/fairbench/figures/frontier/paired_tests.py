@@ -7,14 +7,14 @@ tested is the mean over them, whose variance is that of the seeds within each ce
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import exp, inf, isfinite, log, nan, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
 
 from fairbench.results.student_t import quantile, two_sided_p
 
-Gains = Mapping[str, Sequence[float]]
+Gains = Mapping[Hashable, Sequence[float]]
 """By cell, one per seed."""
 
 

@@ -1,0 +1,138 @@
+"""How fair finish holds away from the default, and what each of its levers is worth.
+
+    fairbench sweep results/tables/frontier-robustness.toml
+    python plots/frontier_robustness.py results/runs/frontier-robustness
+
+Writes results/frontier-robustness.csv, a row a configuration and cell, and two tables of geometric
+means over the cells: results/tables/frontier-robustness.csv, by what factor fair finish is better
+than each rival at each value of an axis, and results/tables/frontier-levers.csv, by what factor the
+whole is better than itself without a lever. Incomplete stores give what they have.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fairbench.config import identity
+from fairbench.config.spec import ExperimentSpec
+from fairbench.config.sweep import read_sweep
+from fairbench.config.sweep_points import points
+from fairbench.figures.frontier.compare import Outcomes, Relation, gain, relation
+from fairbench.figures.frontier.frozen import PUBLISHED, Cell, Configuration, frozen
+from fairbench.figures.frontier.measures import Outcome
+from fairbench.figures.frontier.outcomes import outcomes
+from fairbench.figures.frontier.runs import Point
+from fairbench.results.store import StoredRun
+from fairbench.results.sweep_store import SweepStore
+
+ROOT = Path(__file__).resolve().parents[1]
+SWEEP = ROOT / "results/tables/frontier-robustness.toml"
+RUNS = ROOT / "results/frontier-robustness.csv"
+AXES = SWEEP.with_suffix(".csv")
+LEVERS = SWEEP.with_name("frontier-levers.csv")
+DEFAULT, CAPPED = "default", "capped as it is"
+RIVALS = ("d2lpm", "preble-dlpm", "preble")
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # cells of every lever
+SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
+KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
+
+Tagged = Mapping[str, Outcomes]
+
+
+def ours() -> Configuration:
+    return Configuration(frozen().ours, PUBLISHED)
+
+
+def found(folder: Path) -> Tagged:
+    """What came out, by tag."""
+    stored = SweepStore(folder).finished()
+    by_tag: dict[str, dict[Point, StoredRun]] = {}
+    for spec in points(read_sweep(str(SWEEP))):
+        if (run := stored.get(identity(spec))) is not None:
+            by_tag.setdefault(spec.tag or "", {})[_point(spec)] = run
+    return {tag: outcomes(runs) for tag, runs in by_tag.items()}
+
+
+def _point(spec: ExperimentSpec) -> Point:
+    cell = Cell(part="test", workload=spec.workload.name, scenario=spec.scenario, seeds=(0,))
+    return Point(cell, Configuration(spec.scheduler, PUBLISHED), spec.seed)
+
+
+def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
+    """Of the first over the second, geometric means, measure by measure."""
+    means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
+    return " / ".join(f"{mean:.2f}" for mean in means)
+
+
+def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
+    """A row of each tag under which a rival ran."""
+    for tag, cells in tagged.items():
+        row = {"away from the default": tag, "cells": str(len(cells))}
+        for rival in RIVALS:
+            pairs = _pairs(cells, Configuration(rival, PUBLISHED))
+            if pairs:
+                kinds = [relation(one, other, frozen().margin) for one, other in pairs]
+                row |= {rival: factors(pairs), f"{rival}: cells": _counted(kinds)}
+        if len(row) > 2:
+            yield row
+
+
+def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome]]:
+    return [
+        (here[ours()], here[rival]) for here in cells.values() if ours() in here and rival in here
+    ]
+
+
+def _counted(kinds: Sequence[Relation]) -> str:
+    return "/".join(str(kinds.count(relation)) for relation in Relation)
+
+
+def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
+    """A row of each tag of a lever: published ones against the default, capped against capped."""
+    for tag, cells in tagged.items():
+        form, _, lever = tag.partition(" ")
+        if form not in ("published", "capped") or tag == CAPPED:
+            continue
+        whole = tagged[DEFAULT if form == "published" else CAPPED]
+        pairs = [
+            (whole[cell][ours()], here[ours()])
+            for cell, here in cells.items()
+            if str(cell) in EVERYWHERE
+        ]
+        row = {"form": form, "lever": lever}
+        yield row | dict(zip(SHOWN.values(), factors(pairs).split(" / "), strict=True))
+
+
+def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
+    """A row of each tag, cell and configuration."""
+    for tag, cells in tagged.items():
+        for cell, here in cells.items():
+            for configuration, outcome in here.items():
+                means = {name: f"{outcome.mean(name):.5g}" for name in KEPT}
+                place = {"tag": tag, "cell": str(cell), "scheduler": configuration.pair}
+                yield place | {"seeds": len(outcome.runs)} | means
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = dict.fromkeys(name for row in rows for name in row)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(columns), restval="-", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main(folder: Path) -> None:
+    tagged = found(folder)
+    write(RUNS, list(run_rows(tagged)))
+    write(AXES, list(axis_rows(tagged)))
+    write(LEVERS, list(lever_rows(tagged)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
