@@ -1,6 +1,7 @@
 """Sweeps: what a grid stands for, and what is wrong in one."""
 
 import tomllib
+from math import inf
 
 import pytest
 from config_helpers import AXES, sweep
@@ -39,6 +40,12 @@ def test_settings_may_be_nested_as_toml_nests_what_is_not_quoted():
 @given(AXES)
 def test_a_stored_sweep_has_the_same_points(axes):
     swept = sweep(grid={"scheduler": "vtc", **axes}, exclude=[{"dp": 3}])
+    assert make_sweep(tomllib.loads(to_toml(swept))) == swept
+
+
+def test_a_stored_sweep_keeps_what_is_infinite():
+    """All at once, or a slack that nothing exceeds: JSON, by way of which it goes, has none."""
+    swept = sweep(grid={"request_rate": [1.0, inf], "fair-finish.slack": inf}, base={"seed": 1})
     assert make_sweep(tomllib.loads(to_toml(swept))) == swept
 
 

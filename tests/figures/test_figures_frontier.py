@@ -296,6 +296,19 @@ class TestTable:
         assert "1/1/0/0" in row
         assert f"{1.23**0.5:.2f}" in row
 
+    def test_pairs_with_the_same_cap_are_compared_with_each_other(self):
+        """Ours as published is as good as both; capped, the rival has twice the P95 of ours."""
+        capped = {
+            one._replace(form=CAPPED): outcome(p95_s=p95_s)
+            for one, p95_s in ((OURS, 40.0), (D2LPM, 80.0))
+        }
+        found = {cell(): {OURS: outcome(), D2LPM: outcome(), PREBLE: outcome(), **capped}}
+        lines = list(summary_lines(found, frozen()))
+        start = lines.index("### The same, all capped")
+        (row,) = [line for line in lines[start:] if line.startswith("| d2lpm, capped")]
+        assert "2.00" in row
+        assert "### The same, all tuned" not in lines
+
     def test_the_files_have_every_cell_and_seed(self, tmp_path):
         text, table = write(FOUND, frozen(), "simulated", tmp_path)
         assert text.read_text() == markdown(FOUND, frozen(), "simulated")

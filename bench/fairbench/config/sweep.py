@@ -52,7 +52,12 @@ class Sweep(BaseModel):
     each point. ``quick`` replaces durations by few programs (``sweep_points.QUICK_PROGRAMS``).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        ser_json_inf_nan="constants",  # a rate or a setting may be inf
+    )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     description: str = ""

@@ -10,7 +10,15 @@ from typing import Any
 from fairbench.errors import UsageError
 from fairbench.figures.catalogue import write_rows
 from fairbench.figures.frontier.compare import Compared, Outcomes, Relation, compare
-from fairbench.figures.frontier.frozen import NAME, PUBLISHED, Configuration, Frozen, digest
+from fairbench.figures.frontier.frozen import (
+    CAPPED,
+    NAME,
+    PUBLISHED,
+    TUNED,
+    Configuration,
+    Frozen,
+    digest,
+)
 from fairbench.figures.frontier.headline import Claimed, headline
 from fairbench.figures.frontier.measures import Outcome
 from fairbench.figures.frontier.outcomes import of_part
@@ -131,6 +139,8 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
         compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
         yield from (f"## {title}: {', '.join(_with_seeds(here))}", "")
         yield from (*explanation(frozen, len(here)), "", *against(compared, ours), "")
+        for form in (CAPPED, TUNED):
+            yield from _like_for_like(here, frozen, form)
     if claimed := headline(found, ours, frozen.margin):
         yield from ("## The claim", "")
         yield from wrap(
@@ -140,6 +150,18 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
             WIDTH,
         )
         yield from ("", *claim_rows(claimed, frozen.level), "")
+
+
+def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
+    """Ours in a form against the others in the same one."""
+    alike = {
+        cell: {one: outcome for one, outcome in here.items() if one.form == form}
+        for cell, here in found.items()
+    }
+    ours = Configuration(frozen.ours, form)
+    if all(ours in here and len(here) > 1 for here in alike.values()):
+        compared = compare(alike, ours, margin=frozen.margin, level=frozen.level)
+        yield from (f"### The same, all {form}", "", *against(compared, ours), "")
 
 
 def _with_seeds(found: Outcomes) -> list[str]:
