@@ -58,7 +58,8 @@ class D2LPM(Router):
         ``tenants``: with ``tree`` every level of ``org/team/user`` has a credit at each worker, and
         a worker is open to a request only if all of them are in credit there, so that many clients
         of one tenant hold on to their workers no longer than one would.
-        ``max_tree_nodes``: of how many stretches of prompts it is remembered who holds them.
+        ``max_tree_nodes``: of how many stretches of prompts it is remembered who holds them, of a
+        million if not given.
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
@@ -66,7 +67,7 @@ class D2LPM(Router):
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
         tenants: Tenants | None = None
-        max_tree_nodes: Annotated[int, Ge(1)] = MAX_NODES
+        max_tree_nodes: Annotated[int, Ge(1)] | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
@@ -77,7 +78,7 @@ class D2LPM(Router):
         # Of requests under way, by their ids: who pays how much.
         self._charges: dict[int, dict[str, float]] = {}
         self._fleet = Fleet(workers)
-        self._tree = BoundedTree(params.max_tree_nodes)
+        self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         self._shared: dict[int, SharedCharges] = {}
         self._time: GPUCharges | None = None
         self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids

@@ -43,17 +43,18 @@ class FairFinish(Router):
         least estimate always wins, with inf the longest match. ``tenants``: with ``tree`` fair
         sharing is between siblings at every level of ``org/team/user``. ``length_factor`` makes the
         expected outputs so many times as long: what does it cost to expect wrongly?
+        ``max_tree_nodes``: as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] | None = None
         tenants: Tenants | None = None
         length_factor: Annotated[float, Gt(0), Le(1000)] | None = None
-        max_tree_nodes: Annotated[int, Ge(1)] = MAX_NODES
+        max_tree_nodes: Annotated[int, Ge(1)] | None = None
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._fleet = Fleet(workers)
-        self._tree = BoundedTree(params.max_tree_nodes)
+        self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         self._lengths = OutputLengths()
         self._work = RequestWork()
         self._weights: dict[str, float] = {}  # by which backlogs are summed; the setup's may change
