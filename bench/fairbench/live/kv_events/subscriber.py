@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import aclosing
 from math import inf
 
 import zmq
 import zmq.asyncio
 
 from fairbench.live.kv_events.blocks import BlockIndex
-from fairbench.live.kv_events.wire import NumberedBatch, decode, replay_request
+from fairbench.live.kv_events.replay import replayed
+from fairbench.live.kv_events.wire import NumberedBatch, decode
 from fairbench.live.processes.addresses import WorkerAddress
 
 HIGH_WATER = 100_000  # messages waiting to be read, as many as SGLang keeps for a slow reader
-REPLAY_TIMEOUT_S = 5.0
 QUIET_S = 0.5  # after so long without a message, the worker is asked whether there was one
 MAX_UNREADABLE = 3  # messages in succession, after which a worker is followed no more
 
@@ -60,6 +61,7 @@ class Subscriber:
         self._last_s = -inf  # the worker's time of the message before that one
         self._overtaken_s = -inf  # up to then, messages that come were asked for and have been here
         self._received = 0
+        self._starts = 0  # of the worker, those that we know of
         self._asking = asyncio.Lock()
         self._replay_fails = False
         self._restarted = asyncio.Event()
@@ -93,6 +95,7 @@ class Subscriber:
         """The worker has started anew, with an empty cache."""
         self._next = 0
         self._last_s = self._overtaken_s = -inf
+        self._starts += 1
         self._index.clear()
         if not self.follows:
             self.follows, self._unreadable = True, 0
@@ -138,9 +141,18 @@ class Subscriber:
         """Bring the index up to the message before ``end``."""
         if end <= self._next:  # it was asked for before we could
             return
-        fetched = await self._fetch(context, self._replay, self._next) if self._replay else None
-        missed = list(_unbroken(fetched or [], end))
-        self._take(missed, missed[0].seq if missed else end)
+        self.gaps += 1
+        starts = self._starts
+
+        def take(message: NumberedBatch) -> bool:
+            if message.seq < end:
+                self._take(message)
+            return message.seq < end - 1
+
+        if self._replay is not None:
+            await self._ask(context, self._replay, self._next, take)
+        if starts == self._starts and self._next < end:
+            self._lose_until(end)
 
     async def _ask_when_quiet(self, context: zmq.asyncio.Context, replay: str) -> None:
         while True:
@@ -156,63 +168,74 @@ class Subscriber:
 
         The last message that has is asked for too: a worker that does not know it has started anew.
         """
-        known, known_s = self._next - 1, self._last_s
-        fetched = await self._fetch(context, replay, max(known, 0))
-        if fetched is None or (known, known_s) != (self._next - 1, self._last_s):
-            return  # it says nothing, or meanwhile messages have come
-        first = fetched[0] if fetched else None
-        if known >= 0 and (first is None or (first.seq == known and first.batch.ts != known_s)):
-            self.restart()  # what it has published since is fetched next time
-            return
-        missed = list(_unbroken([one for one in fetched if one.seq > known], None))
-        if missed:
-            self._take(missed, missed[0].seq)
-            self._overtaken_s = missed[-1].batch.ts
+        known, known_s, is_first = self._next - 1, self._last_s, True
 
-    def _take(self, missed: list[NumberedBatch], first: int) -> None:
-        """Apply what was missed; ``first`` is the earliest message that is not lost."""
-        self.gaps += 1
-        if first > self._next:
-            log.warning(
-                "KV events of %s: %d to %d missed; its cache is taken to be empty",
-                self._events,
-                self._next,
-                first - 1,
-            )
-            self._lose()
-            self._next = first
-        for message in missed:
+        def take(message: NumberedBatch) -> bool:
+            nonlocal is_first
+            if message.seq == known and message.batch.ts != known_s:
+                self.restart()  # what it has published since is asked for next time
+            elif message.seq >= self._next:
+                self.gaps += is_first
+                is_first = False
+                self._take(message)
+                self._overtaken_s = message.batch.ts
+            return True
+
+        came = await self._ask(context, replay, max(known, 0), take)
+        if came == 0 and known >= 0 and (known, known_s) == (self._next - 1, self._last_s):
+            self.restart()
+
+    def _take(self, message: NumberedBatch) -> None:
+        """Apply one that was asked for, unless it has come by itself meanwhile."""
+        if message.seq > self._next:
+            self._lose_until(message.seq)
+        if message.seq == self._next:
             self._apply(message)
 
-    async def _fetch(
-        self, context: zmq.asyncio.Context, endpoint: str, first: int
-    ) -> list[NumberedBatch] | None:
-        """What the worker still has of the messages from ``first`` on; None if it does not say."""
-        with context.socket(zmq.DEALER) as socket:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.set_hwm(0)  # a worker's ROUTER drops what we do not take at once
-            socket.connect(endpoint)
-            messages: list[NumberedBatch] = []
-            try:
-                async with asyncio.timeout(REPLAY_TIMEOUT_S):
-                    await socket.send_multipart(replay_request(first))
-                    while (message := decode((await socket.recv_multipart())[1:])) is not None:
-                        messages.append(message)
-            except (TimeoutError, ValueError) as error:
-                if isinstance(error, ValueError) and not self._received:
-                    self._count_unreadable()  # asked for because it was not heard, not again
-                if not self._replay_fails:  # said once, not twice a second
-                    reason = str(error) or "timed out"
-                    log.warning("replay of KV events from %s: %s", endpoint, reason)
-                self._replay_fails = True
-                return None
+    async def _ask(
+        self,
+        context: zmq.asyncio.Context,
+        endpoint: str,
+        first: int,
+        take: Callable[[NumberedBatch], bool],
+    ) -> int | None:
+        """Ask for the messages from ``first`` on; ``take`` gets each and says if it wants another.
+
+        Returns how many have come, None if the worker does not say, or has started anew meanwhile.
+        """
+        starts, came = self._starts, 0
+        try:
+            async with aclosing(replayed(context, endpoint, first)) as messages:
+                async for message in messages:
+                    came += 1
+                    if starts != self._starts or not take(message):
+                        break
+        except (TimeoutError, ValueError) as error:
+            if isinstance(error, ValueError) and not self._received:
+                self._count_unreadable()  # asked for because it was not heard, not again
+            if not self._replay_fails:  # said once, not twice a second
+                reason = str(error) or "timed out"
+                log.warning("replay of KV events from %s: %s", endpoint, reason)
+            self._replay_fails = True
+            return None
         self._replay_fails = False
-        return messages
+        return came if starts == self._starts else None
 
     def _apply(self, message: NumberedBatch) -> None:
         self._index.apply(message.batch.events)
         self._next = message.seq + 1
         self._last_s = message.batch.ts
+
+    def _lose_until(self, first: int) -> None:
+        """The messages before ``first`` cannot be had any more."""
+        log.warning(
+            "KV events of %s: %d to %d missed; its cache is taken to be empty",
+            self._events,
+            self._next,
+            first - 1,
+        )
+        self._lose()
+        self._next = first
 
     def _lose(self) -> None:
         self.losses += 1
@@ -224,13 +247,3 @@ class Subscriber:
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:
             raise Unreadable
-
-
-def _unbroken(messages: list[NumberedBatch], end: int | None) -> Iterator[NumberedBatch]:
-    """The messages before ``end``, or all, if they reach up to it without a gap."""
-    wanted = [message for message in messages if end is None or message.seq < end]
-    if not wanted:
-        return
-    stop = wanted[-1].seq + 1 if end is None else end
-    if [message.seq for message in wanted] == list(range(wanted[0].seq, stop)):
-        yield from wanted
