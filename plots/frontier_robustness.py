@@ -23,7 +23,7 @@ from fairbench.config import identity
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.sweep import read_sweep
 from fairbench.config.sweep_points import points
-from fairbench.figures.frontier.compare import Outcomes, Relation, gain, relation
+from fairbench.figures.frontier.compare import Outcomes, gain
 from fairbench.figures.frontier.frozen import PUBLISHED, Cell, Configuration, frozen
 from fairbench.figures.frontier.measures import Outcome
 from fairbench.figures.frontier.outcomes import outcomes
@@ -73,24 +73,17 @@ def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
     """A row of each tag under which a rival ran."""
     for tag, cells in tagged.items():
-        row = {"away from the default": tag, "cells": str(len(cells))}
-        for rival in RIVALS:
-            pairs = _pairs(cells, Configuration(rival, PUBLISHED))
-            if pairs:
-                kinds = [relation(one, other, frozen().margin) for one, other in pairs]
-                row |= {rival: factors(pairs), f"{rival}: cells": _counted(kinds)}
-        if len(row) > 2:
-            yield row
+        pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
+        if any(pairs.values()):
+            yield {"away from the default": tag, "cells": str(len(cells))} | {
+                rival: factors(of) for rival, of in pairs.items() if of
+            }
 
 
 def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome]]:
     return [
         (here[ours()], here[rival]) for here in cells.values() if ours() in here and rival in here
     ]
-
-
-def _counted(kinds: Sequence[Relation]) -> str:
-    return "/".join(str(kinds.count(relation)) for relation in Relation)
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
@@ -101,8 +94,9 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
             continue
         whole = tagged[DEFAULT if form == "published" else CAPPED]
         pairs = [
-            (whole[cell][ours()], here[ours()])
+            (whole[cell][ours()], without)
             for cell, here in cells.items()
+            for without in here.values()  # one, by whatever name it goes without a half of it
             if str(cell) in EVERYWHERE
         ]
         row = {"form": form, "lever": lever}
