@@ -145,6 +145,19 @@ class TestSlackByHand:
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
 
+    @pytest.mark.parametrize(("shared", "expected"), [(10, [0, 1]), (90, [0, 0, 1])])
+    def test_a_slack_by_what_is_matched(self, shared, expected):
+        """Of a slack of 400, with 10 shared tokens 40 count, and worker 0 is behind by 346.
+
+        With 90 it is 360 and, of 356 + 266 against 356, 266; of the next 532.
+        """
+        router = make(slack=400, slack_by="match")
+        told = [
+            router.route(request(n, "a", ("all", shared), (f"own{n}", 100 - shared)), 0.0)
+            for n in range(len(expected))
+        ]
+        assert told == expected
+
     def test_a_flood_of_another_client_drives_nobody_away_from_its_prefix(self):
         """b's 100 requests at 0 count for no more than a's own 257 of work there."""
         router = make(slack=2 * 257)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from annotated_types import Gt
+from pydantic import PlainValidator
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
@@ -25,7 +25,16 @@ UNKNOWN_COSTS = (
     "give a number of tokens"
 )
 
-ClientLimit: TypeAlias = Literal["auto"] | Annotated[int, Gt(0)] | None
+
+def _checked(value: Any) -> str | int | None:
+    tokens = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if value in (AUTO, None) or tokens:
+        found: str | int | None = value
+        return found
+    raise ValueError("must be auto or a number of tokens above 0")
+
+
+ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 
 
 class ClientLimits:
@@ -38,9 +47,7 @@ class ClientLimits:
     knows what steps take.
     """
 
-    def __init__(
-        self, setting: int | Literal["auto"], tenants: Tenants | None, setup: Setup
-    ) -> None:
+    def __init__(self, setting: int | str, tenants: Tenants | None, setup: Setup) -> None:
         units = step_units(setup.costs)
         self._request_tokens = 0.0 if units is None else units.request_tokens
         if setting != AUTO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -43,12 +43,15 @@ class FairFinish(Router):
         least estimate always wins, with inf the longest match. ``tenants``: with ``tree`` fair
         sharing is between siblings at every level of ``org/team/user``. ``length_factor`` makes the
         expected outputs so many times as long: what does it cost to expect wrongly?
+        ``slack_by``: with ``match`` the slack is times the part of the prompt that the holders
+        have, so that a short system prompt which all share draws nobody to a busy worker.
         ``max_tree_nodes``: as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] | None = None
         tenants: Tenants | None = None
         length_factor: Annotated[float, Gt(0), Le(1000)] | None = None
+        slack_by: Literal["match"] | None = None
         max_tree_nodes: Annotated[int, Ge(1)] | None = None
 
     def __init__(self, params: Params, workers: int) -> None:
@@ -83,7 +86,8 @@ class FairFinish(Router):
         found = self._tree.find(request.prompt)
         work = self._works(request, found.node)
         finish = {w: self._backlogs[w].finish(request.client, work[w]) for w in work}
-        worker = self._choose(finish, self._tree.holders(found.node).workers)
+        holders = self._tree.holders(found.node)
+        worker = self._choose(finish, holders.workers, self._slack_of(request, holders.tokens))
         self._backlogs[worker].add(request.request_id, request.client, work[worker])
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
@@ -108,9 +112,15 @@ class FairFinish(Router):
             works[worker] = of_cached[hit]
         return works
 
-    def _choose(self, finish: dict[int, float], holders: int) -> int:
+    def _slack_of(self, request: Request, matched_tokens: int) -> float:
+        if self.params.slack_by != "match":
+            return self.slack
+        part = matched_tokens / request.input_tokens
+        return self.slack * part if part else 0.0  # an infinite slack too
+
+    def _choose(self, finish: dict[int, float], holders: int, slack: float) -> int:
         holding = {w: at for w, at in finish.items() if holders >> w & 1}
-        if holding and min(holding.values()) - min(finish.values()) <= self.slack:
+        if holding and min(holding.values()) - min(finish.values()) <= slack:
             return self._fleet.cheapest(holding)
         return self._fleet.cheapest(finish)
 
