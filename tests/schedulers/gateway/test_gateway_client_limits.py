@@ -125,6 +125,24 @@ def test_a_policy_that_refuses_refuses_when_the_turn_has_come():
     assert not len(home.gateway)
 
 
+def test_a_line_fills_its_band():
+    home = desk(100, gateway__band_requests=2)
+    for client, priority in (("a", 0), ("a", 0), ("a", 0), ("a", 0), ("a", 1), ("b", 0)):
+        home.arrive(client, WEIGHS_100, priority=priority)
+    assert [request.request_id for request in home.sent] == [0]
+    assert [request.request_id for request in home.gateway] == [1, 2, 4]
+    assert [request.request_id for request in home.refused] == [3, 5]
+
+
+def test_who_is_in_line_makes_room_for_a_higher_band():
+    home = desk(100, gateway__max_requests=2)
+    for client, priority in (("a", 0), ("a", 0), ("a", 0), ("a", 1), ("a", 1), ("a", 1)):
+        home.arrive(client, WEIGHS_100, priority=priority)
+    assert [request.request_id for request in home.shed] == [2, 1]
+    assert [request.request_id for request in home.gateway] == [3, 4]
+    assert [request.request_id for request in home.refused] == [5]
+
+
 class Costs(CostModel):
     """1 s a step, 1 ms a token of context."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -58,6 +59,7 @@ class Gateway:
         self._bands: dict[int, GatewayQueue] = {}  # the highest first
         self._band_of: dict[Request, int] = {}  # of what is held or under way
         self._held: dict[Request, None] = {}
+        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)  # by band
         self._ends: list[tuple[float, int, Request]] = []  # a heap: when requests are too old
         self._numbers = count()
         self._displaced: list[Request] = []
@@ -79,7 +81,7 @@ class Gateway:
     def enter(self, request: Request, now_s: float) -> bool:
         priority = self.params.priority.get(request.client, request.priority)
         queue = self._band(priority)
-        if 0 < self.params.band_requests <= len(queue):
+        if 0 < self.params.band_requests <= len(self._held_in[priority]):
             return False
         victim = None
         if 0 < self.params.max_requests <= len(self._held):
@@ -91,8 +93,8 @@ class Gateway:
         if victim is not None:
             self.withdraw(victim)
             self._displaced.append(victim)
-        self._held[request] = None
         self._band_of[request] = priority
+        self._held[request] = self._held_in[priority][request] = None
         if self.params.ttl_s:
             heappush(self._ends, (now_s + self.params.ttl_s, next(self._numbers), request))
         return True
@@ -123,7 +125,7 @@ class Gateway:
 
     def release(self, now_s: float, send: Send) -> None:
         def sent(request: Request, worker: int) -> None:
-            del self._held[request]
+            self._hold_no_more(request)
             send(request, worker)
 
         for request in self._limits.freed() if self._limits is not None else ():
@@ -159,7 +161,7 @@ class Gateway:
         if request in self._displaced:  # given up already, but nobody has been told yet
             self._displaced.remove(request)
             return
-        del self._held[request]
+        self._hold_no_more(request)
         queue = self._bands[self._band_of.pop(request)]
         if self._limits is not None:
             if self._limits.withdraw(request):
@@ -171,8 +173,12 @@ class Gateway:
         """Its turn has come and its policy refuses it: it is shed, which the home hears of next."""
         assert self._limits is not None
         self._limits.over(request, 0)
-        del self._held[request], self._band_of[request]
+        self._hold_no_more(request)
+        del self._band_of[request]
         self._displaced.append(request)
+
+    def _hold_no_more(self, request: Request) -> None:
+        del self._held[request], self._held_in[self._band_of[request]][request]
 
     # One of several.
 
@@ -235,9 +241,8 @@ class Gateway:
 
     def _lowest_below(self, priority: int) -> Request | None:
         """The request that makes room for one of this priority: the latest of the lowest band."""
-        held = [band for band, queue in self._bands.items() if len(queue)]
-        lowest = min(held, default=priority)
-        return list(self._bands[lowest])[-1] if lowest < priority else None
+        lowest = min((band for band, held in self._held_in.items() if held), default=priority)
+        return next(reversed(self._held_in[lowest])) if lowest < priority else None
 
     def _forget_gone(self) -> None:
         """Drop the ends of requests that are no longer held from the top of the heap."""
