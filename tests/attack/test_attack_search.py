@@ -11,7 +11,7 @@ from fairbench.attack.behaviour import Behaviour
 from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
 from fairbench.attack.figure import draw
 from fairbench.attack.known import KNOWN, known_workload
-from fairbench.attack.measure import Harm, Seen, combined, harm, pair
+from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
 from fairbench.attack.rediscovery import (
     SOUGHT,
     Sought,
@@ -130,6 +130,14 @@ def test_a_figure_is_drawn(tmp_path):
     done = search(tmp_path, Plan(**(vars_of(PLAN) | few)))
     draw(done, done.run(), [tmp_path / "attack.svg"])
     assert "Attacks on lpm, judge, dp 1" in (tmp_path / "attack.svg").read_text()
+
+
+@pytest.mark.parametrize("which", ["budget", "gpu_budget"])
+def test_who_asks_for_nothing_in_so_short_a_time_is_within_any_budget(tmp_path, which):
+    plan = Plan(**(vars_of(PLAN) | {which: 1e-9}))
+    seeker = search(tmp_path, plan, duration=1e-3)
+    attack = replayed(seeker.spec, seeker.workload(Behaviour()), ATTACK)
+    assert tokens_per_hour(attack) == gpu_s_per_hour(attack) == 0
 
 
 def test_an_attack_keeps_within_its_budget(tmp_path):

@@ -94,8 +94,8 @@ class Search:
             (self.plan.budget, tokens_per_hour),
             (self.plan.gpu_budget, gpu_s_per_hour),
         ):
-            if budget is not None:
-                part = min(part, budget / asks(attack))
+            if budget is not None and (asked := asks(attack)):
+                part = min(part, budget / asked)
         return whole if isclose(part, 1) else make(rate_part=part)
 
     def next_batch(self, trials: Sequence[Trial]) -> list[Behaviour]:
