@@ -94,3 +94,4 @@ def test_overcommitted_memory_lets_a_client_decode_more_than_the_pool():
 
 def test_nothing_admitted_leaves_nothing_to_come():
     assert largest_remaining_output(requests(), log(), facts()) == 0
+    assert largest_remaining_output(requests(), MADE, facts(workers=2)) == 0

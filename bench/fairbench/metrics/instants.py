@@ -32,8 +32,10 @@ class Instants:
 
     def landed(self, queue: Ints, at_s: Floats, amount: Ints | Floats) -> Floats:
         """Amounts by the first instant of their queue at which they have come."""
-        place = np.searchsorted(self._keys, self._key(queue, at_s, "left"))
         count = len(self._keys)
+        if not count:
+            return np.zeros(0)
+        place = np.searchsorted(self._keys, self._key(queue, at_s, "left"))
         known = (place < count) & (
             self._keys[np.minimum(place, count - 1)] // self._stride == queue
         )
