@@ -92,13 +92,15 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
             continue
-        whole = tagged[DEFAULT if form == "published" else CAPPED]
+        whole = tagged.get(DEFAULT if form == "published" else CAPPED, {})
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
             for without in here.values()  # one, by whatever name it goes without a half of it
-            if str(cell) in EVERYWHERE
+            if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
+        if not pairs:
+            continue
         row = {"form": form, "lever": lever}
         yield row | dict(zip(SHOWN.values(), factors(pairs).split(" / "), strict=True))
 
