@@ -1,8 +1,12 @@
 """Reactions: what a client concludes from its own requests, worked by hand."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+from fairbench.errors import UsageError
+from fairbench.execute.requests import experiment
 from fairbench.targets import parse_targets
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.reactions import REACTIONS, Ended
@@ -53,3 +57,14 @@ def test_claims_are_those_of_whoever_claims():
 def test_what_is_refused(wrong, complaint):
     with pytest.raises(ValidationError, match=complaint):
         claiming(**wrong)
+
+
+def test_nobody_reacts_to_servers_and_none_are_started(tmp_path):
+    judge = Path(__file__).parents[2] / "workloads/judge.toml"
+    reacting = '[scenarios.x]\nrate = 1.0\nmisbehaving = [{ client = 0, reaction = "refill" }]\n'
+    file = tmp_path / "reacting.toml"
+    file.write_text(f"{judge.read_text()}\n{reacting}")
+    flags = {"workload": str(file), "scenario": "x", "scheduler": "d2lpm"}
+    assert experiment(flags, {}).client_plans()[0].reaction == "refill"
+    with pytest.raises(UsageError, match="reaction: backend emulator"):
+        experiment(flags | {"backend": "emulator"}, {})

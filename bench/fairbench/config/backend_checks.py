@@ -7,6 +7,7 @@ from typing import Any
 
 from fairbench.config.backend import BackendConfig
 from fairbench.config.settings import ENGINE, MACHINE
+from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.params import own_settings
@@ -46,3 +47,11 @@ def check_machine(
                 raise UsageError(
                     f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
                 )
+
+
+def check_reactions(spec: ExperimentSpec) -> None:
+    """Raise UsageError for clients that react to what they see of real or emulated servers."""
+    if spec.backend is not None and any(plan.reaction for plan in spec.client_plans()):
+        raise UsageError(
+            f"misbehaving.reaction: backend {spec.backend.kind} has none, only simulated clients do"
+        )

@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
-from fairbench.errors import UsageError
 from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
@@ -102,8 +101,6 @@ class _Stream:
 
 def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
     """One for each of its clients. Reads the data set, if there is one."""
-    if any(plan.reaction for plan in spec.client_plans()):
-        raise UsageError("misbehaving.reaction: only simulated clients have one")
     kind, path = spec.workload.program, spec.dataset_path
     source = None if path is None else load_source(kind, path, spec.tokenizer)
     return [
