@@ -66,6 +66,15 @@ def test_weights_and_workers_count():
     assert clients(home.sent).count("b") == 2
 
 
+@pytest.mark.parametrize("number", range(10))
+def test_shares_do_not_hang_on_the_order_in_which_weights_are_summed(number):
+    weights = {f"{number}a": 0.1, f"{number}b": 0.2, f"{number}c": 0.3}
+    home = desk(400, weights=weights)
+    for client in (*weights, *weights, *weights):
+        home.arrive(client, WEIGHS_100)
+    assert sum(request.client == f"{number}c" for request in home.sent) == 2
+
+
 def test_one_request_may_always_go_however_long_it_is():
     home = desk(400)
     home.arrive("a", 5_000)

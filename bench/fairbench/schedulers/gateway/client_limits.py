@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from math import fsum
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import PlainValidator
@@ -118,7 +119,7 @@ class ClientLimits:
         """The tokens of a client of weight 1, with those who come just now."""
         assert self._setup.fleet is not None, "limits are of workers"
         present = {*self._under_way, *self._lines, *newcomers}
-        weights = sum(map(self._setup.weight, present))
+        weights = fsum(map(self._setup.weight, present))  # the same in any order
         return len(self._setup.fleet.workers()) * self._worker_tokens / weights if present else 0.0
 
     def _owner(self, request: Request) -> str:
