@@ -174,7 +174,7 @@ READS = re.compile(
     r"(.*\.)?(read_text|read_bytes|mmap|memmap|fromfile|from_file|FileIO|loadtxt|genfromtxt"
     r"|literal_eval)|(gzip|bz2|lzma)\..*"
     r"|(json|tomllib|np|numpy|pickle|yaml)\.loads?|csv\.\w*[rR]eader"
-    r"|(pq|pa|pyarrow)\.(.*\.)?(read_|open_|Parquet|memory_map|input_stream).*"
+    r"|(pq|pa|pyarrow)\.(.*\.)?(read_|open_|Parquet(?!Writer)|memory_map|input_stream).*"
 )
 READERS = {
     "config/toml.py": "tomllib.loads: a value on the command line",
@@ -187,6 +187,7 @@ READERS = {
     "live/processes/http.py": "json.load, open: the answer of a server",
     "live/processes/process.py": "open: the end of a log",
     "live/processes/rocm.py": "read_text: what the kernel says of GPUs",
+    "metrics/service_log.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",
     "results/grid.py": "tomllib.loads: what was just written",
     "results/environment.py": "read_bytes: our own code",
