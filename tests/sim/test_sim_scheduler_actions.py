@@ -1,9 +1,12 @@
 """What a scheduler can see and do beyond ordering a queue, in the simulated engine."""
 
+from random import Random
+
 import pytest
 from sim_helpers import PLAIN, US, Home
 
 from fairbench.core import PS_PER_S, Segment
+from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
@@ -271,7 +274,8 @@ def test_news_of_an_eviction_is_late():
         def on_evict(self, prefix, tokens, worker, now_s):
             heard.append((prefix, tokens, worker, round(now_s * PS_PER_S)))
 
-    evicted = eviction_news(clock, Hears(), 3, 7)
+    late = ClusterParams(eviction_delay_s=7 / PS_PER_S)
+    evicted = eviction_news(clock, Hears(), 3, late, Random(0))
     clock.at(5, ARRIVE, 0, lambda: [evicted((Segment("a", size),), size) for size in (4, 9)])
     while (due_ps := clock.next_ps()) is not None and due_ps < 12:
         clock.step()

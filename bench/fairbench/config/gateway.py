@@ -125,6 +125,6 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
             "gateway.order = 'longest-prefix': serve does not match what it holds with the "
             "workers' caches: choose from fcfs, edf"
         )
-    if resolved[f"{GATEWAY}.client_limit"] == AUTO:
+    if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
         raise UsageError(UNKNOWN_COSTS)
     return resolved

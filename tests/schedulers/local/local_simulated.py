@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
+from random import Random
 
 from local_trace import Trace
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
@@ -58,7 +60,9 @@ class Fleet:
     def _cache(self, worker: int) -> KVCache:
         cache = KVCache(self.limits.pool_tokens)
         if self.router is not None and self.router.wants_evictions:
-            cache.on_evict = eviction_news(self.clock, self.router, worker, PS_PER_S // 10)
+            cache.on_evict = eviction_news(
+                self.clock, self.router, worker, ClusterParams(), Random(0)
+            )
         return cache
 
     def submit(self, request: Request, output: int | None = None) -> int:
