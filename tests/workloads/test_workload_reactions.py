@@ -68,3 +68,8 @@ def test_nobody_reacts_to_servers_and_none_are_started(tmp_path):
     assert experiment(flags, {}).client_plans()[0].reaction == "refill"
     with pytest.raises(UsageError, match="reaction: backend emulator"):
         experiment(flags | {"backend": "emulator"}, {})
+
+
+def test_a_reaction_and_so_many_at_a_time_are_too_much():
+    with pytest.raises(UsageError, match="in_flight and reaction both say when to begin"):
+        plan_clients(claiming(in_flight=2, reaction="refill"), "s1")

@@ -177,6 +177,8 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
     waits = wrong.in_flight or wrong.reaction
     if closed and (wrong.padding_tokens or wrong.max_new_multiple or waits):
         raise UsageError("misbehaving: who pads, asks for more or waits has no closed arrivals")
+    if wrong.in_flight and wrong.reaction:
+        raise UsageError("misbehaving: in_flight and reaction both say when to begin: give one")
     if wrong.padding_tokens is not None or wrong.max_new_multiple is not None:
         disguise = Disguise(
             plan.owner,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from router_helpers import NaiveLocations, prompt, prompts
-from test_location_tree import WORKERS, marks, operations
+from test_location_tree import WORKERS, calls, marks, operations
 
 from fairbench.core import Segment, prompt_tokens
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree
@@ -44,10 +44,7 @@ class Scanning(LocationTree):
 
 
 def run(tree, operations):
-    for name, *arguments in operations:
-        if name == "evict":
-            of, worker, share = arguments
-            arguments = [of, 1 + int(share * (prompt_tokens(of) - 1)), worker]
+    for name, arguments in calls(operations):
         getattr(tree, name)(*arguments)
         yield tree
 
@@ -77,10 +74,7 @@ def test_what_is_forgotten_is_what_a_scan_finds_to_be_longest_unused(operations,
 def test_what_is_kept_answers_as_the_unbounded_tree_or_knows_less(operations, limit, probe):
     tree, naive = BoundedTree(limit), NaiveLocations()
     longest = 0
-    for name, *arguments in operations:
-        if name == "evict":
-            of, worker, share = arguments
-            arguments = [of, 1 + int(share * (prompt_tokens(of) - 1)), worker]
+    for name, arguments in calls(operations):
         getattr(tree, name)(*arguments)
         getattr(naive, name)(*arguments)
         assert marks(tree) <= naive.marks

@@ -41,13 +41,19 @@ operations = st.lists(
 )
 
 
-@given(operations, prompts())
-def test_same_as_a_set_of_prefixes(operations, probe):
-    tree, naive = new_tree(), NaiveLocations()
+def calls(operations):
+    """Of a tree: (method, arguments); an eviction takes a share of its prefix, 1 token at least."""
     for name, *arguments in operations:
         if name == "evict":
             of, worker, share = arguments
             arguments = [of, 1 + int(share * (prompt_tokens(of) - 1)), worker]
+        yield name, arguments
+
+
+@given(operations, prompts())
+def test_same_as_a_set_of_prefixes(operations, probe):
+    tree, naive = new_tree(), NaiveLocations()
+    for name, arguments in calls(operations):
         getattr(tree, name)(*arguments)
         getattr(naive, name)(*arguments)
         assert marks(tree) == naive.marks
