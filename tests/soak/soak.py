@@ -143,22 +143,22 @@ async def crowd_through(routers, urls, keys, total, faults, draw, last_s, tell):
     """All requests, with the faults at even distances; what came of it."""
     samples = []
 
-    def count(done):
+    async def count(done):
         if done % max(1, total // SAMPLES) == 0:
             samples.append((done, [router.mib() for router in routers]))
         if done % max(1, total // 50) == 0:
             tell(f"{done} of {total}, {saboteur.left} faults to come")
-        if saboteur.left and done >= total * (faults - saboteur.left + 0.5) / (faults + 1):
-            saboteur.begin()
+        await saboteur.answered(done)
 
     connector = TCPConnector(limit=0)
     async with ClientSession(connector=connector) as session, ClientSession() as calm:
-        saboteur = Saboteur(calm, urls, draw, faults, last_s)
+        saboteur = Saboteur(calm, urls, draw, faults, last_s, total)
         targets = [router.url for router in routers]
         files = [router.files() for router in routers]
-        crowd = Crowd(session, targets, keys, draw, total, count)
-        await crowd.run(LOOPS)
-        await saboteur.over()
+        crowd = Crowd(session, targets, keys, draw, total, saboteur.turn, count)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(saboteur.work())
+            group.create_task(crowd.run(LOOPS))
         books = [await idle(calm, url) for url in targets]
         await session.close()
         await asyncio.sleep(KEPT_S)

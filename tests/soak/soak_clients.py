@@ -96,11 +96,14 @@ def check(holds, why):
 
 
 class Crowd:
-    """Clients by name, each with several loops that send one request after the other."""
+    """Clients by name, each with several loops that send one request after the other.
 
-    def __init__(self, session, urls, keys, draw, total, on_count):
+    Awaited are ``turn(number)`` before a request, ``on_count(requests that are over)`` after it.
+    """
+
+    def __init__(self, session, urls, keys, draw, total, turn, on_count):
         self._session, self._urls, self._keys = session, urls, keys
-        self._draw, self._total, self._on_count = draw, total, on_count
+        self._draw, self._total, self._turn, self._on_count = draw, total, turn, on_count
         self.begun = 0
         self.ended = {}  # number -> Ended
 
@@ -115,8 +118,9 @@ class Crowd:
         draw = self._draw
         while self.begun < self._total:
             number, self.begun = self.begun, self.begun + 1
+            await self._turn(number)
             router = draw.randrange(len(self._urls))
             sent = hostile(draw) if draw.random() < HOSTILE_SHARE else valid(draw)
             ended = await ask(self._session, self._urls[router], number, client, key, sent, router)
             self.ended[number] = ended
-            self._on_count(len(self.ended))
+            await self._on_count(len(self.ended))

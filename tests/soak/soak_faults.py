@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import ClientError
@@ -27,14 +28,22 @@ def worker_pid(url):
 
 
 class Saboteur:
-    """Has one fault after the other, each at one worker for ``last_s`` seconds."""
+    """Has one fault after the other, each at one worker for ``last_s`` seconds.
 
-    def __init__(self, session, urls, draw, count, last_s):
+    They are due at even distances of ``total`` requests. As no more than two last at a time, one
+    may have to wait; requests then wait for it, one distance later (``turn``), so that however fast
+    the machine, each begins, and is over before the last requests are sent.
+    """
+
+    def __init__(self, session, urls, draw, count, last_s, total):
         self._session, self._urls, self._draw = session, urls, draw
         kinds = [KINDS[number % len(KINDS)] for number in range(count)]
         draw.shuffle(kinds)
         self._kinds, self._last_s = kinds, last_s
+        self._count, self._distance = count, total / (count + 1)
+        self._answered = 0
         self._busy = {}
+        self._changed = asyncio.Condition()
         self.done = []  # kind, worker, seconds
 
     @property
@@ -42,37 +51,62 @@ class Saboteur:
         """Faults that have not begun."""
         return len(self._kinds)
 
-    def begin(self):
-        """The next one, unless there are enough at present. Returns whether it has begun."""
-        free = [url for url in self._urls if url not in self._busy]
-        if not self._kinds or len(self._busy) >= MOST_AT_ONCE:
-            return False
-        kind, url = self._kinds.pop(), self._draw.choice(free)
-        last_s = self._draw.uniform(*self._last_s)
-        self._busy[url] = asyncio.create_task(self._fault(kind, url, last_s))
-        return True
+    async def work(self):
+        """All faults. Raises what any of them raises."""
+        async with asyncio.TaskGroup() as group, self._changed:
+            while self._kinds:
+                await self._changed.wait_for(self._may_begin)
+                kind = self._kinds.pop()
+                url = self._draw.choice([url for url in self._urls if url not in self._busy])
+                last_s = self._draw.uniform(*self._last_s)
+                self._busy[url] = group.create_task(self._fault(kind, url, last_s))
+                self._changed.notify_all()
 
-    async def over(self):
-        """Wait until none lasts."""
-        await asyncio.gather(*self._busy.values())
+    def _may_begin(self):
+        due = self._answered >= self._distance * (self._count - self.left + 0.5)
+        return due and len(self._busy) < MOST_AT_ONCE
+
+    async def answered(self, requests):
+        """So many are over."""
+        async with self._changed:
+            self._answered = requests
+            self._changed.notify_all()
+
+    async def turn(self, number):
+        """Wait until request ``number`` may be sent."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._may_send(number))
+
+    def _may_send(self, number):
+        begun = self._count - self.left
+        early = number < self._distance * min(begun + 1.5, self._count + 0.5)
+        return early or not (self._kinds or self._busy)
 
     async def _fault(self, kind, url, last_s):
-        try:
-            while (pid := worker_pid(url)) is None:  # it was killed before
-                await asyncio.sleep(0.2)
-            if kind == "kill":
-                os.kill(pid, signal.SIGKILL)
-            elif kind == "stop":
-                os.kill(pid, signal.SIGSTOP)
-                await asyncio.sleep(last_s)
+        if kind == "kill":
+            await self._signal(url, signal.SIGKILL)
+        elif kind == "stop":
+            pid = await self._signal(url, signal.SIGSTOP)
+            await asyncio.sleep(last_s)
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-            else:
-                await self._set(url, kind)
-                await asyncio.sleep(last_s)
-                await self._set(url, "")
-            self.done.append((kind, self._urls.index(url), round(last_s, 1)))
-        finally:
+        else:
+            await self._set(url, kind)
+            await asyncio.sleep(last_s)
+            await self._set(url, "")
+        self.done.append((kind, self._urls.index(url), round(last_s, 1)))
+        async with self._changed:
             del self._busy[url]
+            self._changed.notify_all()
+
+    async def _signal(self, url, number):
+        """To the worker, once there is one: it may have been killed just before. Its pid."""
+        while True:
+            if (pid := worker_pid(url)) is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                    return pid
+            await asyncio.sleep(0.2)
 
     async def _set(self, url, kind):
         while True:

@@ -1,11 +1,51 @@
 """The soak and the kills, in small: 2,000 requests and five faults, three kills."""
 
+import asyncio
+import random
+
 import pytest
 from kills import POINTS, kills
+from soak_faults import Saboteur
 
 from soak import soak
 
 FAULTS = 5
+
+
+class Idle(Saboteur):
+    """Its faults do no harm; ``seen`` has how many requests were sent when each was over."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.sent, self.seen = 0, []
+
+    async def _set(self, url, kind):
+        self.seen += [] if kind else [self.sent]
+
+    async def _signal(self, url, number):
+        return 0
+
+
+@pytest.mark.parametrize(("total", "faults"), [(400, 30), (40, 3), (7, 0)])
+def test_requests_that_take_no_time_wait_for_every_fault(total, faults, monkeypatch):
+    monkeypatch.setattr("os.kill", lambda *_: None)
+
+    async def requests(saboteur):
+        for number in range(total):
+            await saboteur.turn(number)
+            saboteur.sent += 1
+            await saboteur.answered(number + 1)
+
+    async def both():
+        saboteur = Idle(None, list("abcd"), random.Random(1), faults, (0.001, 0.003), total)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(saboteur.work())
+            group.create_task(requests(saboteur))
+        return saboteur
+
+    saboteur = asyncio.run(both())
+    assert (saboteur.left, len(saboteur.done)) == (0, faults)
+    assert all(sent <= total * (faults + 0.5) / (faults + 1) + 1 for sent in saboteur.seen)
 
 
 @pytest.mark.slow
