@@ -111,6 +111,13 @@ def parse(words):
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_tests_that_are_named_are_there(name):
+    for path, test in re.findall(r"(tests/[\w/]+\.py)::(\w+)", FILES[name]):
+        code = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(async )?def {test}\(", code, re.MULTILINE), f"{path}::{test}"
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_commands_can_be_typed(name):
     for language, block in BLOCK.findall(FILES[name]):
         for line in block.replace("\\\n", " ").splitlines():
