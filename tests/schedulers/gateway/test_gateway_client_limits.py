@@ -103,6 +103,34 @@ def test_several_names_of_a_tenant_are_one_if_that_is_asked_for(tenants, gone):
     assert sum(request.client.startswith("org/") for request in home.sent) == gone
 
 
+def test_tenants_without_a_limit_that_they_could_share_are_refused():
+    for build in (
+        lambda: desk(None, gateway__tenants="tree"),
+        lambda: served_gateway("fcfs", "none", {"gateway.tenants": "tree"}),
+    ):
+        with pytest.raises(UsageError, match=r"tenants = 'tree': .*gateway\.client_limit, too"):
+            build()
+
+
+def test_a_line_goes_by_priority_then_by_arrival():
+    home = desk(100)
+    for priority in (0, 0, 1, -1, 1, 0):
+        home.arrive("a", WEIGHS_100, priority=priority)
+    for request in [*range(5)]:
+        home.answer(home.sent[request], 128)
+    assert [request.request_id for request in home.sent] == [0, 2, 4, 1, 5, 3]
+
+
+def test_priorities_of_clients_count_in_the_line_of_their_tenant():
+    priority = {"org/b": 1}
+    home = desk(100, gateway__tenants="tree", gateway__priority=priority)
+    for client in "aabab":
+        home.arrive(f"org/{client}", WEIGHS_100)
+    for request in range(4):
+        home.answer(home.sent[request], 128)
+    assert clients(home.sent).replace("org/", "") == "abbaa"
+
+
 def test_whoever_is_over_holds_nobody_else():
     home = desk(200, "vtc", "concurrency", concurrency__requests=3)
     for client in "aaaaab":

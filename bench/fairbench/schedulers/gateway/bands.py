@@ -39,6 +39,13 @@ class GatewayParams:
     client_limit: ClientLimit = None
     tenants: Tenants | None = None
 
+    def __post_init__(self) -> None:
+        if self.tenants is not None and self.client_limit is None:
+            raise ValueError(
+                f"tenants = {self.tenants!r}: of no client_limit, which they would share: set "
+                "gateway.client_limit, too (tenants of a policy: POLICY.tenants)"
+            )
+
 
 class Gateway:
     """Strict priority between bands, a queue of its own in each; sheds what is too much or too old.
@@ -88,7 +95,7 @@ class Gateway:
             victim = self._lowest_below(priority)
             if victim is None:
                 return False
-        if not self._take_in(request, queue, now_s):
+        if not self._take_in(request, priority, queue, now_s):
             return False
         if victim is not None:
             self.withdraw(victim)
@@ -99,11 +106,11 @@ class Gateway:
             heappush(self._ends, (now_s + self.params.ttl_s, next(self._numbers), request))
         return True
 
-    def _take_in(self, request: Request, queue: GatewayQueue, now_s: float) -> bool:
+    def _take_in(self, request: Request, priority: int, queue: GatewayQueue, now_s: float) -> bool:
         """Into its band, or in line for it; False if it is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
-        if not self._limits.enters(request):
+        if not self._limits.enters(request, priority):
             return True
         entered = queue.enter(request, now_s)
         if not entered:

@@ -7,7 +7,6 @@ there in order of arrival, and then for its long contexts at every step. So the 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from math import fsum
 from typing import Annotated, Any, TypeAlias
@@ -17,6 +16,7 @@ from pydantic import PlainValidator
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, step_units
+from fairbench.schedulers.gateway.client_line import ClientLine
 from fairbench.schedulers.load_cap import AUTO, CAP_UNITS
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import Tenants
@@ -39,7 +39,7 @@ ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 
 
 class ClientLimits:
-    """Who may go on to the queue, and who waits in a line of its own, in order of arrival.
+    """Who may go on to the queue, and who waits in a line of its own, by priority.
 
     A worker may be given ``setting`` tokens of context, as ``batch_cost`` counts them, and
     ``auto`` is what the load cap is. Of that, over all workers, those who have anything here get
@@ -60,16 +60,16 @@ class ClientLimits:
         self._by_tenant = tenants is not None
         self._setup = setup
         self._lengths = OutputLengths()
-        self._lines: dict[str, deque[Request]] = {}
+        self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
 
-    def enters(self, request: Request) -> bool:
+    def enters(self, request: Request, priority: int = 0) -> bool:
         """A request arrives: whether it may go on at once, and does. Else it is in line."""
         owner = self._owner(request)
         if owner not in self._lines and self._has_room(owner, request, self._share(owner)):
             self._go(owner, request)
             return True
-        self._lines.setdefault(owner, deque()).append(request)
+        self._lines.setdefault(owner, ClientLine()).add(request, priority)
         return False
 
     def freed(self) -> Iterator[Request]:
@@ -77,21 +77,20 @@ class ClientLimits:
         share = self._share()  # the same for all: whoever is in line is there already
         for owner in list(self._lines):
             line = self._lines[owner]
-            while line and self._has_room(owner, line[0], share):
-                request = line.popleft()
+            while len(line) and self._has_room(owner, request := line.first(), share):
+                line.leave(request)
                 self._go(owner, request)
                 yield request
-            if not line:
+            if not len(line):
                 del self._lines[owner]
 
     def withdraw(self, request: Request) -> bool:
         """A request is wanted no more; False if it is not in line."""
         owner = self._owner(request)
-        line = self._lines.get(owner, ())
-        if request not in line:
+        line = self._lines.get(owner)
+        if line is None or not line.leave(request):
             return False
-        self._lines[owner].remove(request)
-        if not self._lines[owner]:
+        if not len(line):
             del self._lines[owner]
         return True
 

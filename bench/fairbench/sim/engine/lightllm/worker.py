@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairbench.core import PS_PER_S, Request
+from fairbench.core import PS_PER_S
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.hardware.lightllm_limits import LightLLMLimits
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import RunningBatch
@@ -29,6 +28,7 @@ from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.lightllm.fit import FitTest
 from fairbench.sim.engine.lightllm.memory import Memory
+from fairbench.sim.engine.lightllm.minibatch import fill_minibatch
 from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import shares_of
@@ -192,7 +192,10 @@ class LightLLMWorker:
     # Prefill.
 
     def _start_prefill(self) -> bool:
-        admitted = self._fill_minibatch()
+        now_s = self._clock.now_ps / PS_PER_S
+        admitted = fill_minibatch(
+            self.scheduler, self.waiting, self.batch, self.limits, self.cap, now_s
+        )
         if not admitted:
             return False
         now_ps = self._prefill_start_ps = self._clock.now_ps
@@ -204,30 +207,6 @@ class LightLLMWorker:
         duration_ps = self._profile.prefill_ps(chunks, rows) + self._overhead_ps
         self._clock.at(now_ps + duration_ps, END, self.index, self._end_prefill)
         return True
-
-    def _fill_minibatch(self) -> list[Sequence]:
-        fit = FitTest(self.batch, self.limits)
-        admitted: list[Sequence] = []
-        tokens = 0
-
-        def try_admit(request: Request) -> Tried:
-            nonlocal tokens
-            sequence = self.waiting.sequence_of(request)
-            if not self.cap.has_room(request):
-                return Tried.NO_ROOM
-            if tokens + sequence.total > self.limits.minibatch_tokens or not fit.try_add(sequence):
-                return Tried.NO_ROOM
-            tokens += sequence.total
-            admitted.append(sequence)
-            sequence.extend_tokens = sequence.total
-            self.waiting.admit(request)
-            self.cap.enter(request)
-            self.scheduler.on_admitted(request, sequence.total, recompute=False)
-            return Tried.ADMITTED
-
-        drive(self.scheduler.select(self.waiting, self._clock.now_ps / PS_PER_S), try_admit)
-        self.waiting.end_pass()
-        return admitted
 
     def _end_prefill(self) -> None:
         admitted, self._prefilling = self._prefilling, []
