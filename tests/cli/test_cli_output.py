@@ -83,15 +83,41 @@ def test_progress_line(progress, expected):
     assert progress_line(progress) == expected
 
 
+@pytest.mark.parametrize(
+    ("now_s", "elapsed_s", "expected"),
+    [
+        (100.0, 20.0, "simulated 100 of 500 s, 80 s left  programs 4/6"),  # 400 s at 5 a second
+        (100.0, 60.0, "simulated 100 of 500 s, 4 min left  programs 4/6"),
+        (100.0, 4.0, "simulated 100 of 500 s  programs 4/6"),  # too early to tell
+        (0.0, 20.0, "simulated 0 of 500 s  programs 4/6"),
+        (600.0, 20.0, "draining, simulated 600 s (arrivals ended at 500 s)  programs 4/6"),
+    ],
+)
+def test_a_long_simulation_says_how_long_it_may_take(now_s, elapsed_s, expected):
+    assert progress_line(Progress(now_s, 500.0, 4, 6, {}), elapsed_s) == expected
+
+
+def test_the_last_that_is_told_of_a_simulation_is_that_its_metrics_come():
+    told = []
+    simulate(
+        resolve({"workload": "chat", "scenario": "none", "num_programs": 1}),
+        on_progress=lambda progress: told.append(progress_line(progress)),
+    )
+    assert "simulated" in told[0]
+    assert told[-1] == "computing metrics of 4 programs"
+
+
 @given(
     st.floats(0, 36_000),
     st.none() | st.floats(0, 36_000),
     st.integers(0, 9_999),
     st.integers(0, 10_000),
+    st.floats(0, 36_000),
 )
-def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients):
+def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients, elapsed_s):
     shares = {str(client): 1 / clients for client in range(clients)}
-    assert len(progress_line(Progress(now_s, end_s, programs, programs, shares))) <= 80
+    progress = Progress(now_s, end_s, programs, programs, shares)
+    assert len(progress_line(progress, elapsed_s)) <= 80
 
 
 def test_the_progress_of_tasks_counts_them(monkeypatch, capsys):

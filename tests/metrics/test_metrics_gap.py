@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, log, requests
 
 from fairbench.core import ServiceBound
+from fairbench.metrics import gap_bookings
 from fairbench.metrics.gap import Gap, max_service_gap
 from fairbench.metrics.gap_inside import Inside
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
@@ -312,9 +313,12 @@ def schedules(draw):
 
 
 @settings(deadline=None, max_examples=150)
-@given(schedules())
-def test_the_gap_is_the_largest_of_all_pairs(schedule):
-    gap, every = max_service_gap(*schedule), gaps(*schedule)
+@given(schedules(), st.sampled_from([1, 20, 2**20]))
+def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gap_bookings, "AT_ONCE", at_once)
+        gap = max_service_gap(*schedule)
+    every = gaps(*schedule)
     assert (gap is None) == (not every)
     if gap is not None:  # sums of other parts: weights are no whole numbers
         assert gap.tokens == pytest.approx(max(one.tokens for one in every), rel=1e-12)

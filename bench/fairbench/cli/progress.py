@@ -66,11 +66,13 @@ class TerminalProgress:
 
     def __init__(self) -> None:
         self._live: Live | None = None
+        self._begun_s = 0.0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Inside, the line is shown."""
         console = Console(stderr=True)
+        self._begun_s = monotonic()
         with Live(console=console, transient=True, refresh_per_second=8) as self._live:
             yield
         self._live = None
@@ -78,7 +80,8 @@ class TerminalProgress:
     def update(self, state: Any) -> None:
         """Replace the line."""
         if self._live is not None:
-            self._live.update(Text(progress_line(state), no_wrap=True))
+            line = progress_line(state, monotonic() - self._begun_s)
+            self._live.update(Text(line, no_wrap=True))
 
     @contextmanager
     def tasks(self, costs: Sequence[float]) -> Iterator[Callable[[int], None]]:

@@ -8,19 +8,36 @@ from fairbench.sim.run import Progress
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
+# Until then the pace is that of a run that has just begun.
+SETTLED_S = 5.0
+SETTLED_PART = 0.001
 
 
-def progress_line(state: Any) -> str:
-    """The line of whatever executing code reports: see ``execute.context.Progress.update``."""
+def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
+    """The line of whatever executing code reports: see ``execute.context.Progress.update``.
+
+    It took ``elapsed_s`` so far; after some seconds a simulation says how much longer it may take.
+    """
     if isinstance(state, str):
         return state
     if isinstance(state, Progress):
-        return _simulated(state)
+        return _simulated(state, elapsed_s)
     return _live(state)
 
 
-def _simulated(progress: Progress) -> str:
+def _time_left(progress: Progress, elapsed_s: float) -> str:
+    """How long until all has arrived if it goes on as so far; nothing as long as nobody knows."""
+    now_s, end_s = progress.sim_time_s, progress.end_s
+    if elapsed_s < SETTLED_S or end_s is None or not SETTLED_PART * end_s < now_s <= end_s:
+        return ""
+    left_s = elapsed_s * (end_s - now_s) / now_s
+    return f"{left_s / 60:,.0f} min left" if left_s >= 90 else f"{left_s:.0f} s left"
+
+
+def _simulated(progress: Progress, elapsed_s: float) -> str:
     """Simulated time, programs done and the clients' shares of the service so far, if they fit."""
+    if progress.measuring:
+        return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
     if end_s is None:
         time = f"simulated {now_s} s"
@@ -28,6 +45,8 @@ def _simulated(progress: Progress) -> str:
         time = f"simulated {now_s} of {end_s:,.0f} s"
     else:
         time = f"draining, simulated {now_s} s (arrivals ended at {end_s:,.0f} s)"
+    if left := _time_left(progress, elapsed_s):
+        time += f", {left}"
     line = f"{time}  programs {progress.programs_done:,}/{progress.programs_started:,}"
     return _with(line, _shares(list(progress.shares.values())))
 

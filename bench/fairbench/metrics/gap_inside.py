@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from fairbench.metrics.backlog import Backlog
-from fairbench.metrics.by_client import rows_of
+from fairbench.metrics.gap_bookings import END, BookingsByCell
 from fairbench.metrics.gap_cells import Cells
 from fairbench.metrics.ragged import spread
-from fairbench.metrics.records import Facts, Flags, Floats, Ints, Service
-from fairbench.metrics.service import View, amounts, step_ends
-from fairbench.metrics.service_log import ServiceLog, joined
+from fairbench.metrics.records import Facts, Flags, Floats, Ints
+from fairbench.metrics.service import View
+from fairbench.metrics.service_log import ServiceLog
 
-END, START = 0, 1  # in this order at one instant
-
-
-class _Bookings(NamedTuple):
-    """Tokens of a client by instant, and whether an iteration ends or starts there."""
-
-    at_s: Floats
-    kind: Ints
-    tokens: Floats
+ROUNDING = 1e-9  # of a gap: what sums in another order may differ by is far less
 
 
 class Inside:
-    """The rows of each client in cells where several wait, and the cells that each row touches."""
+    """Differences between two clients, at every instant at which they can be at an extreme."""
 
     def __init__(self, log: ServiceLog, view: View, cells: Cells, facts: Facts) -> None:
-        shared = cells.waits.sum(axis=0) > 1  # no other cell is wanted
-        rows = joined([_touching(part, cells, shared) for part in log.parts()])
-        self._log, self._cells, self._weights = rows, cells, facts.client_weights
-        self._at_start, _, self._stepwise = amounts(rows, view, facts.weights)
-        self._rows = list(rows_of(rows.client, len(facts.clients)))
-        self._first, self._last = _cells_of(rows, cells)
+        self._cells, self._weights = cells, facts.client_weights
+        self._bookings = BookingsByCell(log, view, cells, facts)
 
     def ranges(self, first: int, second: int, joint: Backlog, above: float) -> Floats:
         """The range of the difference between two clients over each of their joint backlogs.
 
-        It is exact where it is ``above``, else at most that.
+        It is exact where it is ``above``, and the largest is, else at most that.
+        """
+        wanted = self._wanted(first, second, joint, above)
+        high, low = np.full(len(joint.start), -np.inf), np.full(len(joint.start), np.inf)
+        for cells in self._bookings.portions((first, second), wanted):
+            at_s, difference = self._states(first, second, joint, cells)
+            begin = np.searchsorted(at_s, joint.start)
+            ends_here = cells[self._cells.of_ends(joint.end)]
+            after = np.searchsorted(at_s, joint.end) + ends_here  # exclusive
+            some = np.flatnonzero(after > begin)
+            bounds = np.column_stack([begin[some], after[some]]).ravel()
+            states = np.append(difference, 0.0)  # a bound may be after the last
+            high[some] = np.maximum(high[some], np.maximum.reduceat(states, bounds)[::2])
+            low[some] = np.minimum(low[some], np.minimum.reduceat(states, bounds)[::2])
+        ranges: Floats = high - low
+        return ranges
+
+    def _states(
+        self, first: int, second: int, joint: Backlog, wanted: Flags
+    ) -> tuple[Floats, Floats]:
+        """The instants in wanted cells at which something is booked, and the difference then.
+
+        Joint backlogs have one at both ends too.
         """
         cells = self._cells
-        wanted = self._wanted(first, second, joint, above)
-        one, two = self._bookings(first, wanted), self._bookings(second, wanted)
-        # Markers, so that there is a state at both ends of each.
-        at_s = np.concatenate([one.at_s, two.at_s, joint.start, joint.end])
-        kind = np.concatenate([one.kind, two.kind, np.full(2 * len(joint.start), END)])
+        one, two = self._bookings.of(first, wanted), self._bookings.of(second, wanted)
+        marks = np.concatenate([joint.start, joint.end])
+        marks = marks[wanted[cells.of_ends(marks)]]
+        at_s = np.concatenate([one.at_s, two.at_s, marks])
+        kind = np.concatenate([one.kind, two.kind, np.full(len(marks), END)])
         order = np.lexsort((kind, at_s))
         at_s, kind = at_s[order], kind[order]
         cell = np.where(kind == END, cells.of_ends(at_s), cells.of_starts(at_s))
@@ -56,22 +64,23 @@ class Inside:
         ours, theirs = tokens[:, order]
         difference = self._service(first, ours, cell) - self._service(second, theirs, cell)
         settled = np.append((at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1]), True)
-        at_s, difference = at_s[settled], np.append(difference[settled], 0.0)
-        bounds = np.empty(2 * len(joint.start), dtype=np.int64)
-        bounds[0::2] = np.searchsorted(at_s, joint.start)
-        bounds[1::2] = np.searchsorted(at_s, joint.end) + 1  # exclusive
-        high = np.maximum.reduceat(difference, bounds)[::2]
-        low = np.minimum.reduceat(difference, bounds)[::2]
-        ranges: Floats = high - low
-        return ranges
+        return at_s[settled], difference[settled]
 
     def _wanted(self, first: int, second: int, joint: Backlog, above: float) -> Flags:
-        """The cells in which the difference may be so high or low that a range is ``above``."""
+        """The cells in which the difference may be so high or low that a range is ``above``.
+
+        Nor need a range be looked for that is less than one between edges, where all is known.
+        """
         low, high = self._cells.of_ends(joint.start), self._cells.of_ends(joint.end)
         row, cell = spread(low, high + 1 - low)
         mine, theirs = self._cells.service[first], self._cells.service[second]
-        most, least = mine[cell + 1] - theirs[cell], mine[cell] - theirs[cell + 1]
         begin = np.cumsum(high + 1 - low) - (high + 1 - low)
+        at_edge = mine[cell] - theirs[cell]
+        before = cell == low[row]  # the edge before the backlog
+        most = np.maximum.reduceat(np.where(before, -np.inf, at_edge), begin)
+        least = np.minimum.reduceat(np.where(before, np.inf, at_edge), begin)
+        above = max(above, float((most - least).max()) * (1 - ROUNDING))
+        most, least = mine[cell + 1] - theirs[cell], mine[cell] - theirs[cell + 1]
         highest = np.maximum.reduceat(most, begin)
         lowest = np.minimum.reduceat(least, begin)
         decides = (most - lowest[row] > above) | (highest[row] - least > above)
@@ -79,21 +88,6 @@ class Inside:
         wanted[cell[decides]] = True
         wanted[low] = wanted[high] = True
         return wanted
-
-    def _bookings(self, client: int, wanted: Flags) -> _Bookings:
-        """What is booked for a client in the wanted cells."""
-        log, cells = self._log, self._cells
-        upto = np.append(0, np.cumsum(wanted))
-        rows = self._rows[client]
-        rows = rows[upto[self._last[rows] + 1] > upto[self._first[rows]]]
-        row, step_end_s = step_ends(log, rows)
-        at_s = np.concatenate([log.start_s[rows], step_end_s])
-        kind = np.repeat([START, END], [len(rows), len(row)])
-        tokens = np.concatenate([self._at_start[rows], self._stepwise[row] / log.steps[row]])
-        cell = np.concatenate([cells.of_starts(log.start_s[rows]), cells.of_ends(step_end_s)])
-        inside = (cell >= 0) & (cell < len(wanted))
-        inside[inside] = wanted[cell[inside]]
-        return _Bookings(at_s[inside], kind[inside], tokens[inside])
 
     def _service(self, client: int, tokens: Floats, cell: Ints) -> Floats:
         """Normalised service after each booking: that at its cell's edge and what came since."""
@@ -103,17 +97,3 @@ class Inside:
         since = total - before
         service: Floats = (self._cells.tokens[client, cell] + since) / self._weights[client]
         return service
-
-
-def _touching(part: Service, cells: Cells, wanted: Flags) -> Service:
-    """The rows that touch a wanted cell."""
-    first, last = _cells_of(part, cells)
-    upto = np.append(0, np.cumsum(wanted))
-    return part.take(upto[last + 1] > upto[first])
-
-
-def _cells_of(rows: Service, cells: Cells) -> tuple[Ints, Ints]:
-    """The first and the last cell that each row touches."""
-    final = len(cells.edge_s) - 2
-    first = np.clip(cells.of_starts(rows.start_s), 0, final)
-    return first, np.clip(cells.of_ends(rows.end_s), first, final)

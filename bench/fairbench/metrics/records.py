@@ -151,9 +151,13 @@ class Service(Table):
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
-        columns = self.to_columns()
         for first, after in pairwise(part_bounds(self.start_s)):
-            yield Service(**{name: column[first:after] for name, column in columns.items()})
+            yield self.between(first, after)
+
+    def between(self, first: int, after: int) -> Service:
+        """The rows from ``first`` up to ``after``."""
+        columns = self.to_columns()
+        return Service(**{name: column[first:after] for name, column in columns.items()})
 
 
 class Client(NamedTuple):

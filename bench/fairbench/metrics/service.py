@@ -7,10 +7,12 @@ end, output tokens on the end of the step that made them.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 import numpy as np
 
 from fairbench.core import ServiceWeights
+from fairbench.metrics.ragged import spread
 from fairbench.metrics.records import Floats, Ints, Service, Window
 from fairbench.metrics.service_log import ServiceLog
 
@@ -51,16 +53,23 @@ def cumulative(
     At an instant steps end first, then iterations start. ``with_ends`` and ``with_starts`` also
     count what is booked at the very instant by the ends and by the starts.
     """
-    booked = np.zeros((clients, len(times)))
+    width = len(times) + 1  # what comes after all of them is put there
+    cells = np.zeros(clients * width)
     for part in log.parts():
         at_start, at_end, stepwise = amounts(part, view, weights)
-        row, step_end_s = _step_bookings(part, times)
-        count = np.bincount(row, minlength=len(part))
-        booked += _landed(times, clients, part.client, part.start_s, at_start, with_starts)
-        booked += _landed(times, clients, part.client, part.end_s, at_end, with_ends)
-        amount = stepwise[row] / count[row]
-        booked += _landed(times, clients, part.client[row], step_end_s, amount, with_ends)
-    return booked
+        row, place, tokens = _step_bookings(part, stepwise, times, with_ends)
+        client = np.concatenate([part.client, part.client, part.client[row]])
+        first = np.concatenate(
+            [
+                np.searchsorted(times, part.start_s, "left" if with_starts else "right"),
+                np.searchsorted(times, part.end_s, "left" if with_ends else "right"),
+                place,
+            ]
+        )
+        amount = np.concatenate([at_start, at_end, tokens])
+        cells += np.bincount(client * width + first, weights=amount, minlength=len(cells))
+    booked = np.cumsum(cells.reshape(clients, width), axis=1, dtype=np.float64)
+    return booked[:, :-1]
 
 
 def step_ends(log: Service, rows: Ints) -> tuple[Ints, Floats]:
@@ -75,8 +84,7 @@ def step_ends(log: Service, rows: Ints) -> tuple[Ints, Floats]:
     growth = log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
     first = (end - start) / count - growth * (count - 1) / 2
-    at = start + number * first + growth * number * (number - 1) / 2
-    return row, np.where(number == count, end, at)
+    return row, np.where(number == count, end, _step_end(start, first, growth, number))
 
 
 def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
@@ -97,24 +105,50 @@ def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, 
             return nothing, log.extend_tokens.astype(np.float64), nothing
 
 
-def _step_bookings(log: Service, times: Floats) -> tuple[Ints, Floats]:
-    """As ``step_ends``, but a row inside which no time falls is one step: who looks would not see.
+def _step_bookings(
+    log: Service, stepwise: Floats, times: Floats, inclusive: bool
+) -> tuple[Ints, Ints, Floats]:
+    """What steps book, put together where no time falls between them.
 
-    This keeps the work proportional to the rows cut by ``times``, not to all decode steps.
+    The row, the first time by which it is booked (before it, or ``inclusive`` at it), the tokens.
     """
-    seen = np.searchsorted(times, log.start_s, "right") < np.searchsorted(times, log.end_s, "right")
-    cut = seen & (log.steps > 1)
-    whole = np.flatnonzero(~cut)
-    row, at = step_ends(log, np.flatnonzero(cut))
-    return np.concatenate([whole, row]), np.concatenate([log.end_s[whole], at])
+    side: Literal["left", "right"] = "left" if inclusive else "right"
+    last = np.searchsorted(times, log.end_s, side)
+    low = np.searchsorted(times, log.start_s, "left")
+    high = np.searchsorted(times, log.end_s, "right")
+    count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
+    row, place = spread(low, count)
+    done = _steps_by(log, row, times[place], inclusive)
+    # Of each row the differences: the first since 0, and what is left when its last time has come.
+    since = np.diff(done, prepend=0)
+    begin = (np.cumsum(count) - count)[count > 0]
+    since[begin] = done[begin]
+    left = log.steps.copy()
+    left[count > 0] -= done[begin + count[count > 0] - 1]
+    each = stepwise / log.steps
+    everyone = np.arange(len(log))
+    return (
+        np.concatenate([everyone, row]),
+        np.concatenate([last, place]),
+        np.concatenate([np.where(count > 0, left * each, stepwise), since * each[row]]),
+    )
 
 
-def _landed(
-    times: Floats, clients: int, client: Ints, at_s: Floats, amount: Floats, inclusive: bool
-) -> Floats:
-    """Running sum per client of amounts booked before (``inclusive``: at or before) each time."""
-    first = np.searchsorted(times, at_s, "left" if inclusive else "right")
-    width = len(times) + 1
-    cells = np.bincount(client * width + first, weights=amount, minlength=clients * width)
-    landed = np.cumsum(cells.reshape(clients, width), axis=1, dtype=np.float64)
-    return landed[:, :-1]
+def _steps_by(log: Service, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
+    """How many steps of each of the rows had ended before an instant, or ``inclusive`` at it."""
+    steps, growth = log.steps[row], log.step_growth_s[row]
+    start, end = log.start_s[row], log.end_s[row]
+    first = (end - start) / steps - growth * (steps - 1) / 2
+    ended, beyond = np.zeros(len(row), dtype=np.int64), steps + 1
+    while np.any(beyond - ended > 1):
+        middle = (ended + beyond) // 2
+        step_s = np.where(middle == steps, end, _step_end(start, first, growth, middle))
+        over = (step_s <= at_s) if inclusive else (step_s < at_s)
+        ended, beyond = np.where(over, middle, ended), np.where(over, beyond, middle)
+    return ended
+
+
+def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) -> Floats:
+    """When a step ends that is not the last, the first of which takes ``first_s``."""
+    end_s: Floats = start_s + number * first_s + growth_s * number * (number - 1) / 2
+    return end_s

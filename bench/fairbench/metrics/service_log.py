@@ -25,14 +25,9 @@ class ServiceLog(Protocol):
         """All rows in their order, those of a stretch together."""
         ...
 
-
-def joined(parts: list[Service]) -> Service:
-    """One table of several, at least one."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [part.to_columns() for part in parts]
-    names = [name for name in columns[0] if all(name in one for one in columns)]
-    return Service(**{name: np.concatenate([one[name] for one in columns]) for name in names})
+    def between(self, first: int, after: int) -> Service:
+        """The rows from ``first`` up to ``after``, at least one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

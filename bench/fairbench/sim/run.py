@@ -53,13 +53,17 @@ PROGRESS_EVERY_PS = PS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a simulation is. ``shares``: each client's part of the service finished so far."""
+    """How far a simulation is. ``shares``: each client's part of the service finished so far.
+
+    Once it is over, and only its metrics are yet to come, it is ``measuring``.
+    """
 
     sim_time_s: float
     end_s: float | None
     programs_done: int
     programs_started: int
     shares: dict[str, float]
+    measuring: bool = False
 
 
 def simulate(
@@ -86,6 +90,8 @@ def simulate(
     with spooled(simulation.logs._asdict(), folder) if folder else nullcontext():
         with no_collector():
             complete = simulation.run(on_progress, interrupted)
+        if on_progress is not None:
+            on_progress(replace(simulation.progress(), measuring=True))
         return simulation.result(complete, source)
 
 
@@ -182,7 +188,7 @@ class Simulation:
             clock.step()
             if on_progress is not None and clock.now_ps >= report_at_ps:
                 report_at_ps = clock.now_ps + PROGRESS_EVERY_PS
-                on_progress(self._progress())
+                on_progress(self.progress())
         return True
 
     def _hard_limit_ps(self) -> int:
@@ -191,7 +197,8 @@ class Simulation:
             end_ps = max(end_ps, round(self.spec.duration_s * PS_PER_S))
         return end_ps + round(self.spec.max_drain_s * PS_PER_S)
 
-    def _progress(self) -> Progress:
+    def progress(self) -> Progress:
+        """How far it is."""
         cluster = self.cluster
         total = sum(cluster.service) or 1
         done = len(cluster.program_log)
