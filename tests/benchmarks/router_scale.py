@@ -19,10 +19,10 @@ from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.registry import build_router
 
 TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-scale.csv"
-ROUTERS = ("client-round-robin", "least-loaded", "d2lpm", "preble-e2")
+ROUTERS = ("round-robin", "least-loaded", "d2lpm", "preble-e2", "fair-finish")
 WORKERS = (64, 256, 1000)
 CLIENTS, UNDER_WAY = 10_000, 8
-DECISIONS, COUNTED = 2_000, 200
+DECISIONS, COUNTED = 10_000, 200
 
 
 class Traffic:

@@ -34,6 +34,7 @@ from fairbench.live.router.text_tokens import ApproximateTokens
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.routing import client_round_robin, d2lpm
 from fairbench.schedulers.routing.forgotten import to_forget
+from fairbench.schedulers.routing.worker_credit import WorkerCredit
 from fairbench.schedulers.token_pages import segments_of
 
 
@@ -43,8 +44,11 @@ def request(number, client, tokens=10):
 
 
 def test_the_richest_of_the_longest_unused_are_forgotten_and_debtors_last():
-    credit = {"old debtor": {0: -50.0}, "poor": {0: 1.0}, "rich": {0: 90.0}, "busy": {0: 99.0}}
-    credit |= {f"used lately {n}": {0: 100.0} for n in range(3)}
+    left = {"old debtor": -50.0, "poor": 1.0, "rich": 90.0, "busy": 99.0}
+    left |= {f"used lately {n}": 100.0 for n in range(3)}
+    credit = {client: WorkerCredit(0b1) for client in left}
+    for client, credit_there in left.items():
+        credit[client][0] = credit_there
     assert to_forget(credit, {"busy"}, batch=1) == ["rich"]
     assert to_forget(credit, {"busy"}, batch=3) == ["rich", "poor", "old debtor"]
 

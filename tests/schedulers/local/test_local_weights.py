@@ -104,9 +104,9 @@ def test_as_few_quanta_as_lift_a_client_into_credit(credit, quantum):
 def test_a_quotient_that_is_rounded_up_leaves_nobody_at_nothing():
     assert 1.0 // 0.1 == 9  # and ten times 0.1 is 1.0: ten quanta would give credit 0
     assert rounds_to_credit(-1.0, 0.1) == 11
-    credit = WorkerCredit([0, 1])
+    credit = WorkerCredit(0b11)
     credit[0], credit[1] = -1.0, -2.0
-    credit.refill(0.1, [0, 1])
+    credit.refill(0.1, 0b11)
     assert credit[0] > 0 > credit[1]
 
 

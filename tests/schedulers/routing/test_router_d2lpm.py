@@ -14,6 +14,7 @@ import fairbench
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.worker_credit import WorkerCredit
+from fairbench.schedulers.routing.worker_sets import as_bits
 from fairbench.schedulers.setup import Setup
 
 
@@ -22,10 +23,10 @@ def make(workers=2, **params):
 
 
 def refilled(balances, quantum):
-    credit = WorkerCredit(balances)
-    for worker, left in balances.items():
-        credit[worker] = left
-    credit.refill(quantum, credit)
+    workers = as_bits(balances)
+    credit = WorkerCredit(workers)
+    credit.update(balances)
+    credit.refill(quantum, workers)
     return credit
 
 

@@ -39,7 +39,7 @@ class ScanningD2LPM(D2LPM):
             credit = self._credit_of(node)
             available = [worker for worker in within if credit[worker] > 0]
             if not available:
-                credit.refill(self._quantum(node), within)
+                credit.refill(self._quantum(node), as_bits(within))
                 available = [worker for worker in within if credit[worker] > 0]
             within = available
         return as_bits(within)

@@ -19,7 +19,6 @@ from fairbench.schedulers.peers.totals import Sums, Totals
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.forgotten import MAX_CLIENTS, to_forget
 from fairbench.schedulers.routing.worker_credit import WorkerCredit
-from fairbench.schedulers.routing.worker_sets import members
 from fairbench.schedulers.sharing import SharedCharges
 from fairbench.tenants import Tenants
 
@@ -111,7 +110,7 @@ class D2LPM(Router):
         for node in self._nodes(client):
             credit = self._credit_of(node)
             if not within & credit.positive:
-                rounds = credit.refill(self._quantum(node), members(within))
+                rounds = credit.refill(self._quantum(node), within)
                 if self.shared is not None:
                     self.shared.grant(node, rounds)
             within &= credit.positive
@@ -128,7 +127,7 @@ class D2LPM(Router):
                     del self.credit[forgotten]
                     if self.shared is not None:
                         self.shared.forget(forgotten)
-            credit = WorkerCredit(self._fleet.workers)
+            credit = WorkerCredit(self._fleet.everyone)
         self.credit[client] = credit
         return credit
 
@@ -248,8 +247,9 @@ class D2LPM(Router):
         for client, news in self.shared.hear(origin, totals).items():
             forgotten = self.shared.has_forgotten and client not in self.credit
             credit, quantum = self._credit_of(client), self._quantum(client)
-            for worker in credit:
-                charged = news.charged.get(worker, 0.0)
-                credit[worker] += news.rounds * quantum - charged
-                if charged < 0 or forgotten:  # here or there: more than a quantum nobody has
+            credit.shift(news.rounds * quantum, news.charged)
+            if forgotten:  # here or there: more than a quantum nobody has
+                credit.cap(quantum)
+            for worker, charged in news.charged.items():
+                if charged < 0 and worker in credit:
                     credit[worker] = min(credit[worker], quantum)

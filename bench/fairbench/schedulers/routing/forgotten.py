@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from fairbench.schedulers.routing.worker_credit import WorkerCredit
+
 MAX_CLIENTS = 10_000
 BATCH = MAX_CLIENTS // 16  # forgotten at once, so that to choose them costs little a client
 
 
 def to_forget(
-    credit: Mapping[str, Mapping[int, float]], busy: Container[str], batch: int = BATCH
+    credit: Mapping[str, WorkerCredit], busy: Container[str], batch: int = BATCH
 ) -> list[str]:
     """At most ``batch`` clients, of the longest unused half of those that are not ``busy``.
 
@@ -19,4 +21,4 @@ def to_forget(
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
-    return sorted(unused, key=lambda client: -sum(credit[client].values()))[:batch]
+    return sorted(unused, key=lambda client: -credit[client].total())[:batch]

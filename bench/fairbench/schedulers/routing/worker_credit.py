@@ -2,47 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, MutableMapping
 
 from fairbench.schedulers.quanta import rounds_to_credit
-from fairbench.schedulers.routing.worker_sets import as_bits
+from fairbench.schedulers.routing.worker_sets import as_bits, members
 
 
-class WorkerCredit(dict[int, float]):
+class WorkerCredit(MutableMapping[int, float]):
     """Live worker -> credit. ``positive`` are the workers where it is above 0, as bits.
 
-    It changes by one item at a time, or by ``refill``.
+    Where a client has never been, its credits are equal: they are one number and a set of workers,
+    however many these are. Only those that were set one by one are kept one by one.
     """
 
-    __slots__ = ("positive",)
+    __slots__ = ("_apart", "_level", "_untouched", "positive")
 
-    def __init__(self, workers: Iterable[int]) -> None:
-        super().__init__(dict.fromkeys(workers, 0.0))
+    def __init__(self, workers: int) -> None:
+        self._level = 0.0  # the credit at each of the untouched
+        self._untouched = workers
+        self._apart: dict[int, float] = {}
         self.positive = 0
 
+    def __getitem__(self, worker: int) -> float:
+        if worker in self._apart:
+            return self._apart[worker]
+        if self._untouched >> worker & 1:
+            return self._level
+        raise KeyError(worker)
+
     def __setitem__(self, worker: int, credit: float) -> None:
-        super().__setitem__(worker, credit)
+        self._untouched &= ~(1 << worker)
+        self._apart[worker] = credit
         if credit > 0:
             self.positive |= 1 << worker
         else:
             self.positive &= ~(1 << worker)
 
     def __delitem__(self, worker: int) -> None:
-        super().__delitem__(worker)
+        if self._apart.pop(worker, None) is None and not self._untouched >> worker & 1:
+            raise KeyError(worker)
+        self._untouched &= ~(1 << worker)
         self.positive &= ~(1 << worker)
 
-    def refill(self, quantum: float, available: Iterable[int]) -> float:
+    def __iter__(self) -> Iterator[int]:
+        yield from self._apart
+        yield from members(self._untouched)
+
+    def __len__(self) -> int:
+        return len(self._apart) + self._untouched.bit_count()
+
+    def total(self) -> float:
+        """The sum over all workers."""
+        return sum(self._apart.values()) + self._level * self._untouched.bit_count()
+
+    def refill(self, quantum: float, available: int) -> float:
         """Lines 5-6 of [DLPM] Alg. 2: quanta for all workers in debt until one available is not.
 
-        In one go. Precondition: there is an available one, and none is in credit. Answers how often
-        the first of them was granted one.
+        In one go. Precondition: of those available (bits) there is one, and none is in credit.
+        Answers how often the first of them was granted one.
         """
-        rounds = min(rounds_to_credit(self[worker], quantum) for worker in available)
-        granted = {
-            worker: left + min(rounds, rounds_to_credit(left, quantum)) * quantum
-            for worker, left in self.items()
-            if left <= 0
-        }
-        self.update(granted)  # at once: this is done for all workers
-        self.positive |= as_bits(worker for worker, left in granted.items() if left > 0)
+        tried = [left for worker, left in self._apart.items() if available >> worker & 1]
+        if available & self._untouched:
+            tried.append(self._level)
+        rounds = min(rounds_to_credit(left, quantum) for left in tried)
+
+        def granted(left: float) -> float:
+            return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
+
+        lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
+        self._apart.update(lifted)  # at once: this is done for all workers
+        self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
+        if self._level <= 0:
+            self._set_level(granted(self._level))
         return rounds
+
+    def shift(self, more: float, less: Mapping[int, float]) -> None:
+        """So much more at every worker, but for what is less at some."""
+        changed = {w: self[w] + (more - less[w]) for w in less if less[w] and w in self}
+        if more:
+            self._set_level(self._level + more)
+            changed = {w: left + more for w, left in self._apart.items()} | changed
+        self.update(changed)
+
+    def cap(self, most: float) -> None:
+        """No more than so much at any worker."""
+        self._set_level(min(self._level, most))
+        self.update({w: most for w, left in self._apart.items() if left > most})
+
+    def _set_level(self, level: float) -> None:
+        self._level = level
+        if level > 0:
+            self.positive |= self._untouched
+        else:
+            self.positive &= ~self._untouched
