@@ -25,7 +25,7 @@ from fairbench.figures.frontier.table import against, markdown, rows, summary_li
 from fairbench.metrics.latency import Sample
 from fairbench.schedulers.registry import split_pair
 
-FROZEN = "a96161f1151c6a98265918b4d1a1bdc6536a5ad45763713b13e68d6e7bd59b08"
+FROZEN = "61d065ab6ac023482560d0c7b9adf9a9faffd39cc36eabd7417bd722b831ae95"
 TRIALS = Path(__file__).resolve().parents[2] / "results/frontier-tuning.csv"
 OURS = Configuration("fair-finish", PUBLISHED)
 D2LPM = Configuration("d2lpm", PUBLISHED)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from fairbench.core import CostModel
 from fairbench.schedulers.batch_cost import step_units
 
-UNKNOWN_UNIT_TOKENS = 100_000  # in place of ``StepUnits.unit_tokens`` where nobody knows the costs
-UNKNOWN_OUTPUT_WEIGHT = 2  # an output token, in tokens of prefill ([DLPM] §3), likewise
+UNKNOWN_OUTPUT_WEIGHT = 2  # an output token, in tokens of prefill ([DLPM] §3), costs unknown
 
 _PROMPT = 1_024  # tokens of the prompt whose mean token is the unit of work
 
@@ -20,7 +19,6 @@ class RequestWork:
 
     def __init__(self, costs: CostModel | None = None) -> None:
         units = step_units(costs)
-        self.unit_tokens = UNKNOWN_UNIT_TOKENS if units is None else units.unit_tokens
         self._units = units
         self._costs = costs
         if costs is not None and units is not None:

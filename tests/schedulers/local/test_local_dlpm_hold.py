@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.batch_cost import OutputLengths
 from fairbench.schedulers.drive import Tried
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.dlpm_hold import UNKNOWN_QUANTUM, HoldingDLPM
+from fairbench.schedulers.local.dlpm_hold import QUANTUM, HoldingDLPM
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import NothingRunning
@@ -104,28 +104,11 @@ class TestByHand:
 
 
 class TestUnits:
-    def test_quantum_and_floor_are_of_the_engine(self):
-        scheduler = make()
-        assert scheduler.quantum == UNIT_TOKENS / 10
-        assert scheduler.params.quantum == 0  # as it was set, which a server has to prove
-        bound = scheduler.service_bound()
+    def test_the_quantum_is_in_the_bound(self):
+        bound = make().service_bound()
         assert isinstance(bound, ServiceBound)
-        assert (bound.quantum_tokens, bound.source) == (1_000, "DLPM Theorem 4.1")
+        assert (bound.quantum_tokens, bound.source) == (QUANTUM, "DLPM Theorem 4.1")
         assert make(quantum=7).quantum == 7
-
-    def test_a_quantum_is_at_least_1(self):
-        scheduler = HoldingDLPM(HoldingDLPM.Params())
-        scheduler.prepare(Setup(costs=Linear(fixed_s=4e-6)))
-        assert scheduler.quantum == 1
-
-    def test_in_a_real_server_the_quantum_follows_the_fit(self):
-        costs, scheduler = Linear(fixed_s=0.0), HoldingDLPM(HoldingDLPM.Params())
-        scheduler.prepare(Setup(costs=costs))
-        server, quanta = Server(scheduler, slots=9), []
-        for costs.fixed_s in (0.0, 0.010, 0.020):
-            server.run_pass()
-            quanta.append(scheduler.quantum)
-        assert quanta == [UNKNOWN_QUANTUM, 1_000, 2_000]
 
     def test_at_four_units_it_holds(self):
         tokens = 4 * UNIT_TOKENS - REQUEST_TOKENS - 64
@@ -139,7 +122,6 @@ class TestUnits:
 
     def test_nothing_is_held_where_nobody_knows_what_steps_take(self):
         scheduler = make(costs=False)
-        assert scheduler.quantum == UNKNOWN_QUANTUM == 10_000
         server = Server(scheduler, slots=9)
         server.arrive(call(0, "b", 10, new=6), call(1, "a", 10))
         server.run_pass()

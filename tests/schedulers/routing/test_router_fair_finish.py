@@ -13,7 +13,7 @@ from fairbench.core import Request, prompt_tokens
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.batch_cost import PRIOR_OUTPUT_TOKENS, OutputLengths
-from fairbench.schedulers.request_work import UNKNOWN_UNIT_TOKENS, RequestWork
+from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlog import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup
@@ -45,7 +45,6 @@ class TestWork:
         """
         work = RequestWork(Linear())
         assert work.tokens(500, 100, 10) == round((99 + 50 + 20 + 6.05) * 1024 / 1023)
-        assert work.unit_tokens == pytest.approx(10_000)
 
     def test_is_in_tokens_of_a_prompt(self):
         work = RequestWork(ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")))
@@ -62,7 +61,6 @@ class TestWork:
         work = RequestWork()
         assert work.tokens(500, 100, 10) == 120
         assert work.tokens(500, 0, 0) == 1
-        assert work.unit_tokens == UNKNOWN_UNIT_TOKENS
 
 
 class TestBacklog:
@@ -123,11 +121,14 @@ def naive_finish(under_way, client, work, weights) -> float:
 
 
 class TestSlackByHand:
-    """Costs are unknown, so a request of 100 uncached tokens is 100 + 256 of work."""
+    """Costs are unknown, so a request of 100 uncached tokens is 100 + 256 of work.
+
+    The slack is times the tokens that are matched.
+    """
 
     @pytest.mark.parametrize(
         ("slack", "expected"),
-        [(514, [0, 0, 0, 1]), (513, [0, 0, 1]), (257, [0, 0, 1]), (256, [0, 1])],
+        [(5.2, [0, 0, 0, 1]), (5.1, [0, 0, 1]), (2.6, [0, 0, 1]), (2.5, [0, 1])],
     )
     def test_the_holder_is_kept_while_no_other_is_better_by_more_than_it(self, slack, expected):
         """356 of work at 0, then 257 each, against 356 at worker 1: 257, 514, 771 more."""
@@ -137,7 +138,7 @@ class TestSlackByHand:
 
     @pytest.mark.parametrize(
         ("factor", "slack", "expected"),
-        [(0.5, 258, [0, 0, 0, 1]), (0.5, 257, [0, 0, 1]), (2, 513, [0, 0, 1]), (2, 512, [0, 1])],
+        [(0.5, 2.6, [0, 0, 0, 1]), (0.5, 2.5, [0, 0, 1]), (2, 5.2, [0, 0, 1]), (2, 5.1, [0, 1])],
     )
     def test_outputs_expected_so_many_times_as_long(self, factor, slack, expected):
         """With half the output 1 + 128 of work more each time at 0, with twice as much 1 + 512."""
@@ -146,12 +147,12 @@ class TestSlackByHand:
         assert told == expected
 
     @pytest.mark.parametrize(("shared", "expected"), [(10, [0, 1]), (90, [0, 0, 1])])
-    def test_a_slack_by_what_is_matched(self, shared, expected):
-        """Of a slack of 400, with 10 shared tokens 40 count, and worker 0 is behind by 346.
+    def test_little_that_is_shared_draws_little(self, shared, expected):
+        """With 10 shared tokens the slack is 40, and worker 0 is behind by 346.
 
         With 90 it is 360 and, of 356 + 266 against 356, 266; of the next 532.
         """
-        router = make(slack=400, slack_by="match")
+        router = make(slack=4)
         told = [
             router.route(request(n, "a", ("all", shared), (f"own{n}", 100 - shared)), 0.0)
             for n in range(len(expected))
@@ -160,7 +161,7 @@ class TestSlackByHand:
 
     def test_a_flood_of_another_client_drives_nobody_away_from_its_prefix(self):
         """b's 100 requests at 0 count for no more than a's own 257 of work there."""
-        router = make(slack=2 * 257)
+        router = make(slack=5.2)
         router.route(request(0, "a", ("p", 100)), 0.0)
         router.on_finish(request(0, "a", ("p", 100)), 0, answer(0), 0.0)
         router.on_worker_leave(1, 0.0)
@@ -170,10 +171,11 @@ class TestSlackByHand:
         assert router.route(request(101, "a", ("p", 100)), 0.0) == 0
         assert router.route(request(102, "b", ("q1", 50)), 0.0) == 1
 
-    def test_the_default_is_two_units(self):
-        assert make().slack == 2 * UNKNOWN_UNIT_TOKENS
-        assert make(costs=Linear()).slack == pytest.approx(2 * 10_000)
-        assert make(costs=Linear(), slack=0).slack == 0
+    def test_what_a_match_costs_to_compute_is_by_the_engine(self):
+        """499 more tokens than an iteration has anyway, and 1.024 ms for every 1,023 / 1,024."""
+        assert make(slack=7)._slack(500) == 7 * 500
+        assert make(slack=7, costs=Linear())._slack(500) == 7 * 499
+        assert make(slack=inf)._slack(0) == 0
 
     def test_what_was_learned_of_a_client_counts(self):
         router = make(slack=inf)
@@ -232,7 +234,8 @@ class Naive:
         finish = {worker: at for worker, (at, _) in of.items()}
         best = min(finish.values())
         holding = {w: finish[w] for w in holders & self.up} if longest else {}
-        if holding and min(holding.values()) - best <= self.slack + 1e-6:
+        worth = self.slack * self.work.tokens(0, longest, 0) if longest else 0
+        if holding and min(holding.values()) - best <= worth + 1e-6:
             best = min(holding.values())
             return [w for w, at in holding.items() if at == pytest.approx(best)]
         return [w for w, at in finish.items() if at == pytest.approx(best)]
@@ -288,7 +291,7 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
     return router, chosen
 
 
-@given(EVENTS, st.sampled_from([0.0, 30.0, 400.0, inf]))
+@given(EVENTS, st.sampled_from([0.0, 1.0, 10.0, 100.0, inf]))
 @settings(max_examples=60)
 def test_it_is_the_formula_and_every_backlog_comes_back_to_nothing(events, slack):
     _, chosen = play(events, slack)
@@ -310,7 +313,7 @@ def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
     """b has 1,000 at worker 0. For a of weight 1 that is as much again, of weight 4 a quarter."""
     chosen = {}
     for weight in (1, 4):
-        router = make(weights={"a": weight}, slack=100)
+        router = make(weights={"a": weight}, slack=1)
         first = request(0, "a", ("p", 100))
         assert router.route(first, 0.0) == 0
         router.on_finish(first, 0, answer(0), 0.0)

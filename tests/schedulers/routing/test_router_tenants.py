@@ -155,7 +155,7 @@ def test_five_ids_under_way_put_others_off_no_more_than_one():
 def test_fair_finish_without_tenants_is_what_it_is_without_the_tree():
     went = []
     for more in ({}, {"tenants": "tree"}):
-        router = FairFinish(FairFinish.Params(slack=100, **more), 3)
+        router = FairFinish(FairFinish.Params(slack=2, **more), 3)
         router.prepare(Setup(weights={"a": 2.0}))
         went.append(driven(router, "abcd", 1))
     assert went[0] == went[1]

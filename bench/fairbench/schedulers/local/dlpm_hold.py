@@ -9,14 +9,13 @@ from typing import Annotated
 from annotated_types import Ge
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Selection, Setup, WaitingView
+from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.batch_cost import BatchCost, step_units
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.tenants import ROOT, parent_of
 
 FLOOR_UNITS = 4  # under which a step is 4/5 useful
-QUANTA_A_UNIT = 10
-UNKNOWN_QUANTUM = DLPM.Params.quantum
+QUANTUM = 5_000
 
 
 class HoldingDLPM(DLPM):
@@ -41,13 +40,12 @@ class HoldingDLPM(DLPM):
     class Params(DLPM.Params):
         """Those of DLPM, and ``hold``, which turns the holding off.
 
-        ``quantum`` and ``floor``, the batch cost down to which it holds (``batch_cost``), are 0 for
-        a tenth of a unit and four units of the engine's own costs. Where nobody knows these the
-        quantum is that of DLPM; nothing is held as long as they are unknown, unless ``floor`` is
-        given, by which requests then cost their context alone.
+        ``floor``, the batch cost down to which it holds (``batch_cost``), is 0 for four units of
+        the engine's own costs. Nothing is held as long as nobody knows these, unless it is given,
+        by which requests then cost their context alone.
         """
 
-        quantum: Annotated[int, Ge(0)] = 0
+        quantum: Annotated[int, Ge(1)] = QUANTUM
         hold: bool = True
         floor: Annotated[int, Ge(0)] = 0
 
@@ -55,19 +53,8 @@ class HoldingDLPM(DLPM):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        self.quantum = params.quantum or UNKNOWN_QUANTUM
         self._batch = BatchCost()
         self._produced: Counter[Request] = Counter()
-
-    def prepare(self, setup: Setup) -> None:
-        super().prepare(setup)
-        self._learn_quantum()
-
-    def _learn_quantum(self) -> None:
-        """A real server's costs are fitted while it serves."""
-        units = step_units(self.setup.costs)
-        if units is not None and not self.params.quantum:
-            self.quantum = max(1, round(units.unit_tokens / QUANTA_A_UNIT))
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)
@@ -85,7 +72,6 @@ class HoldingDLPM(DLPM):
         self._batch.finish(request, self._produced.pop(request, 0))
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self._learn_quantum()
         if self._someone_in_credit(view, set()) or self._may_refill(view):
             yield from super().select(view, now_s)
 

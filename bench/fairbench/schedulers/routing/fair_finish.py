@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
@@ -17,7 +17,7 @@ from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.tenant_backlog import TenantBacklog
 from fairbench.tenants import Tenants
 
-SLACK_UNITS = 2
+SLACK = 100.0
 
 
 class FairFinish(Router):
@@ -27,9 +27,11 @@ class FairFinish(Router):
     the part that fair sharing lets through meanwhile (``Backlog.finish``): a flood of one client
     counts for no more than the request's own client has to do. Of the workers that hold the longest
     match the one of the least estimate is chosen, unless some worker's is lower by more than the
-    slack; ties in rotation. Work is what a request adds to a worker's time (``RequestWork``), with
-    the output that its client's finished requests let expect, and a backlog falls by as much when
-    it is over. A heuristic: no bound of the cluster is claimed, though each worker keeps its own.
+    slack, so many times what computing the match takes: a document draws to its holder, a short
+    system prompt that all share hardly. Ties in rotation. Work is what a request adds to a worker's
+    time (``RequestWork``), with the output that its client's finished requests let expect, and a
+    backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
+    though each worker keeps its own.
     """
 
     name = "fair-finish"
@@ -37,21 +39,17 @@ class FairFinish(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """``slack`` is in tokens of prefill, by default (not given) two units of the engine.
+        """``slack``: times what computing the matched prefix takes, by which others may be sooner.
 
-        A unit is that of ``batch_cost``, 100,000 where nobody knows the engine's costs. With 0 the
-        least estimate always wins, with inf the longest match. ``tenants``: with ``tree`` fair
-        sharing is between siblings at every level of ``org/team/user``. ``length_factor`` makes the
-        expected outputs so many times as long: what does it cost to expect wrongly?
-        ``slack_by``: with ``match`` the slack is times the part of the prompt that the holders
-        have, so that a short system prompt which all share draws nobody to a busy worker.
-        ``max_tree_nodes``: as in D2LPM.
+        With 0 the least estimate always wins, with inf the longest match. ``tenants``: with
+        ``tree`` fair sharing is between siblings at every level of ``org/team/user``.
+        ``length_factor`` makes the expected outputs so many times as long: what does it cost to
+        expect wrongly? ``max_tree_nodes``: as in D2LPM.
         """
 
-        slack: Annotated[float, Ge(0)] | None = None
+        slack: Annotated[float, Ge(0)] = SLACK
         tenants: Tenants | None = None
         length_factor: Annotated[float, Gt(0), Le(1000)] | None = None
-        slack_by: Literal["match"] | None = None
         max_tree_nodes: Annotated[int, Ge(1)] | None = None
 
     def __init__(self, params: Params, workers: int) -> None:
@@ -75,19 +73,13 @@ class FairFinish(Router):
         super().prepare(setup)
         self._work = RequestWork(setup.costs)
 
-    @property
-    def slack(self) -> float:
-        """By how much another worker has to be better, in tokens of prefill."""
-        given = self.params.slack
-        return SLACK_UNITS * self._work.unit_tokens if given is None else given
-
     def route(self, request: Request, now_s: float) -> int:
         self._heed_weights()
         found = self._tree.find(request.prompt)
         work = self._works(request, found.node)
         finish = {w: self._backlogs[w].finish(request.client, work[w]) for w in work}
         holders = self._tree.holders(found.node)
-        worker = self._choose(finish, holders.workers, self._slack_of(request, holders.tokens))
+        worker = self._choose(finish, holders.workers, self._slack(holders.tokens))
         self._backlogs[worker].add(request.request_id, request.client, work[worker])
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
@@ -112,11 +104,11 @@ class FairFinish(Router):
             works[worker] = of_cached[hit]
         return works
 
-    def _slack_of(self, request: Request, matched_tokens: int) -> float:
-        if self.params.slack_by != "match":
-            return self.slack
-        part = matched_tokens / request.input_tokens
-        return self.slack * part if part else 0.0  # an infinite slack too
+    def _slack(self, matched_tokens: int) -> float:
+        """By how much another worker has to be better, in tokens of prefill."""
+        if not matched_tokens:
+            return 0.0  # an infinite slack too
+        return self.params.slack * self._work.tokens(0, matched_tokens, 0)
 
     def _choose(self, finish: dict[int, float], holders: int, slack: float) -> int:
         holding = {w: at for w, at in finish.items() if holders >> w & 1}
