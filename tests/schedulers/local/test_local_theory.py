@@ -378,7 +378,8 @@ def room(router, request, clients):
     node = router._tree.find(request.prompt).node
     work = router._works(request, node)
     has = {worker: router._backlogs[worker].work(request.client) for worker in work}
-    return router._slack(router._tree.holders(node).tokens) + clients * min(has[worker] + work[worker] for worker in work)
+    slack = router._slack(router._tree.holders(node).tokens)
+    return slack + clients * min(has[worker] + work[worker] for worker in work)
 
 
 @FEW
