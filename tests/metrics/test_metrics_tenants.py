@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fairbench.metrics.fairness import Shares, entitlement_ratios, max_min
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Client, Facts, Window
+from fairbench.metrics.service import Booked
 from fairbench.metrics.tenants import tenant_shares
 from fairbench.report.tenant_lines import tenant_lines
 
@@ -22,7 +23,8 @@ def shares_of(service, demand, contended=True):
     service, demand = (np.array(one, dtype=np.float64) for one in (service, demand))
     fair = max_min(float(service.sum()), demand)
     ratios = entitlement_ratios(service, fair)
-    return Shares(Window(0.0, 10.0), service, service, demand, fair, ratios, contended)
+    booked = Booked(service, service, service, 0 * service)
+    return Shares(Window(0.0, 10.0), booked, service, service, demand, fair, ratios, contended)
 
 
 def clients_of(*names, **owners):

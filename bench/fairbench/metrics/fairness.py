@@ -19,7 +19,7 @@ from fairbench.metrics.records import (
     Requests,
     Window,
 )
-from fairbench.metrics.service import View, window_service
+from fairbench.metrics.service import Booked, View, booked_in
 from fairbench.metrics.service_log import ServiceLog
 
 
@@ -72,13 +72,15 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 class Shares:
     """Per client over one window: service in both views, and what fairness would have given.
 
-    Weighted tokens; ``demand`` is what was due to it in the window: what it received, and what it
-    was short of at the end (``due.shortfall``). ``entitlement`` is the max-min allocation of all
-    the service delivered over ``demand``. To judge against another total, call ``max_min`` with
-    that total. Unless ``contended``, nobody was short of service and ratios say nothing.
+    Weighted tokens, of what was ``booked``. ``demand`` is what was due to it in the window: what it
+    received, and what it was short of at the end (``due.shortfall``). ``entitlement`` is the
+    max-min allocation of all the service delivered over ``demand``. To judge against another total,
+    call ``max_min`` with that total. Unless ``contended``, nobody was short of service and ratios
+    say nothing.
     """
 
     window: Window
+    booked: Booked
     service: Floats
     actual: Floats
     demand: Floats
@@ -102,15 +104,15 @@ def shares(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
 ) -> Shares:
     """Who got what in the window, beside its entitlement."""
-    clients, weights = len(facts.clients), facts.weights
-    service = window_service(log, View.CLIENT, window, clients, weights)
-    actual = window_service(log, View.ACTUAL, window, clients, weights)
+    weights = facts.weights
+    booked = booked_in(log, window, len(facts.clients))
+    service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)
     short = shortfall(requests, programs, facts, window.end_s) if window.length_s else 0 * service
     demand = service + short
     entitlement = max_min(float(service.sum()), demand, facts.client_weights)
     ratio = entitlement_ratios(service, entitlement)
     competed = contended(requests, facts, window, short, demand)
-    return Shares(window, service, actual, demand, entitlement, ratio, competed)
+    return Shares(window, booked, service, actual, demand, entitlement, ratio, competed)
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:

@@ -15,7 +15,7 @@ from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.reasons import NO_SERVICE, NOT_ALL_ACTIVE, QUEUE_ESTIMATED
 from fairbench.metrics.records import Facts, Floats, Programs, Requests, Window
-from fairbench.metrics.service import View, window_service
+from fairbench.metrics.service import View, booked_in
 from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.totals import ratio
 from fairbench.metrics.waiting import unqueued_share
@@ -67,16 +67,17 @@ def fairness(
     if seen is not requests:
         notes.remark("queue_empty_share", QUEUE_ESTIMATED)
     bound, bound_s = _bound(requests, log, facts, got, notes)
+    output, extend = got.booked.output, got.booked.extend
     entitled, why = got.entitled_ratios, got.not_judged
     window = all_active_window(programs, facts)
-    paper = _service(View.CLIENT, log, facts, window) / weight if window else ()
+    paper = _client_service(log, facts, window) / weight if window else ()
     start, end = window or (float("nan"), float("nan"))
     value = notes.value
     return Fairness(
         service_rate_tok_s=_rate("service_rate_tok_s", float(got.service.sum()), got, notes),
         actual_service_tok_s=_rate("actual_service_tok_s", float(got.actual.sum()), got, notes),
-        output_rate_tok_s=_log_rate("output_rate_tok_s", View.OUTPUT, log, facts, got, notes),
-        extend_rate_tok_s=_log_rate("extend_rate_tok_s", View.EXTEND, log, facts, got, notes),
+        output_rate_tok_s=_rate("output_rate_tok_s", float(output.sum()), got, notes),
+        extend_rate_tok_s=_rate("extend_rate_tok_s", float(extend.sum()), got, notes),
         queue_empty_share=value("queue_empty_share", empty),
         demand_limited=not empty <= DEMAND_LIMITED_ABOVE,
         jain_index=value("jain_index", jain(got.service / weight)),
@@ -97,20 +98,12 @@ def fairness(
     )
 
 
-def _service(view: View, log: ServiceLog, facts: Facts, window: Window) -> Floats:
-    return window_service(log, view, window, len(facts.clients), facts.weights)
+def _client_service(log: ServiceLog, facts: Facts, window: Window) -> Floats:
+    return booked_in(log, window, len(facts.clients)).seen(View.CLIENT, facts.weights)
 
 
 def _rate(key: str, amount: float, got: Shares, notes: Notes) -> float:
     return notes.value(key, ratio(amount, got.window.length_s))
-
-
-def _log_rate(
-    key: str, view: View, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
-) -> float:
-    """Tokens of a raw view per second of the window."""
-    amount = _service(view, log, facts, got.window)
-    return _rate(key, float(amount.sum()), got, notes)
 
 
 def _bound(
@@ -126,6 +119,6 @@ def _bound(
     weights = facts.client_weights
     bound = theorem_bound(facts.bound, longest, facts.pool_tokens, weights, remaining)
     view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
-    service = _service(view, log, facts, got.window)
+    service = got.booked.seen(view, facts.weights)
     seconds = ratio(bound * got.window.length_s, float(service.sum()))
     return bound, notes.value("service_gap_bound_s", seconds, NO_SERVICE)

@@ -7,7 +7,7 @@ end, output tokens on the end of the step that made them.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -27,15 +27,63 @@ class View(Enum):
     EXTEND = "extend"
 
 
+class Booked(NamedTuple):
+    """Tokens of each client that were booked in a window, before any weight.
+
+    ``charged`` is the extend at admission, ``extend`` what was computed of it.
+    """
+
+    input: Floats
+    charged: Floats
+    extend: Floats
+    output: Floats
+
+    def seen(self, view: View, weights: ServiceWeights) -> Floats:
+        """The service of each client in a view."""
+        output = weights.output * self.output
+        match view:
+            case View.CLIENT:
+                return weights.extend * self.input + output
+            case View.ACTUAL:
+                return weights.extend * self.extend + output
+            case View.CHARGED:
+                return weights.extend * self.charged + output
+            case View.OUTPUT:
+                return self.output
+            case View.EXTEND:
+                return self.extend
+
+
+def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
+    """What was booked in the half-open window, for all views at once."""
+    total = np.zeros((4, clients))
+    if window.length_s == 0:
+        return Booked(*total)
+    for part in log.parts():
+        started = (part.start_s >= window.start_s) & (part.start_s < window.end_s)
+        ended = (part.end_s >= window.start_s) & (part.end_s < window.end_s)
+        steps = _steps_before(part, window.end_s) - _steps_before(part, window.start_s)
+        some = part.output_tokens / part.steps * steps
+        output = np.where(steps == part.steps, part.output_tokens, some)
+        for sums, tokens in zip(
+            total,
+            (
+                part.input_tokens * started,
+                part.extend_charged_tokens * started,
+                part.extend_tokens * ended,
+                output,
+            ),
+            strict=True,
+        ):
+            sums += np.bincount(part.client, weights=tokens, minlength=clients)
+    return Booked(*total)
+
+
 def window_service(
     log: ServiceLog, view: View, window: Window, clients: int, weights: ServiceWeights
 ) -> Floats:
     """Service of each client booked in the half-open window (tokens, weighted by ``view``)."""
-    if window.length_s == 0:
-        return np.zeros(clients)
-    before = cumulative(log, view, np.array(window, dtype=np.float64), clients, weights)
-    service: Floats = before[:, 1] - before[:, 0]
-    return service
+    return booked_in(log, window, clients).seen(view, weights)
 
 
 def cumulative(
@@ -132,6 +180,14 @@ def _step_bookings(
         np.concatenate([last, place]),
         np.concatenate([np.where(count > 0, left * each, stepwise), since * each[row]]),
     )
+
+
+def _steps_before(log: Service, at_s: float) -> Ints:
+    """How many steps of each row had ended before an instant."""
+    steps: Ints = np.where(log.end_s < at_s, log.steps, 0)
+    cut = np.flatnonzero((log.start_s < at_s) & (log.end_s >= at_s) & (log.steps > 1))
+    steps[cut] = _steps_by(log, cut, np.full(len(cut), at_s), inclusive=False)
+    return steps
 
 
 def _steps_by(log: Service, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
