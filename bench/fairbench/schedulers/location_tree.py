@@ -69,17 +69,24 @@ class LocationTree(PrefixTree[L]):
                 return Holders(at.depth, at.workers)
         return Holders(0, 0)
 
+    def levels(self, node: L) -> list[Holders]:
+        """Each worker with its deepest mark at or above ``node``, the deepest first."""
+        found: list[Holders] = []
+        seen = 0
+        for at in self.upward(node):
+            if fresh := at.workers & ~seen:
+                seen |= fresh
+                found.append(Holders(at.depth, fresh))
+        return found
+
     def cached_tokens(self, node: L) -> dict[int, int]:
         """Worker -> depth of its deepest mark at or above ``node``; workers without are absent."""
         found: dict[int, int] = {}
-        seen = 0
-        for at in self.upward(node):
-            fresh = at.workers & ~seen
-            seen |= fresh
-            while fresh:
-                lowest = fresh & -fresh
-                found[lowest.bit_length() - 1] = at.depth
-                fresh ^= lowest
+        for depth, workers in self.levels(node):
+            while workers:
+                lowest = workers & -workers
+                found[lowest.bit_length() - 1] = depth
+                workers ^= lowest
         return found
 
     def insert(self, prompt: Prompt, worker: int) -> L:

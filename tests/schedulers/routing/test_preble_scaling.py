@@ -6,10 +6,12 @@ import pytest
 from router_helpers import answer, prompt, request
 
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, decode_heavy
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_scaling import key_portion
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree
 from fairbench.schedulers.routing.preble_waits import Waits
+from fairbench.schedulers.routing.preble_windows import Windows
+from fairbench.schedulers.routing.worker_sets import as_bits
 
 DOC, TINY_S = ("doc", 1000), 0.00896  # prefill: 55.8 ms, and of under 64 tokens
 
@@ -77,7 +79,7 @@ def test_then_the_two_gpus_share_its_load():
     # GPU 0: the document, q1, q2; GPU 1: the other document, q3. The lighter of the two holders.
     assert driven.send(70.0, DOC, ("q4", 10)) == 1
     assert driven.send(70.0, DOC, ("q5", 10)) in (0, 1)
-    loads = [window.load_us for window in driven.router._windows.values()]
+    loads = [driven.router._windows[worker].load_us for worker in driven.router._fleet.workers]
     assert max(loads) - min(loads) < 10**6
 
 
@@ -175,11 +177,11 @@ TIMES = TimeModel(
 
 def windows(*loads):
     """GPUs with so many ms of prefill, and requests of 10 ms of decoding."""
-    made, end = {}, PrebleTree().root
+    made, end = Windows(100.0, lambda: GpuWindow(100.0, TIMES, 10.0)), PrebleTree().root
     for worker, (prefill_ms, requests) in enumerate(loads):
-        made[worker] = GpuWindow(100.0, TIMES, 10.0)
+        made.join(worker)
         for number in range(requests):
-            made[worker].assign(0.0, 0 if number else prefill_ms * 1000, end)
+            made.assign(worker, 0.0, 0 if number else prefill_ms * 1000, end)
     return made
 
 
@@ -196,7 +198,7 @@ def windows(*loads):
     ],
 )
 def test_who_decodes_far_more_than_usual(loads, ratio, workers):
-    assert decode_heavy(windows(*loads), ratio) == workers
+    assert windows(*loads).decode_heavy(ratio) == as_bits(workers)
 
 
 @pytest.mark.parametrize(("ratio", "worker"), [(inf, 1), (1.5, 1), (1.05, 0)])

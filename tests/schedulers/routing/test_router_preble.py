@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from router_helpers import NaiveLocations, answer, prompts, request
 
 from fairbench.core import Request, prompt_tokens
+from fairbench.schedulers.routing import preble_windows
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 
 # A request costs 562.5 ms of decode (45 tokens of 12.5 ms) until something has finished, and a
@@ -79,7 +80,7 @@ def test_only_traffic_of_the_heaviest_moves():
     router = make(3, rebalance_threshold=1.5)
     for worker, requests in ((0, 9), (1, 3), (2, 1)):
         for _ in range(requests):
-            router._windows[worker].assign(0.0, 1000, router._tree.root)
+            router._windows.assign(worker, 0.0, 1000, router._tree.root)
     router._tree.insert(request(0, "a", ("p", 100)).prompt, 1)
     assert route_all(router, [("p", 100), ("q", 1)]) == [1]
 
@@ -230,8 +231,14 @@ steps = st.lists(
 )
 
 
-@given(steps, st.integers(1, 4), st.sampled_from([1.0, 1.5, 4.0, inf]))
-def test_same_decisions_as_recomputed_from_history(steps, workers, threshold):
+@given(steps, st.integers(1, 4), st.sampled_from([1.0, 1.5, 4.0, inf]), st.sampled_from([0, 16]))
+def test_same_decisions_as_recomputed_from_history(steps, workers, threshold, few):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preble_windows, "FEW", few)
+        decide_both_ways(steps, workers, threshold)
+
+
+def decide_both_ways(steps, workers, threshold):
     chosen = {"window_s": 100.0, "rebalance_threshold": threshold, "prefill_linear_from_tokens": 8}
     params = PrebleE2.Params(**OFF | chosen)
     router, naive = PrebleE2(params, workers), Recomputed(workers, params)

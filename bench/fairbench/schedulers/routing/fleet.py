@@ -67,7 +67,7 @@ class Fleet:
         Precondition: some of them are live.
         """
         fewest = next(number for number in sorted(self._with) if self._with[number] & candidates)
-        return self._in_turn(self._with[fewest] & candidates)
+        return self.in_turn(self._with[fewest] & candidates)
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """The worker of lowest cost; ``costs`` lists workers in ascending order.
@@ -77,10 +77,10 @@ class Fleet:
         they could make the same worker win every tie.
         """
         least = min(costs.values())
-        return self._in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
+        return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
 
-    def _in_turn(self, tied: int) -> int:
-        """One of several workers of which none is better."""
+    def in_turn(self, tied: int) -> int:
+        """One of several workers, as bits, of which none is better; see ``cheapest``."""
         if not tied & (tied - 1):
             return lowest(tied)
         after = self._last_turn + 1

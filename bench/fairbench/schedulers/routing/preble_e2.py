@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from heapq import merge
+from math import inf
+from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
@@ -13,9 +15,18 @@ from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.preble_eviction import EvictionCost
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, decode_heavy
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
+from fairbench.schedulers.routing.preble_windows import Windows
+from fairbench.schedulers.routing.worker_sets import lowest, members
+
+
+class Missed(NamedTuple):
+    """So many ``tokens`` of a prompt are not cached at these ``workers`` (bits)."""
+
+    tokens: int
+    workers: int
 
 
 class PrebleE2(Router):
@@ -83,7 +94,9 @@ class PrebleE2(Router):
         self._tree = PrebleTree()
         self._evictions = EvictionCost(self._tree, self._times, params.capacity_tokens)
         self._scaler = Autoscaler(params.autoscale_factor, params.window_s, self._times)
-        self._windows = {w: self._window() for w in self._fleet.workers}
+        self._windows = Windows(params.window_s, self._window)
+        for worker in self._fleet.workers:
+            self._windows.join(worker)
 
     def _window(self) -> GpuWindow:
         params = self.params
@@ -95,72 +108,87 @@ class PrebleE2(Router):
         evictions.capacity_tokens = evictions.capacity_tokens or setup.pool_tokens
 
     def route(self, request: Request, now_s: float) -> int:
-        self._expire(now_s)
+        for expired, end in self._windows.expire(now_s):
+            self._tree.forget(end, expired)
         found = self._tree.find(request.prompt)
-        cached = self._tree.cached_tokens(found.node)
-        missed = {w: request.input_tokens - cached.get(w, 0) for w in self._fleet.workers}
+        missed = self._missed(request, found.node)
         worker = self._choose(request, found.node, missed, now_s)
         end = self._tree.add(found, request.prompt, worker)
-        prefill_us = self._times.prefill_us(missed[worker])
-        self._windows[worker].assign(now_s, prefill_us, end)
+        tokens = next(tokens for tokens, workers in missed if workers >> worker & 1)
+        prefill_us = self._times.prefill_us(tokens)
+        self._windows.assign(worker, now_s, prefill_us, end)
         self._scaler.sent(request, worker, end, prefill_us, now_s)
         self._fleet.dispatch(request, worker)
         return worker
 
-    def _expire(self, now_s: float) -> None:
-        for worker, window in self._windows.items():
-            for end in window.expire(now_s):
-                self._tree.forget(end, worker)
+    def _missed(self, request: Request, node: PrebleNode) -> list[Missed]:
+        """How many tokens of a prompt are missed where, the fewest first."""
+        rest, missed = self._fleet.everyone, []
+        for depth, workers in self._tree.levels(node):
+            missed.append(Missed(request.input_tokens - depth, workers))
+            rest &= ~workers
+        return [*missed, Missed(request.input_tokens, rest)]
 
     def _choose(
-        self, request: Request, node: PrebleNode, missed: dict[int, int], now_s: float
+        self, request: Request, node: PrebleNode, missed: list[Missed], now_s: float
     ) -> int:
         """Algorithm 1, then the post-assignment adjustment ([Preble] §3.2)."""
-        loads = {worker: self._windows[worker].load_us for worker in self._fleet.workers}
+        loads, everyone = self._windows.loads, self._fleet.everyone
         longest, holders = self._tree.holders(node)
         if not self.params.exploit or request.input_tokens - longest >= longest:
-            mostly_decoding = decode_heavy(self._windows, self.params.imbalance_ratio)
-            return self._cheapest(mostly_decoding or self._fleet.workers, loads, missed, node)
+            mostly_decoding = self._windows.decode_heavy(self.params.imbalance_ratio)
+            return self._cheapest(mostly_decoding or everyone, missed, node)
         home = self._tree.home(node)
-        exploited = [worker for worker in self._fleet.workers if holders >> worker & 1]
-        chosen = self._cheapest([home] if home != NOWHERE else exploited, loads, missed, node)
-        heaviest, lightest = max(loads.values()), min(loads.values())
+        chosen = home if home != NOWHERE else self._cheapest(holders & everyone, missed, node)
+        heaviest, lightest = loads.heaviest_us, loads.lightest_us
         if loads[chosen] == heaviest and heaviest / self.params.rebalance_threshold > lightest:
-            return self._fleet.cheapest(loads)
+            return self._fleet.in_turn(loads.lightest(everyone))
         if self._scaler.overloaded(key := key_portion(node), chosen, now_s):
-            return self._replicate(key, chosen, loads)
+            return self._replicate(key, chosen)
         return chosen
 
-    def _replicate(self, key: PrebleNode, worker: int, loads: dict[int, int]) -> int:
+    def _replicate(self, key: PrebleNode, worker: int) -> int:
         """The lightest GPU without the prefix, now its second one; ``worker`` if all have it."""
-        without = {w: load for w, load in loads.items() if not key.workers >> w & 1}
+        without = self._fleet.everyone & ~key.workers
         if not without:
             return worker
-        to = self._fleet.cheapest(without)
+        to = self._fleet.in_turn(self._windows.loads.lightest(without))
         split_subtree(key, self._windows[worker], to, self._tree)
         key.waits.pop(worker)  # it has to double anew, now with less to serve
         return to
 
-    def _cheapest(
-        self,
-        workers: Sequence[int],
-        loads: dict[int, int],
-        missed: dict[int, int],
-        node: PrebleNode,
-    ) -> int:
-        """The worker of lowest L + M + P. ``node`` ends the cached part of the prompt."""
-        if len(workers) == 1:
-            return workers[0]
+    def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:
+        """The worker of lowest L + M + P. ``node`` ends the cached part of the prompt.
+
+        Those of least L + P are looked at first, so that M is priced only where it may decide.
+        """
+        if not among & (among - 1):
+            return lowest(among)
         priced = self.params.eviction_cost and self._evictions.capacity_tokens
         keep = frozenset(self._tree.upward(node)) if priced else frozenset()
-        costs: dict[int, float] = {}
-        for worker in workers:
-            eviction_us: float = 0
-            if priced:
-                requests = self._windows[worker].requests
-                eviction_us = self._evictions.price_us(worker, missed[worker], keep, requests)
-            costs[worker] = loads[worker] + eviction_us + self._times.prefill_us(missed[worker])
-        return self._fleet.cheapest(costs)
+        least: float = inf
+        tied = 0
+        for without_us, tokens, workers in merge(*(self._offers(among, one) for one in missed)):
+            if without_us > least:
+                break
+            if not priced:
+                least, tied = without_us, tied | workers
+                continue
+            for worker in members(workers):
+                window, prefill_us = self._windows[worker], self._times.prefill_us(tokens)
+                eviction_us = self._evictions.price_us(worker, tokens, keep, window.requests)
+                cost_us = window.load_us + eviction_us + prefill_us
+                if cost_us < least:
+                    least, tied = cost_us, 0
+                if cost_us == least:
+                    tied |= 1 << worker
+        return self._fleet.in_turn(tied)
+
+    def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
+        """L + P of those who miss so many tokens, the least first: it, the tokens, the workers."""
+        prefill_us = self._times.prefill_us(missed.tokens)
+        for load_us, workers in self._windows.loads.ascending(missed.workers & among):
+            yield load_us + prefill_us, missed.tokens, workers
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         self._scaler.began(request, worker, at_s)
@@ -169,7 +197,7 @@ class PrebleE2(Router):
         self._scaler.finished(request)
         # A refused request (0 tokens) says nothing about output lengths.
         if self._fleet.finish(request, worker) and output.length:
-            self._windows[worker].finish(now_s, output.length)
+            self._windows.finish(worker, now_s, output.length)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
@@ -177,10 +205,10 @@ class PrebleE2(Router):
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)
         self._fleet.join(worker)
-        self._windows[worker] = self._window()
+        self._windows.join(worker)
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         if worker in self._fleet:
             self._fleet.leave(worker)
             self._tree.purge(worker)
-            del self._windows[worker]
+            self._windows.leave(worker)

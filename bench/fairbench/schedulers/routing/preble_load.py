@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 
@@ -116,22 +114,3 @@ class GpuWindow:
             self._prefill_us -= prefill_us
             dropped.append(end)
         return dropped
-
-
-def decode_heavy(windows: Mapping[int, GpuWindow], imbalance_ratio: float) -> list[int]:
-    """The GPU with the most decoding for its prefill, if that is far more than usual, else none.
-
-    That is: its decoding time over its prefill time, relative to that of all GPUs together, is
-    above the ratio. Several if they tie. A GPU that only serves what it has cached has compute to
-    spare, and an explored request brings prefill ([Preble] §3.2).
-    """
-    prefill_us = sum(window.prefill_us for window in windows.values())
-    decode_us = sum(window.decode_us for window in windows.values())
-    if not prefill_us or not decode_us or imbalance_ratio == inf:
-        return []
-    busy = {w: window for w, window in windows.items() if window.prefill_us}
-    ratios = {w: window.decode_us * prefill_us / window.prefill_us for w, window in busy.items()}
-    highest = max(ratios.values())
-    if highest <= imbalance_ratio * decode_us:
-        return []
-    return [worker for worker, ratio in ratios.items() if ratio == highest]

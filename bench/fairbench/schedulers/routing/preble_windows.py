@@ -1,0 +1,168 @@
+"""The windows of all GPUs, kept so that no decision has to look at each of a thousand."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from math import inf
+
+from sortedcontainers import SortedList
+
+from fairbench.schedulers.routing.preble_load import GpuWindow
+from fairbench.schedulers.routing.preble_tree import PrebleNode
+from fairbench.schedulers.routing.worker_sets import as_bits, members
+
+FEW = 16  # workers, that are looked at one by one
+ROUNDING = 1e-12  # of a ratio: what is nearer is computed exactly
+
+
+class Loads:
+    """L by worker, and which workers have how much of it. Sets of workers are bits."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, int] = {}
+        self._with: dict[int, int] = {}  # L in microseconds -> these workers
+        self._different = SortedList()
+
+    def __getitem__(self, worker: int) -> int:
+        return self._of[worker]
+
+    def put(self, worker: int, load_us: int) -> None:
+        """The worker has this much now."""
+        if self._of.get(worker) == load_us:
+            return
+        self.drop(worker)
+        self._of[worker] = load_us
+        if load_us not in self._with:
+            self._different.add(load_us)
+        self._with[load_us] = self._with.get(load_us, 0) | 1 << worker
+
+    def drop(self, worker: int) -> None:
+        """The worker is gone, if it was there."""
+        load_us = self._of.pop(worker, None)
+        if load_us is None:
+            return
+        self._with[load_us] ^= 1 << worker
+        if not self._with[load_us]:
+            del self._with[load_us]
+            self._different.remove(load_us)
+
+    @property
+    def lightest_us(self) -> int:
+        """The least of all."""
+        least: int = self._different[0]
+        return least
+
+    @property
+    def heaviest_us(self) -> int:
+        """The most of all."""
+        most: int = self._different[-1]
+        return most
+
+    def ascending(self, among: int) -> Iterator[tuple[int, int]]:
+        """The loads of a set of workers, the least first, and who has each."""
+        if among.bit_count() <= FEW:
+            found: dict[int, int] = {}
+            for worker in members(among):
+                load_us = self._of[worker]
+                found[load_us] = found.get(load_us, 0) | 1 << worker
+            yield from sorted(found.items())
+            return
+        for load_us in self._different:
+            if workers := self._with[load_us] & among:
+                yield load_us, workers
+                among ^= workers
+                if not among:
+                    return
+
+    def lightest(self, among: int) -> int:
+        """Who has the least of a set that is not empty."""
+        return next(self.ascending(among))[1]
+
+
+class Windows:
+    """One ``GpuWindow`` a worker, their ``loads``, and sums over all of them."""
+
+    def __init__(self, window_s: float, make: Callable[[], GpuWindow]) -> None:
+        self.loads = Loads()
+        self._window_s = window_s
+        self._make = make
+        self._of: dict[int, GpuWindow] = {}
+        self._due: deque[tuple[float, int]] = deque()  # when something came to a window, or ended
+        self._prefill: dict[int, int] = {}  # the parts of L
+        self._decode: dict[int, int] = {}
+        self._ratios: dict[int, float] = {}  # of decoding to prefill, where there is any
+        self._prefill_us = self._decode_us = 0
+
+    def __getitem__(self, worker: int) -> GpuWindow:
+        return self._of[worker]
+
+    def join(self, worker: int) -> None:
+        """A worker with nothing in its window."""
+        self._of[worker] = self._make()
+        self._changed(worker)
+
+    def leave(self, worker: int) -> None:
+        """The worker is gone with its window."""
+        del self._of[worker]
+        self.loads.drop(worker)
+        self._prefill_us -= self._prefill.pop(worker)
+        self._decode_us -= self._decode.pop(worker)
+        self._ratios.pop(worker, None)
+
+    def assign(self, worker: int, now_s: float, prefill_us: int, end: PrebleNode) -> None:
+        """A request comes to a worker."""
+        self._of[worker].assign(now_s, prefill_us, end)
+        self._due.append((now_s, worker))
+        self._changed(worker)
+
+    def finish(self, worker: int, now_s: float, output_tokens: int) -> None:
+        """A request has finished there."""
+        self._of[worker].finish(now_s, output_tokens)
+        self._due.append((now_s, worker))
+        self._changed(worker)
+
+    def expire(self, now_s: float) -> Iterator[tuple[int, PrebleNode]]:
+        """Drop what is a window old or older; the workers and ends of the requests dropped."""
+        start_s = now_s - self._window_s
+        due = set()
+        while self._due and self._due[0][0] <= start_s:
+            due.add(self._due.popleft()[1])
+        for worker in sorted(due & self._of.keys()):
+            for end in self._of[worker].expire(now_s):
+                yield worker, end
+            self._changed(worker)
+
+    def decode_heavy(self, imbalance_ratio: float) -> int:
+        """The GPU with the most decoding for its prefill, if that is far more than usual, else 0.
+
+        That is: its decoding time over its prefill time, relative to that of all GPUs together, is
+        above the ratio. Several if they tie. A GPU that only serves what it has cached has compute
+        to spare, and an explored request brings prefill ([Preble] §3.2).
+        """
+        if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
+            return 0
+        limit, most = imbalance_ratio * self._decode_us, max(self._ratios.values())
+        if most * self._prefill_us * (1 + ROUNDING) <= limit:
+            return 0
+        exact = {
+            worker: self._decode[worker] * self._prefill_us / self._prefill[worker]
+            for worker, ratio in self._ratios.items()
+            if ratio >= most * (1 - ROUNDING)
+        }
+        highest = max(exact.values())
+        if highest <= limit:
+            return 0
+        return as_bits(worker for worker, ratio in exact.items() if ratio == highest)
+
+    def _changed(self, worker: int) -> None:
+        window = self._of[worker]
+        prefill_us, decode_us = window.prefill_us, window.decode_us
+        self._prefill_us += prefill_us - self._prefill.get(worker, 0)
+        self._decode_us += decode_us - self._decode.get(worker, 0)
+        self._prefill[worker], self._decode[worker] = prefill_us, decode_us
+        if prefill_us:
+            self._ratios[worker] = decode_us / prefill_us
+        else:
+            self._ratios.pop(worker, None)
+        self.loads.put(worker, prefill_us + decode_us)
