@@ -108,6 +108,19 @@ class LocalScheduler(ABC):
     def on_tokens(self, client: str, tokens: int) -> None:
         """Requests of this client produced so many output tokens (calls may be merged)."""
 
+    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
+        """``on_tokens`` of a whole batch: so many requests of each client made that many steps.
+
+        To be overridden, for speed alone, together with ``on_tokens``.
+        """
+        for client, count in running.items():
+            self.on_tokens(client, steps * count)
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "on_tokens" in vars(cls) and "on_steps" not in vars(cls):
+            cls.on_steps = LocalScheduler.on_steps  # type: ignore[method-assign]  # the base's counts otherwise
+
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         """The same request by request, only for a scheduler with ``per_request_tokens``."""
 

@@ -142,8 +142,17 @@ class DLPM(LocalScheduler):
         if self._time is None:
             self._charge(client, self.params.output_weight * tokens)
 
+    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
+        if self._time is not None or self._tree:
+            super().on_steps(steps, running)
+            return
+        credit, each = self.credit, self.params.output_weight * steps
+        for client, count in running.items():
+            credit[client] -= each * count
+
     def select(self, view: WaitingView, now_s: float) -> Selection:
         blocked: set[str] = set()  # clients whose request did not fit, under refill=relaxed
+        known: dict[str, bool] = {}  # of each tenant, whether someone in it who waits is in credit
         progressed, refresh = True, True
         while progressed and len(view):
             progressed = False
@@ -155,7 +164,9 @@ class DLPM(LocalScheduler):
                     if self.credit[node] > 0:
                         continue
                     tenant = parent_of(node) if self._tree else ROOT
-                    if self._someone_in_credit(view, blocked, tenant):
+                    if tenant not in known:
+                        known[tenant] = self._someone_in_credit(view, blocked, tenant)
+                    if known[tenant]:
                         scan.skip(client)
                         break
                     if not self._may_refill(view, tenant):
@@ -164,9 +175,11 @@ class DLPM(LocalScheduler):
                         scan.skip(client)
                         break
                     progressed = self._refill(view, blocked, tenant) or progressed
+                    known.clear()
                     if self.credit[node] <= 0:
                         break
                 else:
+                    known.clear()
                     if (yield request):
                         progressed = True
                     elif self.params.no_room == "stop":

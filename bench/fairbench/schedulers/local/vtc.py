@@ -157,6 +157,16 @@ class VTC(LocalScheduler):
             tokens -= free
         self._charge(client, self.params.output_weight * tokens)
 
+    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
+        if self._time is not None or self._artifact or self._tree is not None:
+            super().on_steps(steps, running)
+            return
+        counters, weights = self.counters, self._weights
+        each = self.params.output_weight * steps
+        for client, count in running.items():
+            weight = weights.get(client, 1)
+            counters[client] += each * count if weight == 1 else each * count / weight
+
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         if self._time is not None:
             self._charge(request.client, self._time.computed(request, gpu_ps, complete))

@@ -84,8 +84,7 @@ class RunningBatch:
 
     def report(self, steps: int, scheduler: LocalScheduler) -> None:
         """Tell the scheduler of ``steps`` decode steps, one token per sequence and step."""
-        for client, count in self.per_client.items():
-            scheduler.on_tokens(client, steps * count)
+        scheduler.on_steps(steps, self.per_client)
         if scheduler.per_request_tokens:
             for sequence in self.sequences:
                 scheduler.on_request_tokens(sequence.request, steps)

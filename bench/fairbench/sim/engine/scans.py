@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heapreplace
+from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
-
-from sortedcontainers import SortedList
 
 from fairbench.core import Request
 
 if TYPE_CHECKING:
+    from fairbench.sim.engine.match_order import MatchOrder
     from fairbench.sim.engine.waiting_entry import Entry, Order
 
 
@@ -38,32 +37,22 @@ class QueueScan:
 
 
 class MatchScan:
-    """Waiting requests in match order: the clients' sorted lists, merged."""
+    """Waiting requests in match order: the clients' lists, merged as far as anybody looks."""
 
-    def __init__(self, ordered: dict[str, SortedList]) -> None:
-        self._lists = ordered
+    def __init__(self, ordered: MatchOrder) -> None:
+        self._ordered = ordered
+        self._heads = ordered.heads()
+        self._head = next(self._heads, None)  # of the first client that is not yet in the merge
+        self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._skipped: set[str] = set()
         self._held: dict[str, None] = {}  # skipped and taken out of the merge
         self._at: Order | None = None
-        self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        for client, items in ordered.items():
-            self._join(client, iter(items))
-        heapify(self._merge)
 
     def __iter__(self) -> Iterator[Request]:
         return self
 
     def __next__(self) -> Request:
-        while self._merge:
-            order, client, rest = self._merge[0]
-            if client in self._skipped:
-                heappop(self._merge)
-                self._held[client] = None
-                continue
-            if (following := next(rest, None)) is None:
-                heappop(self._merge)
-            else:
-                heapreplace(self._merge, (following, client, rest))
+        while (order := self._following()) is not None:
             self._at = order
             if not order[2].admitted:
                 return order[2].request
@@ -77,10 +66,37 @@ class MatchScan:
         if not self._held:
             return
         for client in self._held:
-            self._join(client, self._lists[client].irange(self._at, None, (False, True)))
+            self._join(client, self._ordered.beyond(client, self._at))
         self._held.clear()
-        heapify(self._merge)
+
+    def _following(self) -> Order | None:
+        """The next of all clients that are not skipped."""
+        merge, skipped = self._merge, self._skipped
+        while True:
+            head = self._head
+            if merge and (head is None or merge[0][0] < head):
+                order, client, rest = merge[0]
+                if client in skipped:
+                    heappop(merge)
+                    self._held[client] = None
+                    continue
+                if (following := next(rest, None)) is None:
+                    heappop(merge)
+                else:
+                    heapreplace(merge, (following, client, rest))
+                return order
+            if head is None:
+                return None
+            self._head = next(self._heads, None)
+            client = head[2].request.client
+            if client in skipped:
+                self._held[client] = None
+                continue
+            rest = self._ordered.of(client)
+            next(rest)  # which is the head
+            self._join(client, rest)
+            return head
 
     def _join(self, client: str, items: Iterator[Order]) -> None:
         if (first := next(items, None)) is not None:
-            self._merge.append((first, client, items))
+            heappush(self._merge, (first, client, items))

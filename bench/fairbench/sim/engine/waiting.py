@@ -12,12 +12,11 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Generic
 
-from sortedcontainers import SortedList
-
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.schedulers.views import NothingRunning, RunningView
+from fairbench.sim.engine.match_order import MatchOrder
 from fairbench.sim.engine.prefix_cache import N, PrefixCache, Waiter
 from fairbench.sim.engine.scans import MatchScan, QueueScan
 from fairbench.sim.engine.waiting_entry import DEPRIORITIZED, Entry, Order
@@ -43,7 +42,7 @@ class WaitingQueue(Generic[N]):
         self._queue: OrderedDict[int, Entry[N]] = OrderedDict()
         self._of_client: dict[str, OrderedDict[int, Entry[N]]] = {}
         self._entry: dict[Request, Entry[N]] = {}
-        self._sorted: dict[str, SortedList] = {}
+        self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
@@ -106,9 +105,7 @@ class WaitingQueue(Generic[N]):
         self._entry[entry.request] = entry
         if self._cache_aware:
             self._dirty.append(entry)
-            if client not in self._sorted:
-                self._sorted[client] = SortedList()
-            self._sorted[client].add(entry.order)
+            self._sorted.add(entry.order)
 
     def sequence_of(self, request: Request) -> Sequence:
         """The waiting sequence that a scheduler named. Raises KeyError if it is not waiting."""
@@ -162,10 +159,7 @@ class WaitingQueue(Generic[N]):
             del self._queue[entry.number]
             if not self._cache_aware:
                 continue
-            ordered = self._sorted[entry.request.client]
-            ordered.remove(entry.order)
-            if not ordered:
-                del self._sorted[entry.request.client]
+            self._sorted.remove(entry.order)
             self._leave_group(entry)
             if entry.node is not None:
                 self._cache.detach(entry)
@@ -257,7 +251,6 @@ class WaitingQueue(Generic[N]):
                 self._place(order[2], key, self._low)
 
     def _place(self, entry: Entry[N], key: int, rank: int) -> None:
-        ordered = self._sorted[entry.request.client]
-        ordered.remove(entry.order)
+        self._sorted.remove(entry.order)
         entry.key, entry.rank = key, rank
-        ordered.add(entry.order)
+        self._sorted.add(entry.order)

@@ -1,0 +1,67 @@
+"""Tokens of a whole batch at once are those of its clients, one after the other."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.core import Request, Segment
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.vtc import VTC
+
+CLIENTS = ("a", "b", "c")
+batches = st.lists(
+    st.tuples(
+        st.integers(1, 50), st.dictionaries(st.sampled_from(CLIENTS), st.integers(1, 9), min_size=1)
+    ),
+    max_size=8,
+)
+
+
+def made(kind, **params):
+    scheduler = kind(kind.Params(**params))
+    scheduler.prepare(Setup(CLIENTS, {"a": 1, "b": 3, "c": 0.7}))
+    for number, client in enumerate(CLIENTS):
+        request = Request(number, client, number, 0, (Segment(client, 10),), 10, 100)
+        view = ListView([], lambda _: 0, lambda request: request.prompt)
+        scheduler.on_arrival(request, view, 0.0)
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        *((VTC, {}), (VTC, {"form": "artifact"}), (VTC, {"tenants": "tree"})),
+        *((VTC, {"output_weight": 3}), (DLPM, {}), (DLPM, {"tenants": "tree"})),
+    ],
+)
+@given(batches)
+def test_a_batch_is_its_clients_one_by_one(kind, params, told):
+    together, apart = made(kind, **params), made(kind, **params)
+    for steps, running in told:
+        together.on_steps(steps, running)
+        for client, count in running.items():
+            apart.on_tokens(client, steps * count)
+    assert together.balances() == apart.balances()
+
+
+class Doubled(VTC):
+    """Somebody's own, who knows of ``on_tokens`` alone."""
+
+    name = "doubled"
+
+    @dataclass(frozen=True)
+    class Params(VTC.Params):
+        """VTC's."""
+
+    def on_tokens(self, client: str, tokens: int) -> None:
+        super().on_tokens(client, 2 * tokens)
+
+
+def test_who_counts_tokens_in_another_way_is_told_of_each_client():
+    scheduler = made(Doubled)
+    scheduler.on_steps(5, {"a": 2, "b": 3})
+    assert scheduler.balances() == {"a": 2 * 2 * 10, "b": 2 * 2 * 15 / 3, "c": 0}
