@@ -163,8 +163,9 @@ def test_a_run_survives_a_worker_that_dies(tmp_path):
     with running(*flags) as process:
         under_way(process, tmp_path)
         os.kill(pids_of(process, "emulate")[0], signal.SIGKILL)
-        stdout, _ = process.communicate()
+        stdout, stderr = process.communicate()
     assert process.returncode == 0
+    assert "; it is started again in 1 s" in stderr
     found = json.loads(stdout)
     assert "ended during the run" in found["notes"]["workers"]
     assert found["complete"] is True
