@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import only, running, runs, summary, tree, under_way, wait_until, wait_until_gone
+from live_cli import (
+    WAIT_S,
+    only,
+    running,
+    runs,
+    summary,
+    tree,
+    under_way,
+    wait_until,
+    wait_until_gone,
+)
 
 from fairbench.live.backends.vllm import PYTHON
 from fairbench.live.processes.http import get_text
@@ -35,12 +45,13 @@ CPU = "--dtype float32 --enforce-eager --block-size 32 --max-model-len 4096"
 SERVERS = ["run", "--backend", "vllm", "--model", MODEL, "--load-format", "dummy", "--dp", "2"]
 SERVERS += ["--server-arg", f"{CPU} --num-gpu-blocks-override 500", "--max-running-requests", "4"]
 SERVERS += ["--ready-check-timeout-sec", "900"]
-# Conversations of a few short turns, all begun at once.
-LOAD = ["--workload", "chat", "--scenario", "none", "--request-rate", "inf"]
+# Conversations of a few short turns: a few at once, or so slowly that servers which share cores with
+# much else keep up, and for longer than any test takes.
+LOAD = ["--workload", "chat", "--scenario", "none"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
-SHORT = [*SERVERS, *LOAD, "--num-programs", "4"]
-LONG = [*SERVERS, *LOAD, "--num-programs", "400"]
+SHORT = [*SERVERS, *LOAD, "--request-rate", "inf", "--num-programs", "4"]
+LONG = [*SERVERS, *LOAD, "--request-rate", "0.1", "--duration", "7200"]
 
 
 def command_of(pid):
@@ -59,7 +70,8 @@ def router_metrics(process):
     """What the run's own router counts now, by name and labels."""
     commands = [command_of(pid) for pid in tree(process.pid)]
     (serve,) = [one for one in commands if one[1:4] == ["-m", "fairbench", "serve"]]
-    page = get_text(f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/metrics")
+    url = f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/metrics"
+    page = get_text(url, timeout_s=WAIT_S)
     samples = [line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in samples}
 
