@@ -45,8 +45,8 @@ CPU = "--dtype float32 --enforce-eager --block-size 32 --max-model-len 4096"
 SERVERS = ["run", "--backend", "vllm", "--model", MODEL, "--load-format", "dummy", "--dp", "2"]
 SERVERS += ["--server-arg", f"{CPU} --num-gpu-blocks-override 500", "--max-running-requests", "4"]
 SERVERS += ["--ready-check-timeout-sec", "900"]
-# Conversations of a few short turns: a few at once, or so slowly that servers which share cores with
-# much else keep up, and for longer than any test takes.
+# Conversations of a few short turns: a few at once, or so slowly that servers keep up which share
+# their cores with much else, and for longer than any test takes.
 LOAD = ["--workload", "chat", "--scenario", "none"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
