@@ -9,10 +9,11 @@ covers the median of all such pairs with 95%, whatever their distribution (by or
 
 - tokens a second: by the clock, of the answers that came in a block;
 - tokens a CPU second: of the server's processes, which waiting for a core does not lengthen;
-- tokens a step (vLLM): how full the engine's batches were, which no clock enters.
+- tokens a step (vLLM; SGLang: a decode step): how full batches were, which no clock enters.
 """
 
 import asyncio
+import re
 import statistics
 import sys
 import time
@@ -23,7 +24,12 @@ import psutil
 from aiohttp import ClientSession, ClientTimeout
 from shares import flood
 
-STEPS, STEP_TOKENS = "vllm:iteration_tokens_total_count", "vllm:iteration_tokens_total_sum"
+STEPS = re.compile(
+    r'vllm:iteration_tokens_total_count|sglang:cuda_graph_passes_total\{.*mode="decode'
+)
+STEP_TOKENS = re.compile(
+    r'vllm:iteration_tokens_total_sum|sglang:realtime_tokens_total\{.*mode="decode"'
+)
 
 
 class Reading(NamedTuple):
@@ -57,7 +63,7 @@ async def block(session, url, server, process, seconds, output):
         async with session.get(f"{server}/metrics") as answer:
             lines = (await answer.text()).splitlines()
         steps, tokens = (
-            sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+            sum(float(line.rsplit(" ", 1)[1]) for line in lines if name.match(line))
             for name in (STEPS, STEP_TOKENS)
         )
         return Reading(time.monotonic(), cpu_seconds(process), steps, tokens)

@@ -30,6 +30,7 @@ def served(engine, folder):
             yield url
     else:
         flags = f"--max-running-requests={AT_ONCE}", "--max-total-tokens=8000"
+        flags += ("--decode-log-interval=1",)  # tokens are counted as often
         with sglang_server(folder, *flags) as server:
             yield server.url
 
