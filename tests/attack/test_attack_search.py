@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from math import isclose
 
 import pytest
@@ -300,6 +301,13 @@ def test_what_is_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
     assert complaint in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rediscovery_is_not_gone_on_with(tmp_path):
+    store = SearchStore.create(tmp_path, spec_of(), replace(PLAN, confirm=0, keep=0))
+    result = CliRunner().invoke(app, ["attack", "--resume", str(store.path)])
+    assert result.exit_code == 2
+    assert "is of --rediscover, which starts anew" in result.stderr
 
 
 @pytest.mark.slow

@@ -177,6 +177,8 @@ def attack(
             return
         if resume is not None:
             store = SearchStore(resume)
+            if not store.plan().keep:
+                raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
         else:
             plan = Plan(
                 objective=objective or Objective.HARM,
