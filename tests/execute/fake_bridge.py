@@ -2,11 +2,13 @@
 
 import os
 import pickle
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.on_ray.bridge import Ended, Over
-from fairbench.execute.on_ray.connection import Connected, Unreachable
+from fairbench.execute.on_ray.connection import Connected, Unreachable, connected
 from fairbench.execute.on_ray.node import Outcome
 
 
@@ -35,3 +37,16 @@ def serve(pipe, address):
         if letter == "x":
             os._exit(1)
     pipe.send(Over())
+
+
+def serve_forgotten(pipe):
+    """Connect to a cluster that does not know this process's node any more."""
+    sys.modules["ray"] = SimpleNamespace(
+        init=lambda *_, **__: None,
+        nodes=list,
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "gone"),
+        exceptions=SimpleNamespace(RayError=LookupError),
+        shutdown=lambda: None,
+    )
+    with connected(pipe, "auto"):
+        pass

@@ -1,5 +1,6 @@
 """A cluster's head that is lost: what had ended is kept, the rest begun again, each once."""
 
+import signal
 from functools import partial
 
 import fake_bridge
@@ -7,6 +8,7 @@ import pool_tasks
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.child import start_child
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.on_ray import cluster
 
@@ -41,6 +43,15 @@ def test_nothing_is_lost_and_nothing_comes_twice(run, script):
 def test_a_cluster_that_never_was_there_is_the_users_mistake(run):
     with pytest.raises(UsageError, match=r"^--ray-address .*/script: nobody is there$"):
         run("-")
+
+
+def test_a_node_that_dies_while_it_is_connected_to_is_one_that_is_lost():
+    """Which is made good as above; it ended in a traceback."""
+    child = start_child(fake_bridge.serve_forgotten)
+    with pytest.raises(EOFError):
+        child.pipe.recv()
+    child.process.join()
+    assert child.process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.slow

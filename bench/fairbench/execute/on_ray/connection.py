@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from threading import Thread
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from fairbench.execute.interruption import SIGNALS
 
@@ -50,7 +50,11 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             pipe.send(Unreachable(reason.partition("\n")[0]))
             yield None
             return
-        Thread(target=_watch, args=_home(ray), name="home", daemon=True).start()
+        try:
+            home = _home(ray)
+        except (ValueError, RuntimeError, ray.exceptions.RayError):
+            give_up()  # the node is dying just now: the parent connects anew
+        Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own
         try:
@@ -66,16 +70,20 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
-def give_up() -> None:
+def give_up() -> NoReturn:
     """End this process, as Ray itself does once the head is gone: the parent sees that.
 
     Ray's own shutdown would wait for who is not there.
     """
     os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit  # not reached
 
 
 def _home(ray: Any) -> tuple[str, int]:
-    """Where Ray's process of this node listens, through which all is asked of the cluster."""
+    """Where Ray's process of this node listens, through which all is asked of the cluster.
+
+    Raises ValueError, RuntimeError or an error of Ray's if the cluster does not know it any more.
+    """
     own = ray.get_runtime_context().get_node_id()
     (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
     return node["NodeManagerAddress"], node["NodeManagerPort"]
