@@ -178,6 +178,7 @@ READS = re.compile(
 )
 READERS = {
     "config/toml.py": "tomllib.loads: a value on the command line",
+    "execute/drivers/calling.py": "open: records that this process has just written",
     "execute/on_ray/cluster.py": "pickle.loads: what our own task returned",
     "execute/on_ray/keeper.py": "json.loads, open: our own probe's answer; a server's log",
     "execute/on_ray/luggage.py": "read_bytes: regular files, copied and not parsed",

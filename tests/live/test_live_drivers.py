@@ -20,8 +20,10 @@ from test_live_launchers import only, rows
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import start_child
-from fairbench.execute.driver_child import ReadClock, serve
-from fairbench.execute.sharded_drive import ShardedDrive, _Team
+from fairbench.execute.drivers.child import ReadClock, serve
+from fairbench.execute.drivers.here import CrewHere
+from fairbench.execute.drivers.sharded import ShardedDrive
+from fairbench.execute.drivers.team import Driver, Team
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.driver.clocks import Comparison, Offset, compare
@@ -149,7 +151,7 @@ def test_a_driver_that_cannot_be_told_anything_has_died():
     child = start_child(serve)
     child.process.kill()
     child.process.join()
-    team = _Team([child], lambda _: None, lambda: False)
+    team = Team([Driver("driver-0", child.pipe)], [], lambda _: None, lambda: False)
     with pytest.raises(RunFailed, match="driver-0 died during the run"):
         team.clocks()
     child.pipe.close()
@@ -211,7 +213,7 @@ def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
             await drive(spec, target, tmp_path / "one", vocab=VOCAB)
             (tmp_path / "three").mkdir()
             told = []
-            sharded = ShardedDrive(3, serve_skewed)
+            sharded = ShardedDrive(CrewHere(3, serve_skewed))
             result = await asyncio.to_thread(
                 lambda: sharded(
                     *(spec, target, tmp_path / "three"),

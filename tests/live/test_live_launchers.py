@@ -110,7 +110,7 @@ def test_hosts_with_something_else_installed_are_refused(monkeypatch):
     alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}
     probe.check_alike(alike, engine)
     other = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "2"}}
-    with pytest.raises(UsageError, match=r"host b has sglang 2, on host a it is 1: replicas"):
+    with pytest.raises(UsageError, match=r"host b has sglang 2, on host a it is 1: they"):
         probe.check_alike(other, engine)
     foreign = {"host a": here | {"Python": "2.7"}}
     probe.check_alike(foreign, engine)  # an engine has a Python of its own

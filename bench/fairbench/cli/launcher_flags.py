@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from fairbench.execute.launchers import LAUNCHERS
+from fairbench.execute.launchers import DRIVER_LAUNCHERS, LAUNCHERS
 from fairbench.live.launchers.command import DEFAULT
 
 Launcher = Annotated[
@@ -16,11 +16,19 @@ Launcher = Annotated[
         help="Where servers start: here, on a Ray cluster's nodes, or on --hosts.",
     ),
 ]
+DriverLauncher = Annotated[
+    str,
+    Option(
+        metavar="|".join(DRIVER_LAUNCHERS),
+        help="Where the processes of --drivers are: here, or spread over a Ray cluster's nodes.",
+    ),
+]
 RayAddress = Annotated[
     str | None,
     Option(
         metavar="HOST:PORT|auto",
-        help="With --launcher ray: the cluster's head. [default: auto, this machine's cluster]",
+        help="With --launcher ray or --driver-launcher ray: the cluster's head. [default: auto, "
+        "this machine's cluster]",
     ),
 ]
 Hosts = Annotated[

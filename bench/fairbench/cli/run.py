@@ -22,14 +22,25 @@ from fairbench.cli.flags import (
     split_command,
     with_key,
 )
-from fairbench.cli.launcher_flags import Hosts, LaunchCommand, Launcher, RayAddress
+from fairbench.cli.launcher_flags import (
+    DriverLauncher,
+    Hosts,
+    LaunchCommand,
+    Launcher,
+    RayAddress,
+)
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.run_endings import run_once, run_repeatedly
 from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.context import run_context
-from fairbench.execute.launchers import LOCAL, LauncherFlags, launcher_named
+from fairbench.execute.launchers import (
+    LOCAL,
+    LauncherFlags,
+    driver_launcher_named,
+    launcher_named,
+)
 from fairbench.execute.requests import FLAGS, experiment
 from fairbench.hardware.engines import ENGINES
 from fairbench.live.backends.base import LiveOptions
@@ -222,6 +233,7 @@ def run(
     drivers: Annotated[
         int, Option(min=1, help="Processes that send the load, each of some of the clients.")
     ] = 1,
+    driver_launcher: DriverLauncher = LOCAL,
     ready_check_timeout_sec: Annotated[
         float, Option(min=1, help="Seconds within which servers have to be ready.")
     ] = 600.0,
@@ -263,12 +275,15 @@ def run(
     flags["trace_map"] = parse_names(trace_map) or None
     flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
+    places = LauncherFlags(ray_address, hosts, launch_command)
+    driven_from = driver_launcher_named(driver_launcher, places)  # first: the other reads its name
     options = LiveOptions(
         server_python,
         ready_check_timeout_sec,
         with_key(parse_headers(header), api_key_file),
-        launcher_named(launcher, LauncherFlags(ray_address, hosts, launch_command)),
+        launcher_named(launcher, places, drivers=driver_launcher),
         drivers,
+        driven_from,
     )
     check_live(spec, options)
     on_saved = run_lines(output_file, details=output_details)

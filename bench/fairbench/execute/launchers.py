@@ -49,13 +49,29 @@ LAUNCHERS: Mapping[str, Way] = {
 }
 
 
-def launcher_named(name: str, flags: LauncherFlags | None = None) -> Launcher:
-    """One of ``LAUNCHERS``. Raises UsageError for another name, or a flag that it does not obey."""
+# Whoever lists the processes of a host sees the words of a command, and drivers have a secret.
+DRIVER_LAUNCHERS = (LOCAL, "ray")
+
+
+def launcher_named(
+    name: str, flags: LauncherFlags | None = None, *, drivers: str = LOCAL
+) -> Launcher:
+    """One of ``LAUNCHERS``, beside that of ``drivers``.
+
+    Raises UsageError for another name, or a flag that neither obeys.
+    """
     flags = flags or LauncherFlags()
     if name not in LAUNCHERS:
         raise unknown_name("launcher", name, LAUNCHERS)
     for flag, value in flags._asdict().items():
-        if value is not None and flag not in LAUNCHERS[name].obeys:
+        if value is not None and flag not in LAUNCHERS[name].obeys | LAUNCHERS[drivers].obeys:
             owner = next(other for other, way in LAUNCHERS.items() if flag in way.obeys)
             raise UsageError(f"--{flag.replace('_', '-')} {value}: needs --launcher {owner}")
     return LAUNCHERS[name].make(flags)
+
+
+def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
+    """One of ``DRIVER_LAUNCHERS``; None is this machine. Raises UsageError for another name."""
+    if name not in DRIVER_LAUNCHERS:
+        raise unknown_name("driver launcher", name, DRIVER_LAUNCHERS)
+    return None if name == LOCAL else LAUNCHERS[name].make(flags)

@@ -9,15 +9,22 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import FairbenchError
 from fairbench.execute.context import RunContext
+from fairbench.execute.drivers.far import CrewFar, address_facing
+from fairbench.execute.drivers.here import CrewHere
+from fairbench.execute.drivers.sharded import ShardedDrive
+from fairbench.execute.files_read import files_of
 from fairbench.execute.interruption import Interrupted
-from fairbench.execute.sharded_drive import ShardedDrive
+from fairbench.execute.on_ray.luggage import Luggage
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
-from fairbench.live.run import drive_here, own_workers, run_live
+from fairbench.live.launchers.base import Wanted
+from fairbench.live.processes.addresses import LOOPBACK
+from fairbench.live.run import Driving, drive_here, own_workers, run_live
 from fairbench.live.run_folder import run_folder
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_result import RunResult
@@ -41,7 +48,7 @@ def run_live_in(
     """
     watch = Stopwatch.start()
     path = begin_run(parent, spec)
-    with _removed_unless_begun(path, context):
+    with _removed_unless_begun(path, context), _driving(spec, options, context) as driving:
         result = run_live(
             spec,
             path,
@@ -49,11 +56,35 @@ def run_live_in(
             workers=cluster,
             on_progress=context.progress.update,
             interrupted=context.interrupted,
-            driving=drive_here if options.drivers == 1 else ShardedDrive(options.drivers),
+            driving=driving.how,
+            listen=driving.reaches,
         )
     manifest = build_manifest(spec, complete=result.complete, watch=watch) | result.about
     write_run(path, spec, result.tables(), result.summary, manifest)
     return result, path
+
+
+class _Driving(NamedTuple):
+    """How the load is sent, and the address of this machine that it is sent to."""
+
+    how: Driving
+    reaches: str = LOOPBACK
+
+
+@contextmanager
+def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> Iterator[_Driving]:
+    """From here, or from the places of a launcher, which are free again after the block."""
+    if (launcher := options.driver_launcher) is None:
+        alone = options.drivers == 1
+        yield _Driving(drive_here if alone else ShardedDrive(CrewHere(options.drivers)))
+        return
+    luggage = Luggage.with_files(files_of(spec))
+    wanted = Wanted(options.drivers, spread=True, name="driver", asked="--drivers {}")
+    with launcher.places(
+        wanted, timeout_s=options.ready_timeout_s, interrupted=context.interrupted
+    ) as places:
+        address = address_facing(places[0].host)
+        yield _Driving(ShardedDrive(CrewFar(places, address, luggage)), address)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
 from fairbench.live.driver.target import Target
 from fairbench.live.objectives import objectives
 from fairbench.live.outcome import outcome, write_served
+from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
 from fairbench.live.run_folder import run_folder
@@ -78,16 +79,18 @@ def run_live(
     on_progress: OnProgress = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
     driving: Driving = drive_here,
+    listen: str = LOOPBACK,
 ) -> RunResult:
     """Run an experiment on its backend; what finishes is in ``directory`` at once.
 
     ``workers`` that ``serve`` the spec are used, their caches emptied first, and left running;
-    without them, some are started and ended. ``driving`` sends the load. Once ``interrupted``
-    the run ends as it stands.
+    without them, some are started and ended. ``driving`` sends the load, from where the router is
+    reached at ``listen``, an address of this machine. Once ``interrupted`` the run ends as it
+    stands.
     Raises RunFailed if servers fail to start, KeyboardInterrupt if interrupted before they have.
     """
     with run_folder(directory) as folder:
-        with _serving(spec, folder, options, workers, on_progress, interrupted) as serving:
+        with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:
             write_served(folder, serving.served)
             driven = driving(
                 spec,
@@ -151,6 +154,7 @@ def _serving(
     workers: Workers | None,
     on_progress: OnProgress,
     interrupted: Callable[[], bool],
+    listen: str,
 ) -> Iterator[_Serving]:
     """The backend, ready; what was started for it ends with the block."""
     backend = live_backend(spec)
@@ -173,6 +177,7 @@ def _serving(
                 folder,
                 timeout_s=options.ready_timeout_s,
                 interrupted=interrupted,
+                listen=listen,
             )
         )
         served = replace(backend.served(workers.server_info()), hosts=workers.hosts)

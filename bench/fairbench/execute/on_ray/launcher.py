@@ -55,15 +55,15 @@ class RayLauncher:
         """On nodes where the same is installed."""
         child = start_child(serve, self._address)
         try:
-            child.pipe.send(Bundles(wanted.replicas, wanted.gpus))
-            placed = self._placed(child, wanted.replicas, timeout_s, interrupted)
+            child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))
+            placed = self._placed(child, wanted, timeout_s, interrupted)
             with Line.to(child.pipe, placed.hosts) as line:
                 yield _fit_places(line, placed, wanted)
         finally:
             _dismiss(child)
 
     def _placed(
-        self, child: Child, count: int, timeout_s: float, interrupted: Callable[[], bool]
+        self, child: Child, wanted: Wanted, timeout_s: float, interrupted: Callable[[], bool]
     ) -> Placed:
         until, told = time.monotonic() + timeout_s, False
         placing = Placing(0, "an answer of the cluster")
@@ -79,9 +79,10 @@ class RayLauncher:
                 case Connected() | None:
                     pass
             if time.monotonic() > until:
+                had = "not room for all" if wanted.spread else f"room for {placing.placed}"
                 raise RunFailed(
-                    f"dp = {count}: the Ray cluster at {self._address} had room for "
-                    f"{placing.placed} replicas within {timeout_s:g} s; each needs {placing.needs}"
+                    f"{wanted.asked.format(wanted.replicas)}: the Ray cluster at {self._address} "
+                    f"had {had} within {timeout_s:g} s; each needs {placing.needs}"
                 )
         raise KeyboardInterrupt
 
@@ -108,7 +109,7 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
             raise UsageError(f"node {host}: {f'{error}' or 'does not answer'}") from None
         if wanted.gpus and not placed.gpus and not found.needs_no_gpu:
             raise UsageError(f"node {host}: has no GPU for Ray to give; tp = {wanted.gpus}")
-        versions[f"node {host}, for worker-{number}"] = found.versions
+        versions[f"node {host}, for {wanted.name}-{number}"] = found.versions
         places.append(FarPlace(line, number, found.python))
     probe.check_alike(versions, wanted)
     return places

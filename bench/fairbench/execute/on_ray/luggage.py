@@ -40,9 +40,14 @@ class Luggage:
     def packed(cls, tasks: Iterable[Task]) -> Luggage:
         """All that these tasks need. Raises UsageError for a file that cannot travel."""
         readers = [task for task in tasks if isinstance(task, Reading | Saving)]
+        return cls.with_files(name for task in readers for name in task.reads)
+
+    @classmethod
+    def with_files(cls, names: Iterable[str]) -> Luggage:
+        """With the files of these names. Raises as ``packed`` does."""
         files: dict[str, bytes] = {}
         fixed: dict[str, str] = {}
-        for name in dict.fromkeys(name for task in readers for name in task.reads):
+        for name in dict.fromkeys(names):
             if ".." in PurePath(name).parts:
                 raise UsageError(
                     f"{name}: cannot be taken to the nodes of a cluster: name it from a folder "

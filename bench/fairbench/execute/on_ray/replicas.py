@@ -16,10 +16,14 @@ CPU, GPU = "CPU", "GPU"
 
 
 class Bundles(NamedTuple):
-    """So many replicas, each on one node with so many GPUs; none where the cluster has none."""
+    """So many replicas, each on one node with so many GPUs; none where the cluster has none.
+
+    ``spread`` over as many nodes as there are. They then have one place together, or none.
+    """
 
     replicas: int
     gpus: int
+    spread: bool = False
 
 
 class Placing(NamedTuple):
@@ -75,14 +79,22 @@ def serve(pipe: Connection, address: str) -> None:
         bundles: Bundles = pipe.recv()
         gpus = bundles.gpus if ray.cluster_resources().get(GPU) else 0
         needs = {CPU: 1, **({GPU: gpus} if gpus else {})}
-        groups = [ray.util.placement_group([needs]) for _ in range(bundles.replicas)]
+        groups = _groups(ray, bundles, needs)
         try:
             if _are_placed(ray, pipe, groups, needs):
-                pipe.send(Placed(tuple(_hosts(ray, groups)), gpus))
-                _Switchboard(ray, pipe, [_keeper(ray, group, gpus) for group in groups]).run()
+                seats = [(group, n) for group in groups for n in range(group.bundle_count)]
+                pipe.send(Placed(tuple(_hosts(ray, seats)), gpus))
+                _Switchboard(ray, pipe, [_keeper(ray, *seat, gpus) for seat in seats]).run()
         finally:
             for group in groups:
                 ray.util.remove_placement_group(group)
+
+
+def _groups(ray: Any, bundles: Bundles, needs: dict[str, int]) -> list[Any]:
+    """One for each replica, so that each finds its place on its own; if spread, one for all."""
+    if bundles.spread:
+        return [ray.util.placement_group([needs] * bundles.replicas, strategy="SPREAD")]
+    return [ray.util.placement_group([needs]) for _ in range(bundles.replicas)]
 
 
 def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
@@ -97,14 +109,14 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
             return False  # only Close can come now
 
 
-def _hosts(ray: Any, groups: list[Any]) -> list[str]:
+def _hosts(ray: Any, seats: list[tuple[Any, int]]) -> list[str]:
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-    tables = [ray.util.placement_group_table(group) for group in groups]
-    return [addresses[table["bundles_to_node_id"][0]] for table in tables]
+    tables = [(ray.util.placement_group_table(group), number) for group, number in seats]
+    return [addresses[table["bundles_to_node_id"][number]] for table, number in tables]
 
 
-def _keeper(ray: Any, group: Any, gpus: int) -> Any:
-    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+def _keeper(ray: Any, group: Any, bundle: int, gpus: int) -> Any:
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, bundle)
     actor = ray.remote(Keeper).options(
         num_cpus=1, num_gpus=gpus, max_concurrency=AT_ONCE, scheduling_strategy=strategy
     )

@@ -30,7 +30,8 @@ class LiveOptions:
 
     ``server_python`` is the Python that has SGLang, None the default. ``headers`` go with every
     request to an endpoint; they may hold secrets. ``launcher`` says where workers are started,
-    ``drivers`` by how many processes the load is sent.
+    ``drivers`` by how many processes the load is sent, ``driver_launcher`` where those are: None
+    for this machine.
     """
 
     server_python: str | None = None
@@ -38,6 +39,7 @@ class LiveOptions:
     headers: Mapping[str, str] = field(default_factory=dict)
     launcher: Launcher = field(default_factory=LocalLauncher)
     drivers: int = 1
+    driver_launcher: Launcher | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         raise python_misplaced()
     if not isinstance(options.launcher, LocalLauncher) and not obeys(spec.backend, "launcher"):
         raise UsageError(f"--launcher: only with --backend {' or '.join(kinds_with('launcher'))}")
+    if options.driver_launcher is not None and spec.backend is None:
+        raise UsageError("--driver-launcher: a simulation has no drivers")
     _check_drivers(spec, options.drivers)
     if spec.backend is None:
         return

@@ -37,10 +37,14 @@ def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A driver's clock against ours, before its run and after; None if it was not asked again."""
+    """A driver's clock against ours, before its run and after; None if it was not asked again.
+
+    ``host`` is where the driver is, None for this machine.
+    """
 
     before: Offset
     after: Offset | None = None
+    host: str | None = None
 
     @property
     def drift_s(self) -> float:

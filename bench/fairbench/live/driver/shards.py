@@ -92,10 +92,11 @@ def corrected(record: R, clock: Comparison, time_scale: float) -> R:
     return msgspec.structs.replace(record, **changed)
 
 
-def told(folder: Path) -> list[dict[str, float | int]]:
-    """What a manifest says of each driver's clock."""
+def told(folder: Path) -> list[dict[str, float | str]]:
+    """What a manifest says of each driver: where it was, if not here, and of its clock."""
     return [
         {
+            **({} if clock.host is None else {"host": clock.host}),
             "offset_s": clock.before.offset_s,
             "uncertainty_s": clock.uncertainty_s,
             "drift_s": clock.drift_s,

@@ -17,7 +17,9 @@ PATIENCE_S = 600.0
 class Wanted:
     """What the servers of an experiment need: so many replicas, each with so many ``gpus``.
 
-    ``chosen`` is the Python that the user named, None if none.
+    ``chosen`` is the Python that the user named, None if none. ``spread``: on different machines
+    as far as there are so many. ``name`` is what one is called, and ``asked`` how the user says how
+    many, ``{}`` for the number.
     """
 
     replicas: int
@@ -25,6 +27,9 @@ class Wanted:
     chosen: str | None = None
     gpus: int = 0
     share_gpus: bool = False
+    spread: bool = False
+    name: str = "worker"
+    asked: str = "dp = {}"
 
 
 class Launcher(Protocol):

@@ -15,6 +15,7 @@ from fairbench.config.weights import weight_flags
 from fairbench.live.objectives import objective_flags
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
+from fairbench.live.processes.place import HERE, LocalPlace
 from fairbench.live.processes.start import (
     HEALTH_TIMEOUT_S,
     Recipe,
@@ -30,18 +31,21 @@ UNLIMITED = 10**9
 READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not have all
 
 
-def router_recipe(spec: ExperimentSpec, workers: Sequence[WorkerAddress]) -> Recipe:
+def router_recipe(
+    spec: ExperimentSpec, workers: Sequence[WorkerAddress], listen: str = LOOPBACK
+) -> Recipe:
     """A recipe for ``fairbench serve`` with the spec's router and its parameters.
 
-    Or for the command that the spec's backend has in its place.
+    Or for the command that the spec's backend has in its place. It listens at that address.
     """
+    place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
     if theirs is not None:
-        return external_recipe(theirs, workers, spec.model)
+        return external_recipe(theirs, workers, spec.model, place)
 
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
-        arguments += ["--host", LOOPBACK, "--port", str(ports[0])]
+        arguments += ["--host", listen, "--port", str(ports[0])]
         # An open loop is meant to overload; and when it is over, nobody waits for the rest.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0"]
         for worker in workers:
@@ -52,7 +56,7 @@ def router_recipe(spec: ExperimentSpec, workers: Sequence[WorkerAddress]) -> Rec
         arguments += [*_admission_flags(spec), *objective_flags(spec, _time_scale(spec))]
         return [*arguments, *weight_flags(spec.weights)]
 
-    return Recipe("router", command)
+    return Recipe("router", command, place=place)
 
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
@@ -69,14 +73,17 @@ def _time_scale(spec: ExperimentSpec) -> float:
     return float(getattr(spec.backend, "time_scale", 1.0))
 
 
-def external_recipe(words: Sequence[str], workers: Sequence[WorkerAddress], model: str) -> Recipe:
+def external_recipe(
+    words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
+) -> Recipe:
     """A recipe for somebody else's router, by its ``router_command``."""
     urls = [worker.url for worker in workers]
     return Recipe(
         "router",
-        lambda ports: filled(words, host=LOOPBACK, ports=ports, workers=urls, model=model),
+        lambda ports: filled(words, host=place.listen, ports=ports, workers=urls, model=model),
         ports=PORTS,
         ready=takes_requests,
+        place=place,
     )
 
 
@@ -98,11 +105,11 @@ def running_router(
     *,
     timeout_s: float,
     interrupted: Callable[[], bool] = lambda: False,
+    listen: str = LOOPBACK,
 ) -> Iterator[Server]:
     """The router process, ready; it ends with the block. Errors as those of ``start_all``."""
-    (server,) = start_all(
-        [router_recipe(spec, workers)], log_dir, timeout_s=timeout_s, interrupted=interrupted
-    )
+    recipe = router_recipe(spec, workers, listen)
+    (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:
         yield server
     finally:

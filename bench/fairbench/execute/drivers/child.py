@@ -7,10 +7,9 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import FairbenchError
@@ -18,6 +17,18 @@ from fairbench.execute.interruption import SIGNALS
 from fairbench.live.driver.drive import DriveResult, drive
 from fairbench.live.driver.shards import Shard
 from fairbench.live.driver.target import Target
+
+
+class Pipe(Protocol):
+    """What connects a driver with whoever asks, who may be elsewhere."""
+
+    def send(self, message: Any, /) -> None:
+        """Raises OSError if nobody is there."""
+        ...
+
+    def recv(self) -> Any:
+        """Raises EOFError or OSError if nobody is there."""
+        ...
 
 
 class ReadClock(NamedTuple):
@@ -48,7 +59,7 @@ class Failed(NamedTuple):
     error: FairbenchError
 
 
-def serve(pipe: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
     """Answer what is asked until nobody is there to ask, driving meanwhile once told to.
 
     The pipe gives ``DriveProgress`` and, last of a drive, ``DriveResult`` or ``Failed``.
@@ -69,7 +80,7 @@ def serve(pipe: Connection, clock: Callable[[], float] = time.monotonic) -> None
                         hearing.join()
 
 
-def _hear_stop(pipe: Connection, stop: Event) -> None:
+def _hear_stop(pipe: Pipe, stop: Event) -> None:
     """Nothing but ``Stop`` comes while it drives: once, since it ends the hearing."""
     with suppress(EOFError, OSError):
         pipe.recv()
@@ -78,7 +89,7 @@ def _hear_stop(pipe: Connection, stop: Event) -> None:
 
 def _driven(
     begin: Begin,
-    pipe: Connection,
+    pipe: Pipe,
     clock: Callable[[], float],
     hearing: Thread,
     stop: Event,

@@ -1,87 +1,70 @@
-"""The load of a live run from several processes, whose records become one set.
-
-One process that sends thousands of requests a second sends them late. Needs the live extra.
-"""
+"""The team: the drivers of one run, which are asked and heard, wherever they are."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
-from fairbench.execute.child import Child, start_child
-from fairbench.execute.driver_child import Begin, Failed, ReadClock, Ready, Stop, serve
-from fairbench.live.driver.clocks import Comparison, Offset, compare
+from fairbench.execute.drivers.child import Failed, ReadClock, Ready, Stop
+from fairbench.live.driver.clocks import Offset, compare
 from fairbench.live.driver.drive import DriveProgress, DriveResult
-from fairbench.live.driver.journal import Journal
-from fairbench.live.driver.shards import FOLDER, Shard, merge, write_clock
-from fairbench.live.driver.target import Target
 
 POLL_S = 0.1
 LEAD_S = 0.2  # from telling them all when to start to the start
 
-Serve = Callable[[Connection], None]
+
+class Written(NamedTuple):
+    """A driver that cannot write here has more records for the file of this name: whole lines."""
+
+    name: str
+    lines: bytes
 
 
-class ShardedDrive:
-    """Drives a run with ``drivers`` processes, each with a part of its clients."""
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A driver's process, by what it is called; ``host`` is where it is, None for here."""
 
-    def __init__(self, drivers: int, serve: Serve = serve) -> None:
-        self._drivers = drivers
-        self._serve = serve
+    name: str
+    pipe: Connection
+    host: str | None = None
+    is_lost: Callable[[], bool] = lambda: False
 
-    def __call__(
-        self,
-        spec: ExperimentSpec,
-        target: Target,
-        folder: Path,
-        *,
-        vocab: range,
-        on_progress: Callable[[DriveProgress], None],
-        interrupted: Callable[[], bool],
-    ) -> DriveResult:
-        """As ``live.driver.drive`` does. Raises RunFailed if a driver dies, and what one raised.
 
-        What finished is in the drivers' folders at once, and in ``folder`` at the end.
+class Crew(Protocol):
+    """So many drivers, wherever they are."""
+
+    def started(
+        self, folder: Path, interrupted: Callable[[], bool]
+    ) -> AbstractContextManager[Sequence[Driver]]:
+        """Inside, they wait for what they are told; their logs are in the folder, if any.
+
+        Raises RunFailed if one does not start, KeyboardInterrupt once ``interrupted``.
         """
-        with _children(self._drivers, self._serve) as children:
-            team = _Team(children, on_progress, interrupted)
-            before = team.clocks()
-            folders = [folder / FOLDER.format(number=number) for number in range(len(children))]
-            for one, offset in zip(folders, before, strict=True):
-                one.mkdir(exist_ok=True)
-                write_clock(one, Comparison(offset))
-            for number, one in enumerate(folders):
-                shard = Shard(number, len(children))
-                team.tell(number, Begin(spec, target, one, vocab, shard))
-            team.start_all(before)
-            results = team.results()
-            for one, early, late in zip(folders, before, team.clocks(), strict=True):
-                write_clock(one, Comparison(early, late))
-        with Journal(folder):  # there, even if nobody had begun
-            pass
-        merge(folder, target.time_scale)
-        return DriveResult(
-            complete=all(result.complete for result in results),
-            end_s=max(result.end_s for result in results),
-            last_arrival_s=max(result.last_arrival_s for result in results),
-        )
+        ...
 
 
-class _Team:
+class Team:
+    """The drivers of one run, as whoever started them asks and hears them.
+
+    What they tell of their records is appended in ``folders``, one each.
+    """
+
     def __init__(
         self,
-        children: Sequence[Child],
+        drivers: Sequence[Driver],
+        folders: Sequence[Path],
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> None:
-        self._pipes = [child.pipe for child in children]
+        self._drivers, self._folders = drivers, folders
+        self._pipes = [driver.pipe for driver in drivers]
         self._on_progress, self._interrupted = on_progress, interrupted
 
     def clocks(self) -> list[Offset]:
@@ -109,6 +92,7 @@ class _Team:
                 for number in set(range(len(self._pipes))) - set(ended):
                     self.tell(number, Stop())
             ready = wait(self._pipes, POLL_S)
+            self._check_reached()
             for number in (n for n, pipe in enumerate(self._pipes) if pipe in ready):
                 match self._heard(number):
                     case DriveProgress() as progress:
@@ -140,20 +124,33 @@ class _Team:
 
     def tell(self, number: int, message: object) -> None:
         """Send one of them something. Raises RunFailed if it has died."""
-        with _alive(number):
+        with self._alive(number):
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        with _alive(number):
-            return self._pipes[number].recv()
+        """What it says next, once what it says of its records is here."""
+        with self._alive(number):
+            while isinstance(message := self._pipes[number].recv(), Written):
+                with (self._folders[number] / message.name).open("ab") as file:
+                    file.write(message.lines)
+        return message
+
+    def _check_reached(self) -> None:
+        """Raise RunFailed for one that will never say anything again."""
+        for driver in self._drivers:
+            if driver.is_lost():
+                raise _died(driver)
+
+    @contextmanager
+    def _alive(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError):
+            raise _died(self._drivers[number]) from None
 
 
-@contextmanager
-def _alive(number: int) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, OSError):
-        raise RunFailed(f"driver-{number} died during the run") from None
+def _died(driver: Driver) -> RunFailed:
+    return RunFailed(f"{driver.name} died during the run")
 
 
 def _together(told: Sequence[DriveProgress]) -> DriveProgress:
@@ -169,17 +166,3 @@ def _together(told: Sequence[DriveProgress]) -> DriveProgress:
         programs_started=sum(progress.programs_started for progress in told),
         service=service,
     )
-
-
-@contextmanager
-def _children(count: int, serve: Serve) -> Iterator[list[Child]]:
-    """So many processes; without their pipes they end."""
-    children: list[Child] = []
-    try:
-        children.extend(start_child(serve) for _ in range(count))
-        yield children
-    finally:
-        for child in children:
-            child.pipe.close()
-        for child in children:
-            child.process.join()

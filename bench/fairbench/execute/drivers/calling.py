@@ -1,0 +1,79 @@
+"""The process of a driver on another machine: it calls back, and tells all that it records.
+
+    python -m fairbench.execute.drivers.calling HOST PORT NUMBER
+
+with the key in the environment, where no list of processes shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fairbench.errors import FairbenchError
+from fairbench.execute.drivers.child import Begin, Failed, serve
+from fairbench.execute.drivers.team import Written
+from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.live.records import PROGRAMS_FILE, REQUESTS_FILE
+
+KEY = "FAIRBENCH_DRIVER_KEY"
+
+
+class Telling:
+    """A pipe whose driver writes its records into a folder here, from where they are told.
+
+    They go before whatever is said next, which is a few times a second.
+    """
+
+    def __init__(self, pipe: Connection, folder: Path) -> None:
+        self._pipe, self._folder = pipe, folder
+        self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
+
+    def recv(self) -> Any:
+        """What is asked."""
+        message = self._pipe.recv()
+        return message._replace(folder=self._folder) if isinstance(message, Begin) else message
+
+    def send(self, message: Any, /) -> None:
+        """Say it, once all that was recorded before is said. Of one thread."""
+        for name, told in self._told.items():
+            if not (path := self._folder / name).exists():
+                continue
+            with path.open("rb") as file:
+                file.seek(told)
+                if lines := file.read():
+                    self._pipe.send(Written(name, lines))
+            self._told[name] += len(lines)
+        self._pipe.send(message)
+
+
+def main(host: str, port: str, number: str) -> None:
+    """Call, say who it is, and take what is needed; then do as any driver does."""
+    key = bytes.fromhex(os.environ.pop(KEY))
+    with (
+        suppress(EOFError, OSError),  # nobody is there any more
+        Client((host, int(port)), authkey=key) as pipe,
+        TemporaryDirectory(prefix="fairbench-") as temporary,
+    ):
+        pipe.send(int(number))
+        luggage: Luggage = pipe.recv()
+        inside, records = Path(temporary, "in"), Path(temporary, "records")
+        inside.mkdir()
+        records.mkdir()
+        try:
+            luggage.check(platform.node())
+        except FairbenchError as error:
+            pipe.send(Failed(error))
+            return
+        with luggage.unpacked(inside):
+            serve(Telling(pipe, records))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,145 @@
+"""Drivers on other machines, at places that a launcher has found. They call back from there."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+
+from fairbench.errors import RunFailed
+from fairbench.execute.drivers import calling
+from fairbench.execute.drivers.team import Driver
+from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.live.processes.place import Place, Process
+
+POLL_S = 0.2
+ANSWER_S = 10  # for a caller to show the key, whole seconds
+START_S = 120.0  # a first import on a busy machine
+
+
+def address_facing(host: str) -> str:
+    """The address of this machine that the host there can reach."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
+        toward.connect((host, 9))  # sends nothing
+        address: str = toward.getsockname()[0]
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class CrewFar:
+    """One at each of the places, which call at ``address``, an address of this machine.
+
+    Whoever calls has to show a key that is new each time, since what comes is unpickled.
+    """
+
+    places: Sequence[Place]
+    address: str
+    luggage: Luggage
+    patience_s: float = START_S
+
+    @contextmanager
+    def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
+        """Their logs are ``driver-N.log``. Without their pipes they end."""
+        key = secrets.token_bytes(32)
+        with ExitStack() as stack:
+            listening = stack.enter_context(socket.create_server((self.address, 0)))
+            listening.settimeout(POLL_S)
+            processes = [
+                place.start(
+                    self._command(place, number, listening.getsockname()[1]),
+                    folder / f"driver-{number}.log",
+                    {calling.KEY: key.hex()},
+                )
+                for number, place in enumerate(self.places)
+            ]
+            for process in processes:
+                stack.callback(process.stop)
+            pipes = stack.enter_context(self._called(listening, key, processes, interrupted))
+            listening.close()
+            drivers = [
+                Driver(self._name(number), pipe, self.places[number].host, _is_lost(place))
+                for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
+            ]
+            for driver in drivers:
+                driver.pipe.send(self.luggage)
+            yield drivers
+
+    def _command(self, place: Place, number: int, port: int) -> list[str]:
+        return [place.python, "-m", calling.__name__, self.address, f"{port}", f"{number}"]
+
+    def _name(self, number: int) -> str:
+        return f"driver-{number} at {self.places[number].host}"
+
+    @contextmanager
+    def _called(
+        self,
+        listening: socket.socket,
+        key: bytes,
+        processes: Sequence[Process],
+        interrupted: Callable[[], bool],
+    ) -> Iterator[list[Connection]]:
+        """The pipes of all, once all have called, in the order of their numbers."""
+        found: dict[int, Connection] = {}
+        until = time.monotonic() + self.patience_s
+        try:
+            while len(found) < len(processes):
+                if interrupted():
+                    raise KeyboardInterrupt
+                for number, process in enumerate(processes):
+                    if process.exit_code is not None:
+                        raise self._not_started(number, f"ended with {process.ending}", process)
+                    if number not in found and time.monotonic() > until:
+                        said = f"did not call {self.address} within {self.patience_s:g} s"
+                        raise self._not_started(number, said, process)
+                if (caller := _next_caller(listening, key)) is not None:
+                    found[caller.recv()] = caller
+            yield [found[number] for number in range(len(processes))]
+        finally:
+            for pipe in found.values():
+                pipe.close()
+
+    def _not_started(self, number: int, how: str, process: Process) -> RunFailed:
+        error = RunFailed(f"{self._name(number)} {how}")
+        error.add_note(process.log_tail())
+        return error
+
+
+def _is_lost(place: Place) -> Callable[[], bool]:
+    return lambda: place.is_lost
+
+
+def _next_caller(listening: socket.socket, key: bytes) -> Connection | None:
+    """Somebody who knows the key, as ``multiprocessing.connection.Listener`` finds that out.
+
+    None if nobody calls just now, or somebody else did.
+    """
+    try:
+        caller, _ = listening.accept()
+    except TimeoutError:
+        return None
+    caller.setblocking(True)
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    _patience(caller, ANSWER_S)
+    pipe = Connection(caller.detach())
+    try:
+        deliver_challenge(pipe, key)
+        answer_challenge(pipe, key)
+    except (AuthenticationError, EOFError, OSError):
+        pipe.close()
+        return None
+    with socket.socket(fileno=pipe.fileno()) as caller:
+        _patience(caller, 0)
+        caller.detach()
+    return pipe
+
+
+def _patience(connected: socket.socket, seconds: int) -> None:
+    """How long to wait for what is read, 0 for ever; unlike a timeout, of the descriptor itself."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

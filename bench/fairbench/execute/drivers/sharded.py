@@ -1,0 +1,64 @@
+"""The load of a live run from several processes, whose records become one set.
+
+One process that sends thousands of requests a second sends them late. Needs the live extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fairbench.config import ExperimentSpec
+from fairbench.execute.drivers.child import Begin
+from fairbench.execute.drivers.team import Crew, Team
+from fairbench.live.driver.clocks import Comparison
+from fairbench.live.driver.drive import DriveProgress, DriveResult
+from fairbench.live.driver.journal import Journal
+from fairbench.live.driver.shards import FOLDER, Shard, merge, write_clock
+from fairbench.live.driver.target import Target
+
+
+class ShardedDrive:
+    """Drives a run with the drivers of a ``crew``, each with a part of its clients."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def __call__(
+        self,
+        spec: ExperimentSpec,
+        target: Target,
+        folder: Path,
+        *,
+        vocab: range,
+        on_progress: Callable[[DriveProgress], None],
+        interrupted: Callable[[], bool],
+    ) -> DriveResult:
+        """As ``live.driver.drive`` does. Raises RunFailed if a driver dies, and what one raised.
+
+        What finished is in the drivers' folders at once, and in ``folder`` at the end.
+        """
+        with self._crew.started(folder, interrupted) as drivers:
+            folders = [folder / FOLDER.format(number=number) for number in range(len(drivers))]
+            team = Team(drivers, folders, on_progress, interrupted)
+            before = team.clocks()
+            hosts = [driver.host for driver in drivers]
+            for one, offset, host in zip(folders, before, hosts, strict=True):
+                one.mkdir(exist_ok=True)
+                write_clock(one, Comparison(offset, host=host))
+            for number, one in enumerate(folders):
+                shard = Shard(number, len(drivers))
+                team.tell(number, Begin(spec, target, one, vocab, shard))
+            team.start_all(before)
+            results = team.results()
+            late = team.clocks()
+            for one, early, after, host in zip(folders, before, late, hosts, strict=True):
+                write_clock(one, Comparison(early, after, host))
+        with Journal(folder):  # there, even if nobody had begun
+            pass
+        merge(folder, target.time_scale)
+        return DriveResult(
+            complete=all(result.complete for result in results),
+            end_s=max(result.end_s for result in results),
+            last_arrival_s=max(result.last_arrival_s for result in results),
+        )

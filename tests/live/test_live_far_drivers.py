@@ -1,0 +1,215 @@
+"""Drivers that call back from where a launcher has started them; here that is this machine."""
+
+import asyncio
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from live_cli import lines
+from live_driving import VOCAB, small_spec
+from live_null_server import null_server
+
+from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.drivers.far import CrewFar, address_facing
+from fairbench.execute.drivers.sharded import ShardedDrive
+from fairbench.execute.launchers import LauncherFlags, driver_launcher_named, launcher_named
+from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import check_live
+from fairbench.live.driver.drive import drive
+from fairbench.live.driver.shards import FOLDER, clocks
+from fairbench.live.driver.target import Target
+from fairbench.live.processes.addresses import LOOPBACK
+from fairbench.live.processes.place import LocalPlace
+from fairbench.live.records import read_records
+
+SCALE = 5.0
+
+
+@dataclass(frozen=True)
+class Watched(LocalPlace):
+    """A place that remembers what was started there."""
+
+    started: list = field(default_factory=list)
+
+    def start(self, command, log_path, environment):
+        self.started.append((command, environment))
+        return super().start(command, log_path, environment)
+
+
+def crew(*places, luggage=None, **options):
+    return CrewFar(places, LOOPBACK, luggage or Luggage.with_files([]), **options)
+
+
+def drive_far(spec, folder, crew, interrupted=lambda server: False, **server_settings):
+    """How the load of a spec went by a crew, against a server in this very process."""
+    folder.mkdir(exist_ok=True)
+
+    async def run():
+        async with null_server(**server_settings) as server:
+            return await asyncio.to_thread(
+                lambda: ShardedDrive(crew)(
+                    *(spec, Target(server.url, time_scale=SCALE), folder),
+                    vocab=VOCAB,
+                    on_progress=lambda progress: None,
+                    interrupted=lambda: interrupted(server),
+                )
+            )
+
+    return asyncio.run(run())
+
+
+def drive_here(spec, folder):
+    folder.mkdir()
+
+    async def run():
+        async with null_server() as server:
+            await drive(spec, Target(server.url, time_scale=SCALE), folder, vocab=VOCAB)
+
+    asyncio.run(run())
+
+
+def asked(records):
+    return sorted((r.client, r.program_id, r.depth, r.output_tokens) for r in records.requests)
+
+
+@pytest.mark.slow
+def test_drivers_elsewhere_make_the_records_of_one_here(tmp_path):
+    spec = small_spec("chat", clients=3, num_programs=4)
+    drive_here(spec, tmp_path / "here")
+    places = [Watched(), Watched()]
+    result = drive_far(spec, tmp_path / "there", crew(*places))
+    here, there = (read_records(tmp_path / name) for name in ("here", "there"))
+    assert result.complete
+    assert asked(here) == asked(there)
+    assert len({r.request_id for r in there.requests}) == len(there.requests)
+    for clock in clocks(tmp_path / "there"):  # it is the same clock
+        assert clock.host == LOOPBACK
+        assert abs(clock.before.offset_s) <= clock.before.uncertainty_s
+        assert clock.drift_s == 0.0
+    for place in places:  # the key is in no list of processes
+        ((command, environment),) = place.started
+        assert not set(environment.values()) & set(command)
+
+
+@pytest.mark.slow
+def test_what_a_driver_had_recorded_is_here_when_it_is_killed(tmp_path):
+    spec = small_spec("chat", clients=2, num_programs=200)
+    records = [tmp_path / FOLDER.format(number=n) / "requests.jsonl" for n in range(2)]
+    killed = []
+
+    def kill_one(_):
+        if not killed and all(lines(path) > 3 for path in records):
+            killed.append(children_called("drivers.calling")[-1])
+            os.kill(killed[0], signal.SIGKILL)
+        return False
+
+    with pytest.raises(RunFailed, match=r"driver-\d at 127.0.0.1 died during the run"):
+        drive_far(spec, tmp_path, crew(LocalPlace(), LocalPlace()), kill_one)
+    assert killed
+    assert all(lines(path) > 3 for path in records)
+    assert not children_called("drivers.calling")
+
+
+def children_called(name):
+    """The drivers of this machine, not their reapers, the last one last."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if any(word.endswith(name) for word in words) and "-S" not in words:
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_one_whose_machine_lacks_a_file_is_told(tmp_path):
+    fixed = Luggage.with_files([])
+    absent = f"{tmp_path}/trace.jsonl"
+    luggage = Luggage(fixed.environment, {}, {}, {absent: "0"}, fixed.code)
+    with pytest.raises(UsageError, match=r"node .* has no such file as .*trace.jsonl here"):
+        drive_far(small_spec(), tmp_path, crew(LocalPlace(), luggage=luggage))
+
+
+class Quiet(LocalPlace):
+    """What is started there runs, and never calls; somebody else may."""
+
+    exit_code, ending = None, ""
+    stranger = None
+
+    def start(self, command, log_path, environment):
+        if self.stranger is not None:
+            Thread(target=self.stranger, args=(int(command[4]),)).start()
+        return self
+
+    def log_tail(self):
+        return ""
+
+    def stop(self):
+        pass
+
+
+def started(place, folder, interrupted=lambda: False, **options):
+    with crew(place, **options).started(folder, interrupted) as drivers:
+        return drivers
+
+
+def test_one_that_does_not_start_is_told_with_what_it_said(tmp_path):
+    with pytest.raises(RunFailed, match=r"driver-0 at 127.0.0.1 ended with exit code 1"):
+        started(LocalPlace("/bin/false"), tmp_path)
+    with pytest.raises(RunFailed, match=r"driver-0 at .* did not call 127.0.0.1 within 0.3 s"):
+        started(Quiet(), tmp_path, patience_s=0.3)
+    with pytest.raises(KeyboardInterrupt):
+        started(Quiet(), tmp_path, lambda: True)
+
+
+def test_who_does_not_know_the_key_is_turned_away(tmp_path, monkeypatch):
+    """One says nothing, one goes at once, one guesses: none is a driver, and none is waited for."""
+    monkeypatch.setattr("fairbench.execute.drivers.far.ANSWER_S", 1)
+    turned_away = []
+
+    def strangers(port):
+        silent = socket.create_connection((LOOPBACK, port))
+        socket.create_connection((LOOPBACK, port)).close()
+        try:
+            Client((LOOPBACK, port), authkey=b"a guess")
+        except AuthenticationError as error:
+            turned_away.append(error)
+        silent.close()
+
+    monkeypatch.setattr(Quiet, "stranger", staticmethod(strangers))
+    with pytest.raises(RunFailed, match="did not call"):
+        started(Quiet(), tmp_path, patience_s=3.0)
+    assert len(turned_away) == 1
+
+
+def test_the_address_that_a_host_reaches_is_one_of_ours():
+    assert address_facing(LOOPBACK) == LOOPBACK
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("command", "unknown driver launcher 'command'"), ("rya", "Did you mean 'ray'")],
+)
+def test_drivers_are_here_or_on_ray(name, says):
+    with pytest.raises(UsageError) as caught:
+        driver_launcher_named(name, LauncherFlags())
+    assert says in str(caught.value)
+
+
+def test_a_flag_that_drivers_obey_is_obeyed(monkeypatch):
+    monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: name)
+    flags = LauncherFlags(ray_address="h:1")
+    assert driver_launcher_named("local", flags) is None
+    far = driver_launcher_named("ray", flags)
+    assert type(launcher_named("local", flags, drivers="ray")).__name__ == "LocalLauncher"
+    with pytest.raises(UsageError, match="--driver-launcher: a simulation has no drivers"):
+        check_live(small_spec(), LiveOptions(driver_launcher=far))
