@@ -26,7 +26,7 @@ TraceMap = Annotated[
     ),
 ]
 TraceLine = Annotated[
-    int | None, Option(min=0, help="Which run of a trace file with one run a line.")
+    int | None, Option(min=1, help="Which run, from 1, of a trace file with one run a line.")
 ]
 ClientsFrom = Annotated[
     str | None,

@@ -31,8 +31,9 @@ def inspected_title(facts: Mapping[str, Any]) -> str:
 
 
 def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    failed = f", and {facts['left_out']:,} that failed, left out" if facts["left_out"] else ""
-    yield "requests", f"{facts['requests']:,} in {facts['programs']:,} programs{failed}"
+    yield "requests", f"{facts['requests']:,} in {facts['programs']:,} programs"
+    if facts["left_out"]:
+        yield "left out", f"{facts['left_out']:,} {facts['who_left_out']}"
     unit = f", in {facts['unit']}" if facts.get("unit") else ""
     yield "time", f"{_time(facts['span_s'])} from the first to the last{unit}"
     mean, cv = _number(facts["per_s"]), _number(facts["cv"])

@@ -66,7 +66,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
     speed = "as recorded" if params.time_scale == 1 else f"{params.time_scale:g} times as fast"
     said = [params.file, read.format, f"sha256 {read.sha256[:12]}", speed]
     if read.trace.left_out:
-        said.append(f"{read.trace.left_out:,} failed requests left out")
+        said.append(f"{read.trace.left_out:,} {read.trace.who_left_out} left out")
     facts = {"trace": printable(", ".join(said))}
     if synthetic := synthetic_parts(params, read.trace):
         facts[SYNTHETIC] = "; ".join(synthetic)

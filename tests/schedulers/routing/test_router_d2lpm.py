@@ -12,6 +12,7 @@ from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 import fairbench
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
+from fairbench.errors import UsageError
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.worker_credit import WorkerCredit
 from fairbench.schedulers.routing.worker_sets import as_bits
@@ -39,6 +40,44 @@ def test_one_refill_equals_repeated_ones(credit, quantum):
     while all(left <= 0 for left in literal.values()):
         literal = {worker: left + quantum for worker, left in literal.items()}
     assert refilled(credit, quantum) == literal
+
+
+def shares_of_a_stuck_worker(**params):
+    """Of 400 requests of one client the part that goes to worker 0, which finishes none."""
+    router, stuck = make(worker_quantum=4_000, **params), 0
+    for number in range(400):
+        one = request(number, "f", (f"p{number}", 10))
+        worker = router.route(one, 0.0)
+        stuck += worker == 0
+        if worker:
+            router.on_finish(one, worker, answer(500), 0.0)
+    return stuck / 400
+
+
+def test_outputs_charged_at_the_end_draw_a_client_to_who_finishes_nothing():
+    assert shares_of_a_stuck_worker() > 0.8  # 10 a request there, 1,010 elsewhere
+    assert shares_of_a_stuck_worker(outputs="ahead") <= 0.5
+
+
+def test_outputs_charged_ahead_are_settled_by_what_they_were():
+    router = make(1, outputs="ahead", worker_quantum=10_000)
+    first, second = (request(number, "f", (f"p{number}", 100)) for number in range(2))
+    router.route(first, 0.0)
+    router.on_finish(first, 0, answer(300), 0.0)  # nobody knew: 100 + 2 * 300
+    assert dict(router.credit["f"]) == {0: 10_000 - 700}
+    router.route(second, 0.0)
+    assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 600}
+    router.on_finish(second, 0, answer(50), 0.0)
+    assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 100}
+    router.route(request(2, "g", ("q", 10)), 0.0)  # of whom nothing is known: as all, 175
+    assert dict(router.credit["g"]) == {0: 10_000 - 10 - 350}
+    router.on_failure(request(2, "g", ("q", 10)), 0, 0.0)
+    assert dict(router.credit["g"]) == {0: 10_000}
+
+
+def test_outputs_are_not_charged_ahead_in_gpu_time():
+    with pytest.raises(UsageError, match=r"d2lpm\.outputs = 'ahead': not with charge"):
+        make(outputs="ahead", charge="gpu-time").prepare(Setup(costs=FixedCosts()))
 
 
 class FixedCosts:

@@ -58,6 +58,7 @@ def test_the_numbers_of_five_requests():
         "output_p99": 5,
         "output_max": 5,
         "left_out": 0,
+        "who_left_out": "failed requests",
         "programs": 4,
         "span_s": 122.0,
         "peak_per_s": 4 / 60,

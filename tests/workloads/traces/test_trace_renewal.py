@@ -39,6 +39,7 @@ def test_windows_have_just_their_requests_at_their_lengths(path):
     read = read_trace(TraceParams(path))
     trace = read.trace
     assert (read.format, trace.clients, trace.left_out) == ("servegen", ("3", "5"), 600)
+    assert trace.who_left_out == "requests of clients without tables of lengths"
     assert read.unit == "s"
     assert (trace.span_s, trace.drawn) == (1800.0, True)
     found = list(trace.programs(0, random.Random(1), 1.0))

@@ -18,6 +18,7 @@ from fairbench.schedulers.peers.credit import SharedCredit
 from fairbench.schedulers.peers.totals import Sums, Totals
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.forgotten import MAX_CLIENTS, to_forget
+from fairbench.schedulers.routing.mean_answers import MeanAnswers
 from fairbench.schedulers.routing.worker_credit import WorkerCredit
 from fairbench.schedulers.sharing import SharedCharges
 from fairbench.tenants import Tenants
@@ -50,7 +51,11 @@ class D2LPM(Router):
         prefix there, as in ``SharedCharges`` (``input`` is its ``each``, ``uncached`` its
         ``first``); ``gpu-time`` deducts what the worker is expected to take for the latter, beyond
         what an iteration takes anyway, and at the end what it really took for all of it in place of
-        that; a quantum is then the time of so many computed tokens. Matches below
+        that; a quantum is then the time of so many computed tokens. ``outputs``: ``end`` deducts
+        them when the request is over (line 22), so that of a client with many requests under way
+        and long answers the worker that finishes least looks cheapest, and gets more; ``ahead``
+        deducts at dispatch what the client's answers were on average, and at the end the
+        difference, all of which goes back if it was less. Matches below
         ``min_match_tokens`` are ignored, so that a system prompt shared by all need not make a
         worker the favourite. ``insert_on_finish`` inserts prompt and output when the request ends,
         so that a follow-up turn matches both (Algorithm 2 inserts prompts only, line 18).
@@ -63,6 +68,7 @@ class D2LPM(Router):
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
         charge: Literal["input", "uncached", "split", "owner", "gpu-time"] = "input"
+        outputs: Literal["end", "ahead"] = "end"
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
         tenants: Tenants | None = None
@@ -79,6 +85,8 @@ class D2LPM(Router):
         self._fleet = Fleet(workers)
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         self._shared: dict[int, SharedCharges] = {}
+        self._answers = MeanAnswers() if params.outputs == "ahead" else None
+        self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
         self._time: GPUCharges | None = None
         self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids
         self.shared: SharedCredit | None = None  # what all routers have charged, if it is not alone
@@ -86,6 +94,8 @@ class D2LPM(Router):
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
         if self.params.charge == GPU_TIME:
+            if self._answers is not None:
+                raise UsageError(f"{self.name}.outputs = 'ahead': not with charge = {GPU_TIME!r}")
             self._time = gpu_charges(self.name, setup)
 
     def _quantum(self, client: str) -> float:
@@ -127,6 +137,8 @@ class D2LPM(Router):
                     del self.credit[forgotten]
                     if self.shared is not None:
                         self.shared.forget(forgotten)
+                    if self._answers is not None:
+                        self._answers.forget(forgotten)
             credit = WorkerCredit(self._fleet.everyone)
         self.credit[client] = credit
         return credit
@@ -134,6 +146,10 @@ class D2LPM(Router):
     def _deduct(self, request: Request, tokens: int, worker: int) -> None:
         """Charge whoever has to pay for a prompt of which so many tokens count at the worker."""
         paid = self._charges[request.request_id] = self._due(request, tokens, worker)
+        if self._answers is not None:
+            expected = self.params.output_weight * self._answers.expected(request.client)
+            self._ahead[request.request_id] = expected
+            paid[request.client] = paid.get(request.client, 0) + expected
         for client, charged in paid.items():
             for node in self._nodes(client):
                 self._spend(self._credit_of(node), node, worker, charged)
@@ -174,10 +190,13 @@ class D2LPM(Router):
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._charges.pop(request.request_id, None)
         cost: float = self.params.output_weight * output.length
+        cost -= self._ahead.pop(request.request_id, 0)
         if self._time is not None:
             took_ps = self._took_ps.pop(request.request_id, 0)
             cost = took_ps + self._time.over(request)
         if self._fleet.finish(request, worker):
+            if self._answers is not None and output.length:
+                self._answers.finished(request.client, output.length)
             for node in self._nodes(request.client):
                 self._spend(self.credit[node], node, worker, cost)
             if self.params.insert_on_finish and output.length:
@@ -185,6 +204,7 @@ class D2LPM(Router):
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         paid = self._charges.pop(request.request_id, {})
+        self._ahead.pop(request.request_id, None)
         if self._time is not None:
             self._time.over(request)
         if not self._fleet.finish(request, worker):

@@ -27,6 +27,7 @@ def facts_of_table(table: Table) -> dict[str, Any]:
     return {
         **_numbers(table, np.arange(len(table))),
         "left_out": table.left_out,
+        "who_left_out": table.who_left_out,
         "programs": alone + len(np.unique(sessions)),
         "span_s": table.span_s,
         "peak_per_s": _peak(table.arrival_s),

@@ -24,7 +24,8 @@ class RecordedTrace:
         self._table = table
         self.clients = table.clients
         self.span_s = table.span_s
-        self.left_out, self.synthetic = table.left_out, table.synthetic
+        self.left_out, self.who_left_out = table.left_out, table.who_left_out
+        self.synthetic = table.synthetic
         self._rows, self._first = _by_program(table.session)
         heads = self._rows[self._first[:-1]]  # the first request of each program
         by_client = np.lexsort((heads, table.client[heads]))

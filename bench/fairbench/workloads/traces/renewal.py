@@ -62,6 +62,7 @@ class WindowedTrace:
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
+    who_left_out = "requests of clients without tables of lengths"
 
     def __init__(self, clients: tuple[WindowedClient, ...], left_out: int, shown: str) -> None:
         self._clients, self._shown = clients, shown
@@ -88,7 +89,7 @@ class WindowedTrace:
     def table(self, seed: int, until_s: float = inf) -> Table:
         """As a run with this seed draws them."""
         builder = TableBuilder(self._shown)
-        builder.left_out = self.left_out
+        builder.left_out, builder.who_left_out = self.left_out, self.who_left_out
         for number, name in enumerate(self.clients):
             for at_s, read, written in self._requests(number, stream(seed, f"{name}/arrivals")):
                 if at_s >= until_s:

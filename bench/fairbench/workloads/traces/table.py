@@ -23,14 +23,17 @@ MAX_SYNTHETIC = 8  # different ones
 SINCE_1970_NS = 10**15  # times this large are of a calendar, and floats hold their microseconds
 
 
+FAILED = "failed requests"  # what is left out of a trace, unless its format says another thing
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Row i of every column is request i. ``clients`` names the codes in ``client``.
 
     ``arrival_s`` is from the first request on; ``end_s`` is NaN where it is not known, ``session``
     -1. The blocks of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of
-    ``block_size[i]`` tokens each. ``left_out`` requests had failed; ``synthetic`` is what of them
-    nobody recorded.
+    ``block_size[i]`` tokens each. ``left_out`` requests are not in it, which
+    ``who_left_out`` names; ``synthetic`` is what of those that are nobody recorded.
     """
 
     clients: tuple[str, ...]
@@ -45,6 +48,7 @@ class Table:
     first_block: Ints
     blocks: Ints
     left_out: int = 0
+    who_left_out: str = FAILED
     synthetic: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -90,7 +94,7 @@ class TableBuilder:
         self._numbers = {name: array("q") for name in ("at", "end", *COUNTS)}
         self._counts, self._blocks, self._estimated = array("q"), array("q"), array("q")
         self._synthetic: dict[str, None] = {}
-        self.left_out = 0
+        self.left_out, self.who_left_out = 0, FAILED
 
     def add(self, row: Row) -> None:
         """Raises DataError once there are more than fit into memory."""
@@ -137,6 +141,7 @@ class TableBuilder:
             first_block=np.append(_before(counts), counts.sum()),
             blocks=blocks,
             left_out=self.left_out,
+            who_left_out=self.who_left_out,
             synthetic=tuple(self._synthetic),
             **column | {"client": code[column["client"]]},
         )

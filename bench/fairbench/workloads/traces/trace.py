@@ -43,7 +43,12 @@ class Trace(Protocol):
 
     @property
     def left_out(self) -> int:
-        """How many requests of the file are none of the trace, since they had failed."""
+        """How many requests of the file are none of the trace."""
+        ...
+
+    @property
+    def who_left_out(self) -> str:
+        """Which those are: "failed requests", unless the format knows of others."""
         ...
 
     def programs(self, client: int, rng: random.Random, speed: float) -> Iterator[TracedProgram]:

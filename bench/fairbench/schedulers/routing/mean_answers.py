@@ -1,0 +1,26 @@
+"""How long answers are on average, of each client and of all."""
+
+from __future__ import annotations
+
+
+class MeanAnswers:
+    """The mean output of what a client has finished; of one that has nothing yet, that of all."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[int, int]] = {}  # requests, tokens
+        self._all = (0, 0)
+
+    def expected(self, client: str) -> float:
+        """Tokens of the client's next answer; 0 as long as nobody has finished anything."""
+        requests, tokens = self._of.get(client, self._all)
+        return tokens / requests if requests else 0.0
+
+    def finished(self, client: str, tokens: int) -> None:
+        """An answer was so long."""
+        requests, before = self._of.get(client, (0, 0))
+        self._of[client] = (requests + 1, before + tokens)
+        self._all = (self._all[0] + 1, self._all[1] + tokens)
+
+    def forget(self, client: str) -> None:
+        """The client begins anew."""
+        self._of.pop(client, None)
