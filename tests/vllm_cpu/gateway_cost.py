@@ -2,10 +2,11 @@
 
     python gateway_cost.py SERVER_URL GATEWAY_URL SERVER_PID [PAIRS [SECONDS [OUTPUT]]]
 
-The load of shares.py goes to the server itself and to the gateway before it in turns, in pairs of
-blocks whose order changes (AB BA AB ...), so that what the machine does meanwhile falls on both.
-Of each pair the ratio is taken, gateway by server; shown is their median, with the interval that
-covers the median of all such pairs with 95%, whatever their distribution (by order statistics).
+The load of shares.py, with answers of OUTPUT tokens, half of it more or less, goes to the server
+itself and to the gateway before it in turns, in pairs of blocks whose order changes (AB BA AB ...),
+so that what the machine does meanwhile falls on both. Of each pair the ratio is taken, gateway by
+server; shown is their median, with the interval that covers the median of all such pairs with 95%,
+whatever their distribution (by order statistics).
 
 - tokens a second: by the clock, of the answers that came in a block;
 - tokens a CPU second: of the server's processes, which waiting for a core does not lengthen;
@@ -68,7 +69,8 @@ async def block(session, url, server, process, seconds, output):
         )
         return Reading(time.monotonic(), cpu_seconds(process), steps, tokens)
 
-    got, _, before, after = await flood(session, url, seconds, output=output, read=read)
+    load = {"output": output, "spread": output // 2}  # else all of a batch end in the same step
+    got, _, before, after = await flood(session, url, seconds, read=read, **load)
     wall_s, cpu_s, steps, tokens = (b - a for a, b in zip(before, after, strict=True))
     total = max(1, got.total())
     return Block(got["modest"] / total, total / wall_s, total / cpu_s, tokens / max(1, steps))

@@ -18,9 +18,10 @@ PROMPT, OUTPUT, VOCABULARY = 48, 16, 2048
 WARM_UP = 0.2  # of the time, before anything is counted
 
 
-async def ask(session, url, client, model, output=OUTPUT):
+async def ask(session, url, client, model, output=OUTPUT, spread=0):
     """One request; the tokens that it has taken, prompt and answer."""
     draw = random.Random()
+    output += draw.randint(-spread, spread)
     body = {
         "model": model,
         "prompt": [draw.randrange(16, VOCABULARY) for _ in range(PROMPT)],
@@ -45,8 +46,10 @@ async def clock():
     return time.monotonic()
 
 
-async def flood(session, url, seconds, *, servers=1, output=OUTPUT, read=clock):
+async def flood(session, url, seconds, *, servers=1, output=OUTPUT, spread=0, read=clock):
     """Tokens and requests of each client after the warm-up; what ``read`` said before and after.
+
+    Answers have ``output`` tokens, give or take ``spread``.
 
     Returns at the end of the time; what is still under way is given up.
     """
@@ -55,7 +58,7 @@ async def flood(session, url, seconds, *, servers=1, output=OUTPUT, read=clock):
 
     async def client(name):
         while True:
-            tokens = await ask(session, url, name, model, output)
+            tokens = await ask(session, url, name, model, output, spread)
             if counts:
                 got[name] += tokens
                 done[name] += 1
