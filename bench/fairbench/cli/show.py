@@ -17,7 +17,7 @@ from fairbench.files.reader import MissingFile
 from fairbench.live.run_folder import FOLDER
 from fairbench.results.comparison import compare_sweep
 from fairbench.results.intervals import INTERVALS_FILE
-from fairbench.results.store import SUMMARY, read_json, read_run
+from fairbench.results.store import SUMMARY, is_run, read_json, read_run
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.sweep_store import SWEEP_FILE
 from fairbench.sim.records.spool import FOLDER as SIMULATED
@@ -83,4 +83,14 @@ def _hint(folder: Path) -> str:
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / INTERVALS_FILE).exists():
         return f"holds several runs: show one of them, or see `fairbench report {folder}`"
+    if inside := [one for one in _folders(folder) if is_run(one) or _is_sweep(one)]:
+        return f"is neither run nor sweep, but has some inside, such as {inside[0]}"
     return ""
+
+
+def _folders(folder: Path) -> list[Path]:
+    """What a folder holds, by name; nothing if it cannot be read."""
+    try:
+        return sorted(one for one in folder.iterdir() if one.is_dir())
+    except OSError:
+        return []

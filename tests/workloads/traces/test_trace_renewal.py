@@ -51,6 +51,17 @@ def test_windows_have_just_their_requests_at_their_lengths(path):
     assert {item.calls[0].output_tokens for _, item in found} == {7, 8}
 
 
+def test_what_is_too_much_to_draw_may_be_taken_in_part(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRBENCH_READ_MIB", "1")
+    path = tmp_path / "large.jsonl"
+    window = [[0, 100.0, 1.0, "Gamma", 1, 1]]
+    path.write_text(json.dumps({"client": 0, "windows": window, "lens": {"0": LENS}}))
+    trace = read_trace(TraceParams(str(path))).trace
+    with pytest.raises(DataError, match=r"60,000 requests are too many .*, with --to"):
+        trace.table(0)
+    assert len(trace.table(0, 6.0)) > 100
+
+
 def test_a_run_draws_by_its_seed_and_says_so(path):
     flags = {"trace": path, "scheduler": "fcfs", "duration": 900.0}
     one, again, other = (fairbench.run(**flags, seed=seed) for seed in (0, 0, 1))

@@ -74,8 +74,9 @@ def _lengths(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """The most requests a second of any whole minute."""
-    return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / PEAK_S)
+    """The most requests a second of any whole minute; of a trace that has none, of all of it."""
+    length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
+    return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
 
 def shared(table: Table) -> dict[str, float]:

@@ -16,6 +16,7 @@ from itertools import accumulate
 from math import inf, lgamma, log1p
 
 from fairbench.core import Segment
+from fairbench.errors import DataError
 from fairbench.streams import stream
 from fairbench.workloads.programs.replay import Call, Recorded
 from fairbench.workloads.traces.rows import Row
@@ -87,15 +88,25 @@ class WindowedTrace:
         return begun
 
     def table(self, seed: int, until_s: float = inf) -> Table:
-        """As a run with this seed draws them."""
+        """As a run with this seed draws them. Raises DataError if they are too many for memory."""
         builder = TableBuilder(self._shown)
         builder.left_out, builder.who_left_out = self.left_out, self.who_left_out
+        try:
+            self._draw(builder, seed, until_s)
+        except DataError:
+            count = sum(self.count(client, until_s) for client in range(len(self.clients)))
+            raise DataError(
+                f"{self._shown}: {count:,.0f} requests are too many for memory: "
+                "take the first seconds of it, with --to"
+            ) from None
+        return builder.table()
+
+    def _draw(self, builder: TableBuilder, seed: int, until_s: float) -> None:
         for number, name in enumerate(self.clients):
             for at_s, read, written in self._requests(number, stream(seed, f"{name}/arrivals")):
                 if at_s >= until_s:
                     break
                 builder.add(Row(round(at_s * 1e9), name, read, written))
-        return builder.table()
 
     def _requests(self, client: int, rng: random.Random) -> Iterator[tuple[float, int, int]]:
         """Time from the beginning of the trace, and both lengths, of each."""
