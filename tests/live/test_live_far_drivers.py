@@ -113,7 +113,8 @@ def test_what_a_driver_had_recorded_is_here_when_it_is_killed(tmp_path):
     with pytest.raises(RunFailed, match=r"driver-\d at 127.0.0.1 died during the run"):
         drive_far(spec, tmp_path, crew(LocalPlace(), LocalPlace()), kill_one)
     assert killed
-    assert all(lines(path) > 3 for path in records)
+    kept = [read_records(path.parent) for path in records]  # though no program has ended
+    assert min(len(one.requests) for one in kept) > 3
     assert not children_called("drivers.calling")
 
 

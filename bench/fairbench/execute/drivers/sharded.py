@@ -46,6 +46,8 @@ class ShardedDrive:
             for one, offset, host in zip(folders, before, hosts, strict=True):
                 one.mkdir(exist_ok=True)
                 write_clock(one, Comparison(offset, host=host))
+                with Journal(one):  # there, even of a driver that dies before it has told anything
+                    pass
             for number, one in enumerate(folders):
                 shard = Shard(number, len(drivers))
                 team.tell(number, Begin(spec, target, one, vocab, shard))
