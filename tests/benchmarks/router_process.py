@@ -1,0 +1,249 @@
+"""Where one process of ``fairbench serve`` ends: python tests/benchmarks/router_process.py
+
+A null fleet of 4 to 1,000 workers answers ``/v1/completions`` as streams. What the router's process
+takes of CPU is read before and after, which a busy machine changes little, and what it could do
+with a core of its own is extrapolated from that. Prompts are of conversations: 66 words that all
+share, then a client's own, of which the last 40 are new. Rows vary one thing each: the length of
+prompts, the chunks of an answer, the workers; then what streams take that are open at once, what
+it takes to ask workers how they are, and to tell a peer the sums of 10,000 clients.
+Writes results/tables/router-process.csv and, what follows from it for 1,000 workers,
+results/tables/router-fleet.csv.
+"""
+
+import asyncio
+import csv
+import json
+import random
+import sys
+import time
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+
+import msgspec
+import psutil
+from live_router import await_health, cpu_s, free_port, running
+from router_scale import CLIENTS, Traffic
+
+from fairbench.live.router.peers import Message
+from fairbench.schedulers.setup import Setup
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "live"))
+from live_null_server import Connection, NullServer
+
+TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-process.csv"
+SENDERS, AT_ONCE, OUTPUT_TOKENS = 400, 32, 256
+WARM, IDLE_S = 200, 10.0
+# Words of a prompt, chunks of an answer, workers, requests.
+CASES = (
+    (512, 16, 4, 600),
+    (512, 16, 64, 600),
+    (512, 16, 1000, 600),
+    (2_700, 16, 64, 600),
+    (21_000, 16, 64, 200),
+    (512, 1, 64, 600),
+    (512, 256, 64, 200),
+)
+OPEN = 1000
+# What a simulated A100 serves: requests/s, tokens of a prompt and of an answer, by
+# `fairbench run --workload W --scenario none --dp 4 --duration 60 --scheduler d2lpm`.
+LOADS = {
+    "chat": (5.29, 396, 139),
+    "tot": (1.77, 1202, 256),
+    "judge": (2.98, 3149, 193),
+    "long-qa": (1.29, 22_077, 16),
+}
+FLEET, BUSY = 1000, 0.7
+FLEET_TABLE = TABLE.with_name("router-fleet.csv")
+TOLD = 10
+
+
+async def listen(workers, chunks, gap_s):
+    """The fleet, which prints its ports."""
+    server = NullServer(chunks=chunks, gap_s=gap_s, keep=False)
+    loop = asyncio.get_running_loop()
+    made = [
+        await loop.create_server(lambda: Connection(server), "127.0.0.1", 0, backlog=4096)
+        for _ in range(workers)
+    ]
+    print(json.dumps([one.sockets[0].getsockname()[1] for one in made]), flush=True)
+    await asyncio.Event().wait()
+
+
+@contextmanager
+def serving(workers, chunks, gap_s=0.0):
+    """The router's process and its port."""
+    fleet = [sys.executable, __file__, "fleet", f"{workers}", f"{chunks}", f"{gap_s}"]
+    with running(fleet) as started:
+        port = free_port()
+        command = [sys.executable, "-m", "fairbench", "serve", "--port", f"{port}"]
+        for one in json.loads(started.stdout.readline()):
+            command += ["--worker-url", f"http://127.0.0.1:{one}"]
+        with running(command) as process:
+            await_health(f"http://127.0.0.1:{port}")
+            yield process, port
+
+
+def calls(words, number):
+    """Requests as they are sent, of clients in turn."""
+    rng = random.Random(0)
+    shared = " ".join(f"s{place}" for place in range(66))
+    own = [[f"w{rng.randrange(100_000)}" for _ in range(words - 66)] for _ in range(SENDERS)]
+    for turn in range(number):
+        mine = own[turn % SENDERS]
+        mine[-40:] = [f"w{rng.randrange(100_000)}" for _ in range(40)]
+        prompt = f"{shared} {' '.join(mine)}"
+        asked = {"model": "null", "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "stream": True}
+        body = json.dumps(asked).encode()
+        yield (
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"x-fairbench-client: client-%d\r\nContent-Length: %d\r\n\r\n%b"
+            % (turn % SENDERS, len(body), body)
+        )
+
+
+async def load(port, sent, at_once):
+    """Send all of these, always so many under way; how many bytes came back."""
+    left, bytes_ = iter(sent), 0
+
+    async def client():
+        nonlocal bytes_
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        for call in left:
+            writer.write(call)
+            answer = await reader.readuntil(b"\r\n0\r\n\r\n")
+            if b" 200 OK" not in answer[:20] or b"[DONE]" not in answer[-40:]:
+                raise SystemExit(f"not a whole stream: {answer[:200]!r}")
+            bytes_ += len(answer)
+        writer.close()
+
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    return bytes_
+
+
+def of_requests(words, chunks, workers, number):
+    """CPU of the router a request, and what a core of its own could do."""
+    with serving(workers, chunks) as (process, port):
+        sent = list(calls(words, number + WARM))
+        asyncio.run(load(port, sent[:WARM], AT_ONCE))
+        resting = idle_share(process)
+        before, start = cpu_s(process), time.perf_counter()
+        came = asyncio.run(load(port, sent[WARM:], AT_ONCE))
+        used_s = cpu_s(process) - before - resting * (time.perf_counter() - start)
+    moved = came + sum(map(len, sent[WARM:]))
+    what = f"{words:,} words, {chunks} chunks, {workers:,} workers"
+    rates = [f"{rate:,.0f}" for rate in (number / used_s, number * chunks / used_s)]
+    return [what, f"{1000 * used_s / number:.2f}", *rates, f"{moved / used_s / 1e6:.1f}", ""]
+
+
+def idle_share(process):
+    """Which part of a core it takes to do nothing but ask after the workers."""
+    before = cpu_s(process)
+    time.sleep(IDLE_S)
+    return (cpu_s(process) - before) / IDLE_S
+
+
+def of_open_streams():
+    """Memory of the router a stream that is open, and CPU a chunk."""
+    chunks, gap_s = 8, 4.0
+    with serving(64, chunks, gap_s) as (process, port):
+        sent = list(calls(512, WARM + OPEN))
+        asyncio.run(load(port, sent[:AT_ONCE], AT_ONCE))
+        of = psutil.Process(process.pid)
+        before, rss, most = cpu_s(process), of.memory_info().rss, 0
+
+        async def watched():
+            nonlocal most
+            under_way = asyncio.ensure_future(load(port, sent[WARM:], OPEN))
+            while not under_way.done():
+                most = max(most, of.memory_info().rss)
+                await asyncio.sleep(0.5)
+            await under_way
+
+        asyncio.run(watched())
+        used_s = cpu_s(process) - before
+    rates = [f"{OPEN / used_s:,.0f}", f"{OPEN * chunks / used_s:,.0f}"]
+    kib = f"{(most - rss) / OPEN / 1024:.0f}"
+    return [f"{OPEN:,} streams open at once", f"{1000 * used_s / OPEN:.2f}", *rates, "", kib]
+
+
+def idle(workers):
+    """CPU a second of a router that has nothing to do but to ask after its workers."""
+    with serving(workers, 1) as (process, _):
+        share = idle_share(process)
+    return [f"idle, {workers:,} workers: {share:.1%} of a core", "", "", "", "", ""]
+
+
+def of_peers():
+    """CPU of one message to a peer, and of one heard, when there are 10,000 clients."""
+    one, other = (Traffic("d2lpm", 64) for _ in range(2))
+    for traffic in (one, other):
+        traffic.router.prepare(Setup())
+        traffic.router.join_peers()
+        for _ in range(2 * CLIENTS):
+            traffic.decide()
+    told = heard = 0.0
+    for _ in range(TOLD):
+        for _ in range(100):
+            one.decide()
+        start = time.process_time()
+        body = msgspec.json.encode(Message("one", "x", {"router": one.router.export_totals()}))
+        told += time.process_time() - start
+        start = time.process_time()
+        message = msgspec.json.decode(body, type=Message)
+        other.router.merge_totals("one", message.parts["router"], 0.0)
+        heard += time.process_time() - start
+    what = f"a message of {CLIENTS:,} clients: {len(body) / 1e6:.1f} MB, to make / to hear"
+    return [what, f"{1000 * told / TOLD:.0f} / {1000 * heard / TOLD:.0f}", "", "", "", ""]
+
+
+def fleet(measured):
+    """How many routers 1,000 workers need that are busy 70%, by a line through what was measured.
+
+    A chunk of a stream is a token. Every router asks after every worker.
+    """
+
+    def cost_ms(words, chunks):
+        return float(measured[f"{words:,} words, {chunks} chunks, 64 workers"][1])
+
+    per_chunk = (cost_ms(512, 256) - cost_ms(512, 1)) / 255
+    per_word = (cost_ms(21_000, 16) - cost_ms(512, 16)) / (21_000 - 512)
+    resting = next(name for name in measured if name.startswith(f"idle, {FLEET:,}"))
+    room = BUSY - float(resting.partition(": ")[2].partition("%")[0]) / 100
+    for name, (rate, words, chunks) in LOADS.items():
+        each_ms = cost_ms(512, 16) + per_chunk * (chunks - 16) + per_word * (words - 512)
+        cores = FLEET * rate * each_ms / 1000
+        row = [f"`{name}`", f"{rate:.2f}", f"{words:,}", f"{chunks}", f"{each_ms:.1f}"]
+        yield [*row, f"{cores:.1f}", f"{ceil(cores / room)}"]
+
+
+def rows():
+    for case in CASES:
+        yield of_requests(*case)
+    yield of_open_streams()
+    for workers in (64, 1000):
+        yield idle(workers)
+    yield of_peers()
+
+
+def main():
+    if sys.argv[1:2] == ["fleet"]:
+        workers, chunks, gap_s = sys.argv[2:]
+        asyncio.run(listen(int(workers), int(chunks), float(gap_s)))
+    head = ["", "CPU ms each", "requests/s", "chunks/s", "MB/s", "KiB a stream"]
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(head)
+        for row in rows():
+            writer.writerow(row)
+            file.flush()
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        measured = {row[0]: row for row in csv.reader(file)}
+    with FLEET_TABLE.open("w", encoding="utf-8", newline="") as file:
+        head = ["", "requests/s a worker", "prompt", "answer", "CPU ms each"]
+        head += [f"cores for {FLEET:,} workers", f"routers, {BUSY:.0%} busy"]
+        csv.writer(file, lineterminator="\n").writerows([head, *fleet(measured)])
+
+
+if __name__ == "__main__":
+    main()
