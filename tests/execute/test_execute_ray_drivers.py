@@ -101,9 +101,9 @@ def test_no_driver_outlives_the_command(cluster, tmp_path, signum):
 def test_more_drivers_than_the_cluster_has_room_for(cluster):
     launcher = driver_launcher_named("ray", LauncherFlags(ray_address=cluster.address))
     wanted = Wanted(3, spread=True, name="driver", asked="--drivers {}")
-    with pytest.raises(RunFailed) as caught, launcher.places(wanted, timeout_s=5):
+    with pytest.raises(RunFailed) as caught, launcher.places(wanted, timeout_s=20):
         pass
     assert f"{caught.value}" == (
-        f"--drivers 3: the Ray cluster at {cluster.address} had not room for all within 5 s; "
+        f"--drivers 3: the Ray cluster at {cluster.address} had not room for all within 20 s; "
         "each needs 1 CPU"
     )
