@@ -27,6 +27,13 @@ CELLS = {
     "long-qa-d2lpm": {"workload": "long-qa", "scheduler": "d2lpm"},
     "long-qa-dlpm": {"workload": "long-qa", "scheduler": "dlpm"},
     "preemption": {"workload": "chat", "router": "least-loaded", "local": "sglang-priority"},
+    "deadlines": {
+        "workload": "three-class",
+        "local": "edf",
+        "dp": 1,
+        "request_rate": 0.74,
+        "duration_s": 60.0,
+    },
     "router-trees": {"workload": "tot", "router": "cache-aware", "local": "mdrr"},
     "vllm": {"workload": "chat", "scheduler": "fcfs", "engine": "vllm"},
     "lightllm": {"workload": "chat", "scheduler": "vtc", "engine": "lightllm"},

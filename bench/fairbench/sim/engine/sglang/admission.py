@@ -105,8 +105,8 @@ class PrefillPass:
         cache = self._cache
         node, _ = waiting.match(sequence.request)
         cache.lock(node)
-        freed = cache.locked_by([end for end, _ in without]) + sum(tokens for _, tokens in without)
-        fits = self._fits(sequence, node, freed)
+        beside = sum((tokens for _, tokens in without), 0.0)  # mypyc adds in the type of the start
+        fits = self._fits(sequence, node, cache.locked_by([end for end, _ in without]) + beside)
         cache.unlock(node)
         return fits
 
