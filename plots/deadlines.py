@@ -139,7 +139,7 @@ def draw(found: Curves) -> None:
             axes.plot(*_line(other), color=GREY, linewidth=0.8, zorder=1)
         axes.plot(*_line(curve), color=BLUE, marker="o", markersize=4, linewidth=1.6, zorder=2)
         _loads(axes, curve)
-        axes.set_title(f"{name}  ({collapse(curve)})", fontsize=9)
+        axes.set_title(f"{name}\n({collapse(curve)})", fontsize=9)
         axes.set(xlim=(-0.05, 1.12), ylim=(-0.05, 1.12), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
