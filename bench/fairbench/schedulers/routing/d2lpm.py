@@ -51,12 +51,11 @@ class D2LPM(Router):
         prefix there, as in ``SharedCharges`` (``input`` is its ``each``, ``uncached`` its
         ``first``); ``gpu-time`` deducts what the worker is expected to take for the latter, beyond
         what an iteration takes anyway, and at the end what it really took for all of it in place of
-        that; a quantum is then the time of so many computed tokens. ``outputs``: ``end`` deducts
-        them when the request is over (line 22), so that of a client with many requests under way
-        and long answers the worker that finishes least looks cheapest, and gets more; ``ahead``
-        deducts at dispatch what the client's answers were on average, and at the end the
-        difference, all of which goes back if it was less. Matches below
-        ``min_match_tokens`` are ignored, so that a system prompt shared by all need not make a
+        that; a quantum is then the time of so many computed tokens. Outputs are deducted when the
+        request is over (line 22), so that of a client with many requests under way and long answers
+        the worker that finishes least looks cheapest, and gets more; ``outputs=ahead`` deducts at
+        dispatch what the client's answers were on average, and at the end the difference, all of
+        which goes back if it was less. Matches below ``min_match_tokens`` are ignored, so that a system prompt shared by all need not make a
         worker the favourite. ``insert_on_finish`` inserts prompt and output when the request ends,
         so that a follow-up turn matches both (Algorithm 2 inserts prompts only, line 18).
         ``tenants``: with ``tree`` every level of ``org/team/user`` has a credit at each worker, and
@@ -68,11 +67,11 @@ class D2LPM(Router):
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
         charge: Literal["input", "uncached", "split", "owner", "gpu-time"] = "input"
-        outputs: Literal["end", "ahead"] = "end"
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
         tenants: Tenants | None = None
         max_tree_nodes: Annotated[int, Ge(1)] | None = None
+        outputs: Literal["ahead"] | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
