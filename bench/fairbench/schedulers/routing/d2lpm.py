@@ -55,9 +55,10 @@ class D2LPM(Router):
         request is over (line 22), so that of a client with many requests under way and long answers
         the worker that finishes least looks cheapest, and gets more; ``outputs=ahead`` deducts at
         dispatch what the client's answers were on average, and at the end the difference, all of
-        which goes back if it was less. Matches below ``min_match_tokens`` are ignored, so that a system prompt shared by all need not make a
-        worker the favourite. ``insert_on_finish`` inserts prompt and output when the request ends,
-        so that a follow-up turn matches both (Algorithm 2 inserts prompts only, line 18).
+        which goes back if it was less. Matches below ``min_match_tokens`` are ignored, so that a
+        system prompt shared by all need not make a worker the favourite. ``insert_on_finish``
+        inserts prompt and output when the request ends, so that a follow-up turn matches both
+        (Algorithm 2 inserts prompts only, line 18).
         ``tenants``: with ``tree`` every level of ``org/team/user`` has a credit at each worker, and
         a worker is open to a request only if all of them are in credit there, so that many clients
         of one tenant hold on to their workers no longer than one would.
