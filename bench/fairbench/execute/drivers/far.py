@@ -7,11 +7,12 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
+from typing import NamedTuple
 
 from fairbench.errors import RunFailed
 from fairbench.execute.drivers import calling
@@ -68,7 +69,8 @@ class CrewFar:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                driver.pipe.send(self.luggage)
+                with suppress(OSError):  # it has died, as whoever hears it next is told
+                    driver.pipe.send(self.luggage)
             yield drivers
 
     def _command(self, place: Place, number: int, port: int) -> list[str]:
@@ -99,7 +101,7 @@ class CrewFar:
                         said = f"did not call {self.address} within {self.patience_s:g} s"
                         raise self._not_started(number, said, process)
                 if (caller := _next_caller(listening, key)) is not None:
-                    found[caller.recv()] = caller
+                    found[caller.number] = caller.pipe
             yield [found[number] for number in range(len(processes))]
         finally:
             for pipe in found.values():
@@ -115,10 +117,17 @@ def _is_lost(place: Place) -> Callable[[], bool]:
     return lambda: place.is_lost
 
 
-def _next_caller(listening: socket.socket, key: bytes) -> Connection | None:
+class _Caller(NamedTuple):
+    """A driver that has called, and said which it is."""
+
+    number: int
+    pipe: Connection
+
+
+def _next_caller(listening: socket.socket, key: bytes) -> _Caller | None:
     """Somebody who knows the key, as ``multiprocessing.connection.Listener`` finds that out.
 
-    None if nobody calls just now, or somebody else did.
+    None if nobody calls just now, somebody else did, or a driver that died on the way.
     """
     try:
         caller, _ = listening.accept()
@@ -131,13 +140,14 @@ def _next_caller(listening: socket.socket, key: bytes) -> Connection | None:
     try:
         deliver_challenge(pipe, key)
         answer_challenge(pipe, key)
+        number: int = pipe.recv()
     except (AuthenticationError, EOFError, OSError):
         pipe.close()
         return None
     with socket.socket(fileno=pipe.fileno()) as caller:
         _patience(caller, 0)
         caller.detach()
-    return pipe
+    return _Caller(number, pipe)
 
 
 def _patience(connected: socket.socket, seconds: int) -> None:
