@@ -27,7 +27,7 @@ BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 Row = Mapping[str, str]
 # Their order in a table, and what is kept of a run: who ran what, then the numbers.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
-SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "fair-finish")
+SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")
 NUMBERS = (
     "service_rate_tok_s",
