@@ -280,6 +280,7 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
 OF_THE_COMMAND = {
     *("as_json", "disable_tqdm", "output_file", "output_details", "dry_run", "num_runs"),
     *("executor", "ray_address", "reuse", "launcher", "hosts", "launch_command", "drivers"),
+    "driver_launcher",
 }
 BY_OTHER_NAMES = {
     "metric",
