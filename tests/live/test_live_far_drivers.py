@@ -226,6 +226,12 @@ def test_drivers_are_here_or_on_ray(name, says):
     assert says in str(caught.value)
 
 
+def test_drivers_on_ray_without_ray_are_not_told_of_another_flag(monkeypatch):
+    monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"^launcher ray: needs ray: pip install '\.\[ray\]'$"):
+        driver_launcher_named("ray", LauncherFlags())
+
+
 def test_a_flag_that_drivers_obey_is_obeyed(monkeypatch):
     monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: name)
     flags = LauncherFlags(ray_address="h:1")

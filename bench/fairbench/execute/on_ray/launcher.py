@@ -36,7 +36,7 @@ class RayLauncher:
     def __init__(self, address: str = AUTO) -> None:
         """Of the cluster's head, as ``RayCluster`` has it. Raises UsageError without Ray."""
         if find_spec("ray") is None:
-            raise UsageError("--launcher ray needs ray: pip install '.[ray]'")
+            raise UsageError("launcher ray: needs ray: pip install '.[ray]'")
         self._address = address
 
     def check(self, wanted: Wanted) -> None:
