@@ -75,6 +75,19 @@ def test_outputs_charged_ahead_are_settled_by_what_they_were():
     assert dict(router.credit["g"]) == {0: 10_000}
 
 
+def test_what_was_charged_ahead_and_comes_back_buys_no_credit():
+    """After an answer of 2,000, twenty that turn out to be 1 each had quanta granted meanwhile."""
+    router = make(1, outputs="ahead", worker_quantum=1_000)
+    sent = [request(number, "f", (f"p{number}", 10)) for number in range(21)]
+    router.route(sent[0], 0.0)
+    router.on_finish(sent[0], 0, answer(2_000), 0.0)
+    for one in sent[1:]:
+        router.route(one, 0.0)
+    for one in sent[1:]:
+        router.on_finish(one, 0, answer(1), 0.0)
+    assert dict(router.credit["f"]) == {0: 1_000}
+
+
 def test_outputs_are_not_charged_ahead_in_gpu_time():
     with pytest.raises(UsageError, match=r"d2lpm\.outputs = 'ahead': not with charge"):
         make(outputs="ahead", charge="gpu-time").prepare(Setup(costs=FixedCosts()))

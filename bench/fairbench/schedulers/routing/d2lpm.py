@@ -198,7 +198,10 @@ class D2LPM(Router):
             if self._answers is not None and output.length:
                 self._answers.finished(request.client, output.length)
             for node in self._nodes(request.client):
-                self._spend(self.credit[node], node, worker, cost)
+                if self._answers is not None and cost < 0:
+                    self._give_back(self.credit[node], node, worker, -cost)
+                else:
+                    self._spend(self.credit[node], node, worker, cost)
             if self.params.insert_on_finish and output.length:
                 self._tree.insert((*request.prompt, output), worker)
 
@@ -211,12 +214,14 @@ class D2LPM(Router):
             return
         for client, charged in paid.items():
             for node in self._nodes(client):
-                credit = self._credit_of(node)
-                # Quanta granted since must not lift it above what a credit can be.
-                most = min(credit[worker] + charged, self._quantum(node))
-                before, credit[worker] = credit[worker], max(credit[worker], most)
-                if self.shared is not None:
-                    self.shared.spend(node, worker, before - credit[worker])
+                self._give_back(self._credit_of(node), node, worker, charged)
+
+    def _give_back(self, credit: WorkerCredit, node: str, worker: int, charged: float) -> None:
+        """Quanta granted since must not lift it above what a credit can be."""
+        most = min(credit[worker] + charged, self._quantum(node))
+        before, credit[worker] = credit[worker], max(credit[worker], most)
+        if self.shared is not None:
+            self.shared.spend(node, worker, before - credit[worker])
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
