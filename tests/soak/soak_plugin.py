@@ -54,7 +54,7 @@ class _Logged:
 
     def _credits(self):
         if (credit := getattr(self, "credit", None)) is not None:
-            self._log("credits", credit)
+            self._log("credits", {client: dict(one) for client, one in credit.items()})
 
     def route(self, request, now_s):
         worker = super().route(request, now_s)
