@@ -111,15 +111,11 @@ class LocalScheduler(ABC):
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """``on_tokens`` of a whole batch: so many requests of each client made that many steps.
 
-        To be overridden, for speed alone, together with ``on_tokens``.
+        To be overridden for speed alone, by whoever then sees to it that a subclass which only has
+        an ``on_tokens`` of its own is still told of each client.
         """
         for client, count in running.items():
             self.on_tokens(client, steps * count)
-
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
-        if "on_tokens" in vars(cls) and "on_steps" not in vars(cls):
-            cls.on_steps = LocalScheduler.on_steps  # type: ignore[method-assign]  # the base's counts otherwise
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         """The same request by request, only for a scheduler with ``per_request_tokens``."""

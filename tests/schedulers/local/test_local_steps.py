@@ -1,7 +1,5 @@
 """Tokens of a whole batch at once are those of its clients, one after the other."""
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,20 +46,28 @@ def test_a_batch_is_its_clients_one_by_one(kind, params, told):
     assert together.balances() == apart.balances()
 
 
-class Doubled(VTC):
+class DoubledVTC(VTC):
     """Somebody's own, who knows of ``on_tokens`` alone."""
 
-    name = "doubled"
-
-    @dataclass(frozen=True)
-    class Params(VTC.Params):
-        """VTC's."""
+    name = "doubled-vtc"
 
     def on_tokens(self, client: str, tokens: int) -> None:
         super().on_tokens(client, 2 * tokens)
 
 
-def test_who_counts_tokens_in_another_way_is_told_of_each_client():
-    scheduler = made(Doubled)
+class DoubledDLPM(DLPM):
+    """The same of DLPM."""
+
+    name = "doubled-dlpm"
+
+    def on_tokens(self, client: str, tokens: int) -> None:
+        super().on_tokens(client, 2 * tokens)
+
+
+@pytest.mark.parametrize(("kind", "usual"), [(DoubledVTC, VTC), (DoubledDLPM, DLPM)])
+def test_who_counts_tokens_in_another_way_is_told_of_each_client(kind, usual):
+    scheduler, twice = made(kind), made(usual)
     scheduler.on_steps(5, {"a": 2, "b": 3})
-    assert scheduler.balances() == {"a": 2 * 2 * 10, "b": 2 * 2 * 15 / 3, "c": 0}
+    twice.on_steps(10, {"a": 2, "b": 3})
+    assert scheduler.balances() == twice.balances()
+    assert scheduler.balances() != made(usual).balances()

@@ -143,7 +143,8 @@ class DLPM(LocalScheduler):
             self._charge(client, self.params.output_weight * tokens)
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        if self._time is not None or self._tree:
+        apart = self._time is not None or bool(self._tree)
+        if apart or type(self).on_tokens is not DLPM.on_tokens:
             super().on_steps(steps, running)
             return
         credit, each = self.credit, self.params.output_weight * steps

@@ -158,7 +158,8 @@ class VTC(LocalScheduler):
         self._charge(client, self.params.output_weight * tokens)
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        if self._time is not None or self._artifact or self._tree is not None:
+        apart = self._time is not None or self._artifact or self._tree is not None
+        if apart or type(self).on_tokens is not VTC.on_tokens:
             super().on_steps(steps, running)
             return
         counters, weights = self.counters, self._weights
