@@ -211,7 +211,7 @@ def first_pixel(png):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on PATH")
+@pytest.mark.skipif(CHROMIUM is None, reason="looks at the page in a browser: no chromium on PATH")
 @pytest.mark.parametrize("kind", ["run", "swept"])
 def test_a_browser_shows_it_wide_and_narrow_in_light_and_dark(kind, request, tmp_path):
     page = tmp_path / "page.html"

@@ -10,6 +10,10 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "
 os.environ |= {"RAY_worker_niceness": "0"}  # 15 otherwise
 SMALL = {"object_store_memory": 80 * 2**20, "num_cpus": 1}
 
+# A live run of emulated replicas, and one that is over soon.
+EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
+SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]
+
 
 @contextmanager
 def cluster_of(nodes: int, **head) -> Iterator[object]:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from live_cli import descendants, lines, only, running, wait_until
-from ray_cluster import SMALL, cluster_of
+from ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 from test_live_far_drivers import children_called
 from test_live_launchers import rows
 
@@ -19,8 +19,6 @@ from fairbench.live.records import read_records
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
-EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
-SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]
 LONG = [*EMULATED, "--clients", "3", "--duration", "20000", "--request-rate", "1"]
 
 

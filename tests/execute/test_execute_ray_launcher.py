@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from live_cli import descendants, lines, running, wait_until
-from ray_cluster import SMALL, cluster_of
+from ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 from test_live_launchers import only, rows
 
 from fairbench.errors import RunFailed, UsageError
@@ -22,8 +22,6 @@ from fairbench.live.records import read_records
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
-EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
-SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]
 LONG = [*EMULATED, "--clients", "3", "--num-programs", "12", "--request-rate", "1"]
 
 

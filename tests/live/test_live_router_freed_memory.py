@@ -30,7 +30,10 @@ print(before - mib())
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    reason="memory is given back by glibc's malloc_trim",
+)
 def test_what_is_free_but_lies_below_something_small_is_given_back():
     done = subprocess.run(
         [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, check=True

@@ -25,7 +25,9 @@ from fairbench.live.plugins.vllm.queue import SchedulerQueue
 from fairbench.live.plugins.vllm.release import check_version
 
 
-class FairScheduler(Scheduler):  # type: ignore[misc] # Any where vLLM is not installed
+# Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, from
+# which mypy lets nobody derive.
+class FairScheduler(Scheduler):  # type: ignore[misc]
     """The scheduler that FAIRBENCH_LOCAL names decides who is admitted, vLLM all the rest.
 
     A server that cannot run it ends with exit code 2 and one line. vLLM's asynchronous scheduling,
