@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib import pyplot
 from numpy.typing import NDArray
+from routers import Case, case, exchange
 
 from fairbench.config.resolve import resolve
 from fairbench.results.run_result import RunResult
@@ -42,9 +43,6 @@ FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 DRIFT = {"workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": 4, "duration_s": 60.0}
 SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
-
-Case = tuple[tuple[str, Any], ...]
-"""Settings of two routers; none is one router."""
 
 
 SEEDS = range(5)
@@ -97,14 +95,6 @@ def scaling() -> Iterator[list[str]]:
                 f"{found['jain_index_actual']:.3f}", f"{found['min_entitlement_ratio']:.3f}",
                 f"{found['victim_p99_s']:.1f}",
             ]  # fmt: skip
-
-
-def case(**settings: Any) -> Case:
-    return tuple(settings.items())
-
-
-def exchange(skew: float, every_s: float, **settings: float) -> Case:
-    return case(form="exchange", skew=skew, every_s=every_s, **settings)
 
 
 def cases() -> Iterator[Case]:
