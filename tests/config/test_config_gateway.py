@@ -41,6 +41,16 @@ def test_any_local_scheduler_is_a_policy_and_shares_its_parameters_with_the_work
     assert resolve({"workload": "chat", "gateway": "vtc", "scheduler": "vtc"}).gateway == "vtc"
 
 
+def test_what_nobody_asks_for_is_not_stored():
+    """So runs that were stored before these parameters are still the same."""
+    plain = resolve({**DRR, "gateway": "vtc", "saturation": "concurrency"})
+    assert not {"concurrency.headroom", "gateway.outputs"} & plain.settings.keys()
+    asked = {"concurrency.headroom": 1, "gateway.outputs": "ahead"}
+    other = resolve({**DRR, "gateway": "vtc", "saturation": "concurrency"}, asked)
+    assert reread(other).settings.items() >= asked.items()
+    assert identity(other) != identity(plain)
+
+
 def test_flags_replace_the_gateway_of_a_file_with_its_detector():
     flags = {"gateway": "drr", "saturation": "concurrency"}
     file = experiment_tables(resolve({"workload": "chat", **flags}))

@@ -286,23 +286,30 @@ def test_who_must_make_room_leaves_the_gateway_too():
     run(test)
 
 
-@pytest.mark.parametrize(
-    "info",
-    [
-        {"max_running_requests": 2, "max_total_num_tokens": 10_000},
-        {"max_running_requests": 100, "max_total_num_tokens": 150},  # the prompts of two
-        {"vllm_config": {"scheduler_config": {"max_num_seqs": 2, "max_num_active_seqs": None}}},
-    ],
-)
-def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info):
+RUNS_2 = {"max_running_requests": 2, "max_total_num_tokens": 10_000}
+SAID = [
+    ("auto", RUNS_2, {}, 3),
+    ("auto of vLLM", {"vllm_config": {"scheduler_config": {"max_num_seqs": 2}}}, {}, 3),
+    ("auto of many", {"max_running_requests": 41, "max_total_num_tokens": 10_000}, {}, 44),
+    ("the prompts of two", {"max_running_requests": 9, "max_total_num_tokens": 150}, {}, 2),
+    ("nothing beyond it", RUNS_2, {"concurrency.headroom": 0}, 2),
+    ("so many beyond it", RUNS_2, {"concurrency.headroom": 3}, 5),
+    ("exactly", RUNS_2, {"concurrency.requests": 4}, 4),
+]
+
+
+@pytest.mark.parametrize(("info", "settings", "most"), [one[1:] for one in SAID])
+def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info, settings, most):
+    """And a few that wait there, unless the operator has said how many."""
+
     async def test():
-        router = {"gateway": "fcfs"}
+        router = {"gateway": "fcfs", "settings": settings}
         async with cluster(1, router=router, info=info, held_at=0) as (under_test, [worker]):
-            asked = [ask(under_test, "ann") for _ in range(3)]
-            await until(lambda: under_test.proxy.under_way == 3)
-            assert under_test.proxy.dispatcher.ingress.held() == {"ann": 1}
+            asked = [ask(under_test, "ann") for _ in range(most + 2)]
+            await until(lambda: under_test.proxy.under_way == most + 2)
+            assert under_test.proxy.dispatcher.ingress.held() == {"ann": 2}
             worker.released.set()
-            assert await asyncio.gather(*asked) == [200] * 3
+            assert await asyncio.gather(*asked) == [200] * (most + 2)
 
     run(test)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairbench.live.router.running_limits import most_told_by
+from fairbench.live.router.running_limits import headroom_of, most_told_by
 
 STOCK = """# TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="16",num_gpu_blocks="500"} 1.0
@@ -44,3 +44,10 @@ def vllm(**config):
 def test_only_whole_numbers_of_every_rank_count(page, most):
     text = page if isinstance(page, str) else json.dumps(page)
     assert most_told_by(text.encode()) == most
+
+
+@pytest.mark.parametrize(
+    ("most", "headroom"), [(1, 1), (4, 1), (20, 1), (21, 2), (64, 4), (256, 13)]
+)
+def test_headroom_is_a_twentieth_and_one_at_least(most, headroom):
+    assert headroom_of(most) == headroom

@@ -353,9 +353,16 @@ def test_a_dry_run_says_what_would_be_done_and_shows_no_key(tmp_path):
     }
     assert settings["gateway.ttl_s"] == 30.0
     assert settings["concurrency.requests"] == "auto"
+    assert settings["concurrency.headroom"] == "auto"
+    assert settings["gateway.outputs"] == "ahead"
     assert settings["vtc.charge"] == "extend"
     assert settings["d2lpm.worker_quantum"] > 0
-    assert planned(*GATEWAY, *AT_MOST)["settings"]["concurrency.requests"] == 9
+    explicit = planned(*GATEWAY, *AT_MOST)["settings"]
+    assert explicit["concurrency.requests"] == 9
+    assert "concurrency.headroom" not in explicit
+    changed = ("--set", "concurrency.headroom=0", "--set", "gateway.outputs=end")
+    settings = planned(*GATEWAY, *changed)["settings"]
+    assert (settings["concurrency.headroom"], settings["gateway.outputs"]) == (0, "end")
 
 
 def test_a_dry_run_starts_no_worker(monkeypatch):

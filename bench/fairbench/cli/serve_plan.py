@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairbench.cli.flags import split_commas
 from fairbench.config import ExperimentSpec
 from fairbench.config.gateway import (
+    HEADROOM,
     MOST_REQUESTS,
     SERVED_DETECTOR,
     admission_parts,
@@ -104,7 +105,7 @@ def plan_text(
         plan |= {"gateway": config.gateway, "saturation": config.saturation}
         parts = served_gateway(config.gateway, config.saturation, config.settings)
         if config.saturation == SERVED_DETECTOR and MOST_REQUESTS not in config.settings:
-            parts[MOST_REQUESTS] = AUTO
+            parts = {HEADROOM: AUTO} | parts | {MOST_REQUESTS: AUTO}
         settings = parts | settings
     settings = served_admission(config.settings) | settings
     plan["max_queue"] = config.max_queue

@@ -27,6 +27,8 @@ GATEWAY_KEYS = ("gateway", "saturation")
 ADMISSION_MODEL = "llama-3.1-8b"  # of a profile that is named by its GPU alone
 SERVED_DETECTOR = Concurrency.name  # of `serve`: the one that any engine can be counted by
 MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # at a worker at once
+HEADROOM = f"{SERVED_DETECTOR}.headroom"  # and beyond that, to wait there
+SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # of `serve`, unless something else is said
 
 
 def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
@@ -117,9 +119,9 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
         saturation: detector_class(saturation).Params,
         GATEWAY: GatewayParams,
     }
-    resolved: dict[str, Any] = {}
+    given, resolved = {**SERVED_OUTPUTS, **settings}, dict[str, Any]()
     for owner, params in owners.items():
-        resolved |= as_settings(owner, make_params(owner, params, settings))
+        resolved |= as_settings(owner, make_params(owner, params, given))
     if resolved[f"{GATEWAY}.order"] == "longest-prefix":
         raise UsageError(
             "gateway.order = 'longest-prefix': serve does not match what it holds with the "

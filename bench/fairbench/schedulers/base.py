@@ -56,6 +56,7 @@ class LocalScheduler(ABC):
     name: ClassVar[str]
     cache_aware: ClassVar[bool] = False
     per_request_tokens: ClassVar[bool] = False  # wants on_request_tokens, which costs time
+    refunds_tokens: bool = False  # on_tokens below 0 gives back what was charged ahead
     wants_costs: bool = False  # asks setup.costs, which a real server has to measure
     times_steps: bool = False  # wants on_prompt_time and on_gpu_time
     preempts: bool = False  # its passes are made even when the batch is full
@@ -106,7 +107,11 @@ class LocalScheduler(ABC):
         """
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Requests of this client produced so many output tokens (calls may be merged)."""
+        """Requests of this client produced so many output tokens (calls may be merged).
+
+        From a queue before the cluster (``gateway``) one that ``refunds_tokens`` may hear of tokens
+        that are yet to come, and of fewer than none if less came.
+        """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """``on_tokens`` of a whole batch: so many requests of each client made that many steps.

@@ -94,6 +94,16 @@ def test_concurrency_is_over_the_pool():
     assert len(desk.gateway) == 1
 
 
+@pytest.mark.parametrize(("headroom", "most"), [(0, 4), (1, 6), (3, 10)])
+def test_headroom_is_beyond_what_each_worker_runs(headroom, most):
+    desk = Desk("fcfs", workers=2, concurrency__requests=2, concurrency__headroom=headroom)
+    for _ in range(12):
+        desk.arrive("a")
+    assert len(desk.at) == most
+    desk.answer()
+    assert len(desk.at) == most
+
+
 def test_concurrency_by_tokens_lets_one_go_while_it_is_below():
     desk = Desk("fcfs", concurrency__by="tokens", concurrency__tokens=100)
     for tokens in (60, 60, 1):

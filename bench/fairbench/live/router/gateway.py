@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
-from fairbench.config.gateway import MOST_REQUESTS, admission_profile
+from fairbench.config.gateway import HEADROOM, MOST_REQUESTS, SERVED_OUTPUTS, admission_profile
 from fairbench.config.routers import served_routers
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
@@ -19,7 +19,7 @@ from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.ingress import Ringing
 from fairbench.live.router.loads import PolledLoads, poll
-from fairbench.live.router.running_limits import most_running
+from fairbench.live.router.running_limits import headroom_of, most_running
 from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
 from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
@@ -46,7 +46,8 @@ async def hold_requests(
     ``weights`` may change meanwhile. Returns what has to run for each worker, by its number and
     address, None for nothing.
     """
-    settings, admission = dict(config.settings), admission_params(config.settings)
+    settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
+    admission = admission_params(settings)
     if config.gateway is None and not admission.is_on:
         return None
     polls = config.gateway is not None and config.saturation == Utilization.name
@@ -82,7 +83,8 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo) -> dict[str, Any]:
-    """Settings under which the engines have what they can run, and no queue of their own."""
+    """Settings under which engines have what they can run, and next to no queue of their own."""
+    found: dict[str, Any] = {}
     if most is None:
         most = Concurrency.Params.requests
         log.warning(
@@ -91,8 +93,9 @@ def _as_workers_say(most: int | None, info: WorkerInfo) -> dict[str, Any]:
             most,
         )
     else:
-        log.info("gateway: %d requests at a worker at once", most)
-    found: dict[str, Any] = {MOST_REQUESTS: most}
+        found[HEADROOM] = more = headroom_of(most)
+        log.info("gateway: %d requests run at a worker at once, %d more wait there", most, more)
+    found[MOST_REQUESTS] = most
     if info.pool_tokens:
         found |= {
             f"{Concurrency.name}.tokens": info.pool_tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from fairbench.live.vllm_metrics import MOST_RUNNING, info_in
 # SGLang's and the emulator's own page, and vLLM's in its development mode, which says it only so.
 SERVER_INFO = "/server_info?config_format=json"
 TIMEOUT = ClientTimeout(total=5.0)  # vLLM looks at its whole machine for that page
+HEADROOM = 0.05  # of what an engine runs at once, to wait in its own queue
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
@@ -23,6 +25,15 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
     return min((most for most in told if most), default=None)
+
+
+def headroom_of(most: int) -> int:
+    """How many requests ``auto`` sends beyond the ``most`` that an engine runs: one at least.
+
+    They take the places of answers that end while the router, which has yet to hear of it, could
+    not have sent the next. What waits there is no longer the gateway's to order, so they are few.
+    """
+    return max(1, ceil(HEADROOM * most))
 
 
 async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int | None:

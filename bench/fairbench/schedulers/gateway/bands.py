@@ -28,7 +28,9 @@ class GatewayParams:
     refused. ``band_requests`` are held in each band at most, ``max_requests`` in all: an arrival
     that finds all full takes the place of the latest request of the lowest band below its own, if
     there is one. ``priority`` of clients by name, larger first, in place of what their requests
-    say: a band goes only if nothing in a higher one can.
+    say: a band goes only if nothing in a higher one can. ``outputs``: when a local scheduler is
+    charged for them, at the ``end`` of the request if nothing is said, or ``ahead``, as
+    ``OutputsAhead`` does, if it can give back what did not come.
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
@@ -36,6 +38,7 @@ class GatewayParams:
     band_requests: Annotated[int, Ge(0)] = 0
     max_requests: Annotated[int, Ge(0)] = 0
     priority: dict[str, int] = field(default_factory=dict)
+    outputs: Literal["end", "ahead"] | None = None
     client_limit: ClientLimit = None
     tenants: Tenants | None = None
 

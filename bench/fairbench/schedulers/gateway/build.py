@@ -19,6 +19,7 @@ from fairbench.schedulers.gateway.bands import Gateway, GatewayParams
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.flow_view import FlowView
 from fairbench.schedulers.gateway.ordering.order import Matched
+from fairbench.schedulers.gateway.outputs_ahead import OutputsAhead
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.registry import (
     GATEWAY,
@@ -94,7 +95,10 @@ def build_gateway(
         shared = None
         if terms is not None and shares_counters(scheduler):
             shared = SharedCounters(scheduler, terms)
-        return GatewayQueue(scheduler, router, detector, FlowView(order), shared)
+        ahead = None
+        if params.outputs == "ahead" and scheduler.refunds_tokens:
+            ahead = OutputsAhead(scheduler)
+        return GatewayQueue(scheduler, router, detector, FlowView(order), shared, ahead)
 
     limits = None
     if params.client_limit is not None:

@@ -9,6 +9,7 @@ from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Read, Router, Selection, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.gateway.flow_view import FlowView
+from fairbench.schedulers.gateway.outputs_ahead import OutputsAhead
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.local.fcfs import FCFS
@@ -84,8 +85,8 @@ class GatewayQueue:
     """Holds requests until the ``detector`` and the router let them go, in its scheduler's order.
 
     A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches unless the
-    ``view`` says: the whole input is charged when a request goes, its outputs when it is over.
-    It sheds nothing. One priority; ``bands`` has several.
+    ``view`` says: the whole input is charged when a request goes, its outputs when it is over, or
+    before, by ``ahead``. It sheds nothing. One priority; ``bands`` has several.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class GatewayQueue:
         detector: Detector,
         view: FlowView | None = None,
         shared: SharedCounters | None = None,
+        ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.shared = shared  # the scheduler's counters, where other routers have a part in them
         self._held_until_s: float | None = None  # since somebody who waits elsewhere goes first
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
+        self._ahead = ahead
         self._router = router
         self._detector = detector
         self._view = QueueView() if view is None else view
@@ -145,6 +148,8 @@ class GatewayQueue:
                 return Tried.NO_ROOM
             self._view.leave(request)
             self.scheduler.on_admitted(request, request.input_tokens, recompute=False)
+            if self._ahead is not None:
+                self._ahead.sent(request)
             detector.on_sent(request, worker)  # which may find in the next line that it moved
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
@@ -182,7 +187,9 @@ class GatewayQueue:
         """A local scheduler hears what has come of it, as from an engine."""
         if read is not None:
             self.scheduler.on_read(request, read)
-        if output_tokens:
+        if self._ahead is not None:
+            self._ahead.over(request, output_tokens)
+        elif output_tokens:
             self.scheduler.on_tokens(request.client, output_tokens)
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(request, output_tokens)

@@ -29,6 +29,7 @@ class DLPM(LocalScheduler):
 
     name = "dlpm"
     cache_aware = True
+    refunds_tokens = True
 
     @dataclass(frozen=True)
     class Params:
@@ -139,8 +140,18 @@ class DLPM(LocalScheduler):
             self._charge(request.client, self.params.extend_weight * more)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        if self._time is None:
+        if self._time is not None:
+            return
+        if tokens < 0:
+            self._refund(client, self.params.output_weight * -tokens)
+        else:
             self._charge(client, self.params.output_weight * tokens)
+
+    def _refund(self, client: str, charged: float) -> None:
+        """Quanta granted since must not lift a credit above what it can be."""
+        for node in self._nodes(client):
+            credit = self.credit[node]
+            self.credit[node] = max(credit, min(credit + charged, self._quantum(node)))
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         apart = self._time is not None or bool(self._tree)

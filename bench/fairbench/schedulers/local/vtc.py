@@ -65,6 +65,7 @@ class VTC(LocalScheduler):
         self._turn: dict[str, int] = {}  # when a client was last picked: ties rotate
         self._picks = 0
         self._artifact = params.form != "paper"
+        self.refunds_tokens = not self._artifact
         self._charges_at_finish = params.form == "artifact"
         self._first: Counter[str] = Counter()  # first tokens yet to come
         self._running: Counter[str] = Counter()

@@ -45,6 +45,7 @@ class PredictiveVTC(VTC):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
+        self.refunds_tokens = False  # it charges ahead by itself
         self._cost = own_cost(params.cost)
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}

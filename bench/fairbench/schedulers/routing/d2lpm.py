@@ -14,11 +14,11 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
+from fairbench.schedulers.mean_answers import MeanAnswers
 from fairbench.schedulers.peers.credit import SharedCredit
 from fairbench.schedulers.peers.totals import Sums, Totals
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.forgotten import MAX_CLIENTS, to_forget
-from fairbench.schedulers.routing.mean_answers import MeanAnswers
 from fairbench.schedulers.routing.worker_credit import WorkerCredit
 from fairbench.schedulers.sharing import SharedCharges
 from fairbench.tenants import Tenants

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.gateway.saturation.detector import Detector
@@ -30,21 +30,28 @@ class Concurrency(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """``requests`` and ``tokens`` are the capacity of one worker, ``by`` what counts."""
+        """``requests`` and ``tokens`` are the capacity of one worker, ``by`` what counts.
+
+        ``headroom``: so many requests more may be at a worker, in its own queue, so that no place
+        stays empty from the end of an answer until the gateway has heard of it and the next request
+        has come. None by default.
+        """
 
         requests: Annotated[int, Gt(0)] = 100
         tokens: Annotated[int, Gt(0)] = 1_000_000
         by: Literal["requests", "tokens", "larger"] = "requests"
+        headroom: Annotated[int, Ge(0)] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
+        self._requests = params.requests + (params.headroom or 0)
         self._under_way: dict[Request, int | None] = {}  # where it is
         self._loads: dict[int, _Load] = {}
 
     def has_room(self, now_s: float) -> bool:
         workers = self.fleet.workers()
         loads = [self._loads.get(worker, _Load(0, 0)) for worker in workers]
-        by_requests = [load.requests / self.params.requests for load in loads]
+        by_requests = [load.requests / self._requests for load in loads]
         by_tokens = [load.tokens / self.params.tokens for load in loads]
         scores = {
             "requests": by_requests,

@@ -1,0 +1,99 @@
+"""A gateway that hears late of an answer's end, before an engine that makes one token a step."""
+
+import random
+from collections import Counter, deque
+from itertools import islice
+
+import pytest
+from gateway_helpers import Desk
+
+LATE = 5  # steps from an answer's end to when the next request can be there, on average
+PROMPT, OUTPUT, SPREAD = 48, 64, 32
+STEPS = {4: 6_000, 64: 1_000}  # by places
+
+
+class Engine:
+    """``places`` requests at once, first come, first served, and clients that ask again at once.
+
+    ``filled`` is the part of its places that was in use, ``waited`` the most requests that waited
+    in its own queue.
+    """
+
+    def __init__(self, desk, places, clients):
+        self.desk, self.places = desk, places
+        self.random = random.Random(1)
+        self.waiting, self.running, self.ended = deque(), {}, []
+        self.served, self.used, self.waited, self.seen = Counter(), 0, 0, 0
+        for client, number in clients.items():
+            for _ in range(number):
+                desk.arrive(client, PROMPT)
+
+    def run(self, steps):
+        for now in range(steps):
+            for end in [end for end in self.ended if end[0] <= now]:
+                self.ended.remove(end)
+                self.hear(*end[1:])
+            self.step(now)
+        self.filled = self.used / steps / self.places
+        return self
+
+    def hear(self, request, output):
+        self.served[request.client] += PROMPT + output
+        self.desk.answer(request, output)
+        self.desk.arrive(request.client, PROMPT)
+
+    def step(self, now):
+        arrived = list(islice(self.desk.sent, self.seen, None))
+        self.seen += len(arrived)
+        self.waiting.extend(arrived)
+        while self.waiting and len(self.running) < self.places:
+            output = OUTPUT + self.random.randint(-SPREAD, SPREAD)
+            self.running[self.waiting.popleft()] = [output, output]
+        self.used += len(self.running)
+        self.waited = max(self.waited, len(self.waiting))
+        for request, left in list(self.running.items()):
+            left[0] -= 1
+            if not left[0]:
+                del self.running[request]
+                heard = now + 1 + self.random.expovariate(1 / LATE)
+                self.ended.append((heard, request, left[1]))
+
+    @property
+    def modest_share(self):
+        return self.served["modest"] / self.served.total()
+
+
+def engine(policy, places, headroom, outputs="ahead", **settings):
+    """After a flooder's and a modest client's requests, of which half of each are fair."""
+    desk = Desk(
+        policy, concurrency__requests=places, concurrency__headroom=headroom,
+        gateway__outputs=outputs, **settings,
+    )  # fmt: skip
+    return Engine(desk, places, {"flooder": 8 * places, "modest": places}).run(STEPS[places])
+
+
+@pytest.mark.parametrize(("places", "headroom"), [(4, 1), (64, 4)])
+def test_a_few_that_wait_at_the_engine_keep_its_places_full(places, headroom):
+    """A place is empty for 5 of 64 steps without."""
+    exact, more = (engine("vtc", places, room) for room in (0, headroom))
+    assert exact.filled < 0.95
+    assert more.filled > 0.97
+    assert (exact.waited, more.waited) == (0, headroom)
+
+
+POLICIES = [("vtc", {}), ("lcf", {}), ("wfq", {}), ("dlpm", {"dlpm__quantum": 176})]
+
+
+@pytest.mark.parametrize(("policy", "settings"), POLICIES)
+def test_the_modest_client_keeps_its_share(policy, settings):
+    assert engine(policy, 4, 1, **settings).modest_share > 0.9 / 2
+
+
+def test_so_it_does_of_an_engine_of_many_places():
+    assert engine("vtc", 64, 4).modest_share > 0.9 / 2
+
+
+@pytest.mark.parametrize(("policy", "settings"), [POLICIES[0], POLICIES[3]])
+def test_outputs_charged_at_the_end_cost_a_client_that_has_few_requests_its_share(policy, settings):
+    """All of them go one after the other, nobody of it waits then, and it is lifted."""
+    assert engine(policy, 4, 1, "end", **settings).modest_share < 0.88 / 2

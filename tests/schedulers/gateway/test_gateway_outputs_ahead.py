@@ -1,0 +1,95 @@
+"""Outputs that a gateway charges when a request goes, by hand."""
+
+import pytest
+from gateway_helpers import Desk, one_at_a_time
+
+
+def desk(policy="vtc", at_once=9, **settings):
+    """Prompts of 10 tokens; an output token costs two, and a client's first answers had 20."""
+    made = Desk(policy, concurrency__requests=at_once, gateway__outputs="ahead", **settings)
+    made.arrive("a")
+    made.answer(output_tokens=20)
+    return made
+
+
+def balance(made, client="a"):
+    return made.gateway.balances[0][client]
+
+
+def test_what_is_expected_is_charged_when_it_goes_and_the_rest_when_it_is_over():
+    made = desk()
+    assert balance(made) == 10 + 2 * 20  # nobody knew anything before
+    made.arrive("a")
+    assert balance(made) == 50 + 10 + 2 * 20
+    made.answer(output_tokens=23)
+    assert balance(made) == 50 + 10 + 2 * 23
+    first, second = made.arrive("a"), made.arrive("a")  # 21.5 on average, rounded to even
+    assert balance(made) == 106 + 2 * (10 + 2 * 22)
+    made.answer(second, output_tokens=1)
+    made.answer(first, output_tokens=22)
+    assert balance(made) == 106 + 10 + 2 + 10 + 2 * 22
+
+
+def test_what_no_worker_has_served_is_given_back_and_is_no_answer():
+    made = desk()
+    made.arrive("a")
+    made.answer(output_tokens=0)
+    assert balance(made) == 50 + 10
+    made.arrive("a")
+    assert balance(made) == 60 + 10 + 2 * 20
+
+
+def test_no_more_than_what_is_allowed():
+    made = Desk("vtc", gateway__outputs="ahead")
+    made.arrive("a")
+    made.answer(output_tokens=500)
+    assert balance(made) == 10 + 2 * 500
+    made.arrive("a")  # 100 at most
+    assert balance(made) == 1_010 + 10 + 2 * 100
+
+
+def test_a_client_without_answers_is_expected_to_be_like_the_others():
+    made = desk()
+    made.arrive("b")
+    assert balance(made, "b") == 50 + 10 + 2 * 20  # lifted to who left last
+
+
+def test_credit_that_is_given_back_does_not_exceed_a_quantum():
+    """Else 60 and 110 for each of three would be paid out at once, when they turn out short."""
+    made = Desk("dlpm", concurrency__requests=9, gateway__outputs="ahead", dlpm__quantum=60)
+    made.arrive("a")
+    made.answer(output_tokens=50)
+    assert balance(made) == 60 - 10 - 2 * 50
+    requests = []
+    for granted in (60, 120, 120, 120):  # as many quanta as it takes to be in credit
+        before = balance(made)
+        requests.append(made.arrive("a"))
+        assert balance(made) == before + granted - 10 - 2 * 50
+    for credit in (-70 + 98, 60, 60):
+        made.answer(requests.pop(), output_tokens=1)
+        assert balance(made) == credit
+
+
+@pytest.mark.parametrize(("outputs", "charged"), [(None, 10), ("end", 10), ("ahead", 50)])
+def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
+    given = {} if outputs is None else {"gateway__outputs": outputs}
+    made = Desk("vtc", concurrency__requests=9, **given)
+    made.arrive("a")
+    made.answer(output_tokens=20)
+    made.arrive("a")
+    assert balance(made) == 50 + charged
+
+
+@pytest.mark.parametrize(
+    "policy", ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "mdrr", "lpm", "autellix"]
+)
+def test_others_are_as_they_were(policy):
+    """They charge ahead by themselves, or nothing."""
+    orders = []
+    for given in ({}, {"gateway__outputs": "ahead"}):
+        made = one_at_a_time(policy, **given)
+        for number in range(24):
+            made.arrive("abc"[number % 7 % 3], 10 + number)
+        orders.append([made.serve(1, output_tokens=5 + 7 * n % 11) for n in range(24)])
+        orders[-1].append(dict(made.gateway.balances[0]))
+    assert orders[0] == orders[1]
