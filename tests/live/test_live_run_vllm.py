@@ -5,7 +5,6 @@ In the environment of tests/vllm_cpu/install.sh, minutes a test.
 
 import os
 import signal
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,50 +19,27 @@ from live_cli import (
     wait_until,
     wait_until_gone,
 )
+from live_vllm import MODEL, SERVERS, SMALL, WHY_ABSENT, command_of, engine_cores, samples
 
-from fairbench.live.backends.vllm import PYTHON
 from fairbench.live.processes.http import get_text
 
-VLLM = os.environ.get(PYTHON)
-MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not VLLM, reason=f"{PYTHON} names no Python with vLLM"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT)]
 
 
 @pytest.fixture(autouse=True)
 def small_servers(monkeypatch):
-    """A thread and a GiB each; else each takes all cores and most of the memory."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else both want the first core
+    for name, value in SMALL.items():
+        monkeypatch.setenv(name, value)
 
 
-CPU = "--dtype float32 --enforce-eager --block-size 32 --max-model-len 4096"
-SERVERS = ["run", "--backend", "vllm", "--model", MODEL, "--load-format", "dummy", "--dp", "2"]
-SERVERS += ["--server-arg", f"{CPU} --num-gpu-blocks-override 500", "--max-running-requests", "4"]
-SERVERS += ["--ready-check-timeout-sec", "900"]
+RUN = ["run", *SERVERS, "--max-running-requests", "4"]
 # Conversations of a few short turns: a few at once, or so slowly that servers keep up which share
 # their cores with much else, and for longer than any test takes.
 LOAD = ["--workload", "chat", "--scenario", "none"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
-SHORT = [*SERVERS, *LOAD, "--request-rate", "inf", "--num-programs", "4"]
-LONG = [*SERVERS, *LOAD, "--request-rate", "0.1", "--duration", "7200"]
-
-
-def command_of(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return []
-
-
-def engine_cores(process):
-    """The processes that compute: what holds the model, behind each API server."""
-    return [pid for pid in tree(process.pid) if "EngineCore" in " ".join(command_of(pid))]
+SHORT = [*RUN, *LOAD, "--request-rate", "inf", "--num-programs", "4"]
+LONG = [*RUN, *LOAD, "--request-rate", "0.1", "--duration", "7200"]
 
 
 def router_metrics(process):
@@ -71,9 +47,7 @@ def router_metrics(process):
     commands = [command_of(pid) for pid in tree(process.pid)]
     (serve,) = [one for one in commands if one[1:4] == ["-m", "fairbench", "serve"]]
     url = f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/metrics"
-    page = get_text(url, timeout_s=WAIT_S)
-    samples = [line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, value in samples}
+    return samples(get_text(url, timeout_s=WAIT_S))
 
 
 @pytest.mark.parametrize("scheduler", ["fcfs", "vtc", "dlpm", "d2lpm"])

@@ -1,12 +1,12 @@
 """What a gateway costs a stock engine, on a machine that others use too.
 
-    python gateway_cost.py SERVER_URL GATEWAY_URL SERVER_PID [PAIRS [SECONDS [OUTPUT]]]
+    python gateway_cost.py SERVER_URL GATEWAY_URL SERVER_PID [PAIRS [SECONDS [OUTPUT [SPREAD]]]]
 
-The load of shares.py, with answers of OUTPUT tokens, half of it more or less, goes to the server
-itself and to the gateway before it in turns, in pairs of blocks whose order changes (AB BA AB ...),
-so that what the machine does meanwhile falls on both. Of each pair the ratio is taken, gateway by
-server; shown is their median, with the interval that covers the median of all such pairs with 95%,
-whatever their distribution (by order statistics).
+The load of shares.py, with answers of OUTPUT tokens, SPREAD (half of it) more or less, goes to the
+server itself and to the gateway before it in turns, in pairs of blocks whose order changes (AB BA
+AB ...), so that what the machine does meanwhile falls on both. Of each pair the ratio is taken,
+gateway by server; shown is their median, with the interval that covers the median of all such pairs
+with 95%, whatever their distribution (by order statistics).
 
 - tokens a second: by the clock, of the answers that came in a block;
 - tokens a CPU second: of the server's processes, which waiting for a core does not lengthen;
@@ -57,7 +57,7 @@ def cpu_seconds(server):
     return sum(time.user + time.system for time in times)
 
 
-async def block(session, url, server, process, seconds, output):
+async def block(session, url, server, process, seconds, **load):
     """What one block says, of which ``server`` computes the answers."""
 
     async def read():
@@ -69,7 +69,6 @@ async def block(session, url, server, process, seconds, output):
         )
         return Reading(time.monotonic(), cpu_seconds(process), steps, tokens)
 
-    load = {"output": output, "spread": output // 2}  # else all of a batch end in the same step
     got, _, before, after = await flood(session, url, seconds, read=read, **load)
     wall_s, cpu_s, steps, tokens = (b - a for a, b in zip(before, after, strict=True))
     total = max(1, got.total())
@@ -92,14 +91,16 @@ def told_of(values):
     return f"{statistics.median(values):.3f} ({low:.3f} to {high:.3f})"
 
 
-async def main(server, gateway, pid, pairs, seconds, output):
+async def main(server, gateway, pid, pairs, seconds, output, spread=None):
     """Prints each pair, then shares and ratios."""
     process, alone, behind = psutil.Process(pid), [], []
+    # Without any spread all of a batch end in the same step.
+    load = {"output": output, "spread": output // 2 if spread is None else spread}
     places = {server: alone, gateway: behind}
     async with ClientSession(timeout=ClientTimeout(total=None)) as session:
         for number in range(pairs):
             for url in list(places)[:: -1 if number % 2 else 1]:
-                places[url].append(await block(session, url, server, process, seconds, output))
+                places[url].append(await block(session, url, server, process, seconds, **load))
             told = zip(Block._fields, alone[-1], behind[-1], strict=True)
             print(", ".join(f"{name} {a:.4g} -> {b:.4g}" for name, a, b in told), flush=True)
     for found, name in ((alone, "alone"), (behind, "behind the gateway")):
@@ -115,5 +116,6 @@ async def main(server, gateway, pid, pairs, seconds, output):
 
 if __name__ == "__main__":
     server, gateway, pid, *rest = sys.argv[1:]
-    pairs, seconds, output = (float(text) for text in [*rest, *("20", "15", "16")[len(rest) :]])
-    asyncio.run(main(server, gateway, int(pid), int(pairs), seconds, int(output)))
+    pairs, seconds, output, *spread = [*rest, *("20", "15", "16")[len(rest) :]]
+    most = int(output), *map(int, spread)
+    asyncio.run(main(server, gateway, int(pid), int(pairs), float(seconds), *most))

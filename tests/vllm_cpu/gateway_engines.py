@@ -1,9 +1,11 @@
 """What a gateway costs a real engine on a CPU: starts server and gateway, then gateway_cost.py.
 
-    FAIRBENCH_VLLM_PYTHON=DIR/bin/python python gateway_engines.py vllm [PAIRS [SECONDS [OUTPUT]]]
+    FAIRBENCH_VLLM_PYTHON=DIR/bin/python python gateway_engines.py vllm \
+        [PAIRS [SECONDS [OUTPUT [SPREAD]]]] [-- FLAG...]
     FAIRBENCH_SGLANG_PYTHON=DIR/bin/python python gateway_engines.py sglang ...
 
-Stock servers of four slots; `--gateway vtc`, as many at a worker at once. Needs the paths of
+Stock servers of four slots, vLLM's in its development mode, where it says so; `--gateway vtc`, as
+many at a worker as `auto` sends, unless other flags of `serve` are given. Needs the paths of
 ``pyproject.toml``'s ``pythonpath``.
 """
 
@@ -16,23 +18,37 @@ from pathlib import Path
 
 import gateway_cost
 import psutil
+from aiohttp import ClientSession
 from sglang_cpu_server import sglang_server
 from vllm_cpu_server import stock_vllm
 
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router.running_limits import most_running
+
 AT_ONCE = 4
+DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 
 
 @contextlib.contextmanager
 def served(engine, folder):
     """The URL of a stock server."""
     if engine == "vllm":
-        with stock_vllm(folder, f"--max-num-seqs={AT_ONCE}") as url:
+        with stock_vllm(folder, f"--max-num-seqs={AT_ONCE}", environment=DEVELOPMENT) as url:
+            for _ in range(20):  # the first time it looks at its whole machine
+                if asyncio.run(most_at(url)) is not None:
+                    break
             yield url
     else:
         flags = f"--max-running-requests={AT_ONCE}", "--max-total-tokens=8000"
         flags += ("--decode-log-interval=1",)  # tokens are counted as often
         with sglang_server(folder, *flags) as server:
             yield server.url
+
+
+async def most_at(url):
+    """How many requests a server says that it runs at once."""
+    async with ClientSession() as session:
+        return await most_running(session, [WorkerAddress(url)])
 
 
 def who_listens(url):
@@ -43,11 +59,10 @@ def who_listens(url):
 
 
 @contextlib.contextmanager
-def gateway_before(url, policy="vtc"):
+def gateway_before(url, flags):
     """The URL of ``fairbench serve``."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
-    command += ["--gateway", policy, "--router", "least-loaded"]
-    command += ["--max-inflight-per-worker", str(AT_ONCE)]
+    command += ["--router", "least-loaded", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process.stdout.readline().strip()
@@ -55,13 +70,15 @@ def gateway_before(url, policy="vtc"):
             process.terminate()
 
 
-def main(engine, pairs=20, seconds=15, output=64):
+def main(engine, *arguments):
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    flags = arguments[at + 1 :] or ("--gateway", "vtc")
+    pairs, seconds, *answers = [*arguments[:at], *("20", "15", "64")[at:]]
     with tempfile.TemporaryDirectory() as name, served(engine, Path(name)) as url:
         pid = who_listens(url)
-        with gateway_before(url) as gateway:
-            asyncio.run(
-                gateway_cost.main(url, gateway, pid, int(pairs), float(seconds), int(output))
-            )
+        with gateway_before(url, flags) as gateway:
+            much = int(pairs), float(seconds), *map(int, answers)
+            asyncio.run(gateway_cost.main(url, gateway, pid, *much))
 
 
 if __name__ == "__main__":
