@@ -7,6 +7,7 @@ from live_null_server import Fault, null_server
 from live_router import GENERATE, PATHS, cluster, router_before, until
 
 from fairbench.live import headers
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import breaker
 from fairbench.live.router.breaker import Breakers
 
@@ -169,8 +170,10 @@ def test_what_runs_at_a_worker_goes_on_when_it_is_ejected():
 
 
 def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
+    """Twice if the first was a kept one."""
+
     async def run():
-        faults = {0: Fault("disconnect"), 2: Fault("disconnect"), 3: Fault("disconnect")}
+        faults = dict.fromkeys((0, 2, 3, 4), Fault("disconnect"))
         async with (
             null_server(faults=lambda number, _: faults.get(number)) as server,
             router_before([server], health_interval_s=1000.0) as under_test,
@@ -184,4 +187,40 @@ def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
             await until(lambda: not under_test.proxy.under_way)
             return found, server.seen
 
-    assert asyncio.run(run()) == ([(200, "0"), (502, "0")], 4)
+    assert asyncio.run(run()) == ([(200, "0"), (502, "0")], 5)
+
+
+class Impatient(asyncio.Protocol):
+    """Serves one request a connection, and breaks it under the next one.
+
+    So does a server whose idle timeout ends while a request is on its way to it.
+    """
+
+    def connection_made(self, transport):
+        self.transport, self.has_served = transport, False
+
+    def data_received(self, data):
+        if self.has_served:
+            self.transport.abort()
+        elif data.startswith(b"GET") or data.endswith(b"}"):  # of others the body is to come
+            self.has_served = data.endswith(b"}")
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+            self.transport.write(head + b"{}")
+
+
+def test_kept_connections_that_workers_have_closed_cost_no_answer():
+    """Each is found out by its own request, however many they are, and no worker is blamed."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        servers = [await loop.create_server(Impatient, "127.0.0.1", 0) for _ in range(2)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        workers = [WorkerAddress(f"http://127.0.0.1:{port}") for port in ports]
+        async with router_before(workers, health_interval_s=1000.0) as under_test:
+            found = [status for _ in range(3) for status, _ in await statuses(under_test, 16)]
+            up = under_test.up
+        for server in servers:
+            server.close()
+        return found, up
+
+    assert asyncio.run(run()) == ([200] * 48, {0, 1})

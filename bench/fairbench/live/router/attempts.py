@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 from aiohttp import ClientSession, web
 
@@ -40,6 +41,8 @@ from fairbench.targets import Due
 
 log = logging.getLogger(__name__)
 
+UNSEEN = (How.UNREACHED, How.STALE)  # the worker has seen nothing of the request, or may have not
+
 
 @dataclass(frozen=True, slots=True)
 class Asking:
@@ -60,20 +63,27 @@ class Asking:
     trace: Trace
 
 
+class Sessions(NamedTuple):
+    """``kept`` uses a connection again; ``fresh`` makes one for each request."""
+
+    kept: ClientSession
+    fresh: ClientSession
+
+
 class Attempts:
     """Asks workers until one answers, at most two of them, and books what that cost."""
 
     def __init__(
         self,
         workers: Sequence[WorkerAddress],
-        session: ClientSession,
+        sessions: Sessions,
         dispatcher: Dispatcher,
         health: Health,
         breakers: Breakers,
         metrics: RouterMetrics,
     ) -> None:
         self._workers = workers
-        self._session = session
+        self._sessions = sessions
         self._dispatcher = dispatcher
         self._health = health
         self._breakers = breakers
@@ -83,8 +93,9 @@ class Attempts:
     async def serve(self, asking: Asking) -> web.StreamResponse:
         """The answer of a worker. Raises Problem if none has answered.
 
-        A worker that could not be reached has cost nothing; of those that could, a second one is
-        asked only if the first neither died under the request nor was the only one.
+        A worker that could not be reached has cost nothing, nor has one that had closed a kept
+        connection; of the others, a second one is asked only if the first neither died under the
+        request nor was the only one.
         """
         probe = self._breakers.probe()
         try:
@@ -97,7 +108,8 @@ class Attempts:
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
         failures: list[WorkerFailed] = []
         while True:
-            wish = Wish([failure.worker for failure in failures], None if failures else probe)
+            failed = [failure.worker for failure in failures if failure.how is not How.STALE]
+            wish = Wish(failed, None if failures else probe)
             try:
                 flight = await self._sent(asking, wish)
                 return await self._attempt(asking, flight, failures)
@@ -124,7 +136,9 @@ class Attempts:
         last = failures[-1]
         if last.how is How.UNREACHED:
             return len(failures) <= len(self._dispatcher.flights)
-        if last.how is How.DIED or sum(one.how is not How.UNREACHED for one in failures) > 1:
+        if last.how is How.STALE:
+            return True
+        if last.how is How.DIED or sum(one.how not in UNSEEN for one in failures) > 1:
             return False
         # A connection may break by itself; an error would be the same again.
         return last.how is How.BROKE or bool(self._dispatcher.up - {last.worker})
@@ -163,15 +177,18 @@ class Attempts:
         asking.api.sign(asking.call, key)
         names = {headers.ROUTING_KEY: key, headers.SESSION: key}
         shown = {**asking.sent, **names, **worker.authorization}
+        session = self._sessions.fresh if failures else self._sessions.kept
         begun_s = asyncio.get_running_loop().time()
         try:
-            answer = await exchange.run(self._session, worker.url + asking.api.path, shown)
+            answer = await exchange.run(session, worker.url + asking.api.path, shown)
         except WorkerFailed as failure:
             self._dispatcher.finish(flight, 0, failed=True)
             if failure.how in (How.BROKE, How.UNREACHED):
                 healthy = await self._is_healthy(asking, flight.worker)
                 if failure.how is How.BROKE and not healthy:
                     failure.how = How.DIED
+                elif failure.how is How.BROKE and not failures:
+                    failure.how = How.STALE
             raise
         except BaseException:
             elapsed_s = asyncio.get_running_loop().time() - begun_s

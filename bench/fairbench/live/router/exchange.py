@@ -39,6 +39,7 @@ class How(Enum):
 
     UNREACHED = auto()  # there was no connection, so it has seen nothing of the request
     BROKE = auto()  # the connection ended
+    STALE = auto()  # so it did, and may have been closed for being idle: the worker is up
     HUNG = auto()  # it is up, and answers nobody
     DIED = auto()  # it is down
     ANSWERED = auto()  # with an error

@@ -14,7 +14,7 @@ from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.subscriber import Subscriber
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
-from fairbench.live.router.attempts import Attempts
+from fairbench.live.router.attempts import Attempts, Sessions
 from fairbench.live.router.background import WorkerTasks, background
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.config import RouterConfig
@@ -37,7 +37,8 @@ from fairbench.live.router.worker_info import (
 )
 from fairbench.schedulers.base import Router, Setup
 
-# Uvicorn, which serves SGLang, closes a connection that is idle for 5 s.
+# Uvicorn, which serves SGLang and vLLM, closes a connection that is idle for 5 s. On a busy machine
+# the router hears of that too late all the same (attempts.py).
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
 FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start
@@ -61,7 +62,11 @@ async def running(
 ) -> AsyncIterator[Service]:
     """The service, with health checks and KV events followed beside it."""
     workers = list(config.workers)
-    async with _new_session() as session, aclosing(WorkerTasks()) as tasks:
+    async with (
+        _new_session(TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)) as session,
+        _new_session(TCPConnector(limit=0, force_close=True)) as fresh,
+        aclosing(WorkerTasks()) as tasks,
+    ):
         info = await ask_workers(session, workers)
         access = Access(config, time.monotonic)
         dispatcher = _new_dispatcher(config, router, info, access.weights)
@@ -97,7 +102,8 @@ async def running(
                 subscribers[worker].restart()
 
         health = Health(workers, dispatcher, config.health_timeout_s, breakers, returned)
-        attempts = Attempts(workers, session, dispatcher, health, breakers, metrics)
+        sessions = Sessions(session, fresh)
+        attempts = Attempts(workers, sessions, dispatcher, health, breakers, metrics)
         membership = Membership(workers, dispatcher, health, breakers, follow, unfollow)
         async with aclosing(health):
             for worker in range(len(workers)):
@@ -119,9 +125,9 @@ async def running(
                 yield Service(proxy, membership, peering)
 
 
-def _new_session() -> ClientSession:
+def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
-        connector=TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+        connector=connector,
         # Never a total: a request may wait long. Health checks find a worker that hangs.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
