@@ -16,6 +16,7 @@ from fairbench.schedulers.batch_cost import PRIOR_OUTPUT_TOKENS, OutputLengths
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlog import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.worker_sets import members
 from fairbench.schedulers.setup import Setup
 
 PRIOR = 2 * round(PRIOR_OUTPUT_TOKENS)  # work of the outputs expected at first, costs unknown
@@ -304,8 +305,12 @@ def test_without_slack_the_least_estimate_wins(sends):
     router = make(WORKERS, WEIGHTS, Linear(), slack=0)
     for number, (client, made) in enumerate(sends):
         sent = Request(number, client, 0, 0, made, prompt_tokens(made), 9)
-        work = router._works(sent, router._tree.find(made).node)
-        finish = {w: router._backlogs[w].finish(client, work[w]) for w in work}
+        costs = router._costs(sent, router._tree.levels(router._tree.find(made).node))
+        finish = {
+            worker: router._backlogs[worker].finish(client, work)
+            for work, workers in costs
+            for worker in members(workers)
+        }
         assert finish[router.route(sent, 0.0)] == min(finish.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ class Backlog:
     def work(self, client: str) -> int:
         """What this client has under way."""
         return self._of_client.get(client, 0)
+
+    def clients(self) -> Collection[str]:
+        """Whose work is under way."""
+        return self._of_client.keys()
 
     def add(self, request_id: int, client: str, work: int) -> None:
         """A request has come."""

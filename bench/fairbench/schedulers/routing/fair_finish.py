@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,14 +11,18 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.batch_cost import OutputLengths
-from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
+from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree
+from fairbench.schedulers.location_tree import Holders
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlog import Backlog
+from fairbench.schedulers.routing.finish_bounds import FinishBounds
+from fairbench.schedulers.routing.finishes import FEW, Costs, Finishes
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.tenant_backlog import TenantBacklog
 from fairbench.tenants import Tenants
 
 SLACK = 100.0
+NOBODY = Holders(0, 0)
 
 
 class FairFinish(Router):
@@ -31,7 +36,7 @@ class FairFinish(Router):
     system prompt that all share hardly. Ties in rotation. Work is what a request adds to a worker's
     time (``RequestWork``), with the output that its client's finished requests let expect, and a
     backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
-    though each worker keeps its own.
+    though each worker keeps its own. Of many workers few are looked at (``Finishes``).
     """
 
     name = "fair-finish"
@@ -60,14 +65,15 @@ class FairFinish(Router):
         self._work = RequestWork()
         self._weights: dict[str, float] = {}  # by which backlogs are summed; the setup's may change
         self._backlogs = {worker: self._backlog() for worker in self._fleet.workers}
+        self._bounds: FinishBounds | None = None  # of a large fleet, made when it is asked for
+
+    def _weight(self, node: str) -> float:
+        return self.setup.weight(node)
 
     def _backlog(self) -> Backlog | TenantBacklog:
-        def weight(node: str) -> float:
-            return self.setup.weight(node)
-
         if self.params.tenants is None:
-            return Backlog(weight)
-        return TenantBacklog(weight, lambda client: self.setup.lineage(client))
+            return Backlog(self._weight)
+        return TenantBacklog(self._weight, lambda client: self.setup.lineage(client))
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -76,11 +82,12 @@ class FairFinish(Router):
     def route(self, request: Request, now_s: float) -> int:
         self._heed_weights()
         found = self._tree.find(request.prompt)
-        work = self._works(request, found.node)
-        finish = {w: self._backlogs[w].finish(request.client, work[w]) for w in work}
-        holders = self._tree.holders(found.node)
-        worker = self._choose(finish, holders.workers, self._slack(holders.tokens))
-        self._backlogs[worker].add(request.request_id, request.client, work[worker])
+        levels = self._tree.levels(found.node)
+        costs = self._costs(request, levels)
+        worker = self._choose(request.client, costs, levels[0] if levels else NOBODY)
+        work = next(work for work, workers in costs if workers >> worker & 1)
+        self._backlogs[worker].add(request.request_id, request.client, work)
+        self._changed(worker, request.client)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
@@ -88,21 +95,22 @@ class FairFinish(Router):
     def _heed_weights(self) -> None:
         if self.setup.weights != self._weights:
             self._weights = dict(self.setup.weights)
+            self._bounds = None
             for backlog in self._backlogs.values():
                 backlog.reweigh()
 
-    def _works(self, request: Request, node: RecentNode) -> dict[int, int]:
+    def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
         """What the request costs at each worker; at least one token is always computed."""
-        cached = self._tree.cached_tokens(node)
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
-        of_cached: dict[int, int] = {}  # most workers hold nothing
-        works: dict[int, int] = {}
-        for worker in self._fleet.workers:
-            hit = min(cached.get(worker, 0), request.input_tokens - 1)
-            if hit not in of_cached:
-                of_cached[hit] = self._work.tokens(hit, request.input_tokens - hit, output)
-            works[worker] = of_cached[hit]
-        return works
+
+        def cost(held_tokens: int, workers: int) -> Costs:
+            hit = min(held_tokens, request.input_tokens - 1)
+            return Costs(self._work.tokens(hit, request.input_tokens - hit, output), workers)
+
+        others = self._fleet.everyone
+        for level in levels:
+            others &= ~level.workers
+        return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
         """By how much another worker has to be better, in tokens of prefill."""
@@ -110,23 +118,49 @@ class FairFinish(Router):
             return 0.0  # an infinite slack too
         return self.params.slack * self._work.tokens(0, matched_tokens, 0)
 
-    def _choose(self, finish: dict[int, float], holders: int, slack: float) -> int:
-        holding = {w: at for w, at in finish.items() if holders >> w & 1}
-        if holding and min(holding.values()) - min(finish.values()) <= slack:
-            return self._fleet.cheapest(holding)
-        return self._fleet.cheapest(finish)
+    def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:
+        """The others are looked at only if one of them might be better than the best holder."""
+        idle, bounds = self._fleet.idle, self._bounds_of_many()
+        finishes = Finishes(client, costs, self._backlogs, idle, bounds)
+        if not holders.workers:
+            return self._fleet.in_turn(finishes.least(self._fleet.everyone).workers)
+        near, slack = finishes.least(holders.workers), self._slack(holders.tokens)
+        if near.finish - finishes.floor <= slack:
+            return self._fleet.in_turn(near.workers)
+        best = finishes.least(self._fleet.everyone)
+        return self._fleet.in_turn((near if near.finish - best.finish <= slack else best).workers)
+
+    def _bounds_of_many(self) -> FinishBounds | None:
+        """None where the workers are few, or share by a tree of tenants."""
+        if self._bounds is None and len(self._fleet.workers) > FEW:
+            if self.params.tenants is not None:
+                return None
+            self._bounds = FinishBounds(self._weight, self._fleet.workers[-1] + 1)
+            for worker, backlog in self._backlogs.items():
+                for client in backlog.clients() if isinstance(backlog, Backlog) else ():
+                    self._changed(worker, client)
+        return self._bounds
+
+    def _changed(self, worker: int, client: str) -> None:
+        backlog = self._backlogs[worker]
+        if self._bounds is not None and isinstance(backlog, Backlog):
+            self._bounds.set(worker, client, backlog.work(client))
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         if not self._fleet.finish(request, worker):
             return
-        self._backlogs[worker].remove(request.request_id)
+        self._remove(request, worker)
         if output.length:
             self._lengths.learn(request.client, output.length)
             self._tree.insert((*request.prompt, output), worker)
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         if self._fleet.finish(request, worker):
-            self._backlogs[worker].remove(request.request_id)
+            self._remove(request, worker)
+
+    def _remove(self, request: Request, worker: int) -> None:
+        self._backlogs[worker].remove(request.request_id)
+        self._changed(worker, request.client)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
@@ -135,9 +169,11 @@ class FairFinish(Router):
         self.on_worker_leave(worker, now_s)
         self._fleet.join(worker)
         self._backlogs[worker] = self._backlog()
+        self._bounds = None
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         if worker in self._fleet:
             self._fleet.leave(worker)
             self._tree.purge(worker)
             del self._backlogs[worker]
+            self._bounds = None

@@ -31,6 +31,11 @@ class Fleet:
         """Requests dispatched to a live worker that have not finished (s_w of [DLPM] Alg. 2)."""
         return self._in_flight[worker]
 
+    @property
+    def idle(self) -> int:
+        """The workers with nothing in flight, as bits."""
+        return self._with.get(0, 0)
+
     def join(self, worker: int) -> None:
         """Add a worker with nothing in flight. One that never left is taken to have restarted."""
         self.leave(worker)
