@@ -37,3 +37,11 @@ def test_tensor_parallelism_divides_weights_and_kv():
     four = load_profile("h100-80gb/llama-3.1-8b/tp4/sglang-0.5.14").pool
     assert four.weights_gib == one.weights_gib / 4
     assert four.kv_bytes_per_token == one.kv_bytes_per_token / 4
+
+
+def test_the_pool_of_a_large_model_on_four_by_hand():
+    """70.55 x 10^9 parameters of 2 bytes, a fourth on each; 80 layers of 8 heads of 128."""
+    pool = load_profile("a100-80gb/llama-3.1-70b/tp4/sglang-0.5.10").pool
+    assert pool.weights_gib == pytest.approx(70.55e9 * 2 / 2**30 / 4, rel=1e-3)
+    assert pool.kv_bytes_per_token == 2 * 2 * 80 * 8 * 128 / 4
+    assert pool.tokens(0.83) == int((78.8 * 0.83 - 131.4 / 4) * 2**30 / (2 * 2 * 80 * 8 * 128 / 4))

@@ -63,3 +63,19 @@ def test_the_reference_evaluator_agrees():
         expected_ps = reference.iteration_ms(c, [], contexts, host) * 1e9
         rounding_ps = QUANTUM_PS * (1 + sum(contexts))
         assert abs(profile.decode_ps(64, sum(contexts)) - expected_ps) <= rounding_ps
+
+
+@pytest.mark.parametrize(
+    ("name", "tb_s", "tflops"),
+    [
+        ("a100-80gb/llama-3.1-70b/tp4/sglang-0.5.10", 2.039, 312),
+        ("h100-80gb/llama-3.1-70b/tp4/sglang-0.5.14", 3.352, 989),
+    ],
+)
+def test_no_step_of_a_large_model_beats_its_gpus(name, tb_s, tflops):
+    """Data sheets: a step reads every weight once, a token takes two operations a weight."""
+    profile, ps = load_profile(name), 1e12
+    reading_s = profile.pool.weights_gib * 2**30 / (tb_s * 1e12)
+    assert reading_s < profile.decode_ps(1, 100) / ps < 2 * reading_s
+    computing_s = 8192 * 2 * 70.55e9 / 4 / (tflops * 1e12)
+    assert computing_s < profile.prefill_ps([(0, 8192)]) / ps < 2 * computing_s
