@@ -9,12 +9,14 @@ from unittest import mock
 from sglang_seam import Iteration, SteppedEngine
 from sim_helpers import PLAIN, Home
 
+import fairbench.sim.engine.sglang.worker as worker_module
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import Frontend
 from fairbench.live.due_tag import tagged
 from fairbench.live.plugins.sglang import hooks as plugin
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
 from fairbench.targets import Due
@@ -173,6 +175,7 @@ class StepProfile:
     """A timing profile in which every iteration takes as long. It hears of each that starts."""
 
     context_ps = 0
+    shared_read = 1.0
     frontend = Frontend()
     pool = SimpleNamespace(host_token_ps=0)
 
@@ -218,16 +221,18 @@ def ask_ours_under(cls, params, stream, cap=inf):
     """The same under a scheduler of this class. ``cap`` is the most context that may run."""
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
-    home = Home(
-        scheduler,
-        pool=stream.pool,
-        profile=profile,
-        chunked_prefill_size=stream.chunk,
-        max_prefill_tokens=stream.max_prefill,
-        max_running_requests=stream.slots,
-        schedule_conservativeness=stream.conservativeness,
-        full_reservation=stream.full,
-    )
+    # Its own way to a cap asks what steps cost, which this profile does not say.
+    with mock.patch.object(worker_module, "load_cap", return_value=LoadCap(cap)):
+        home = Home(
+            scheduler,
+            pool=stream.pool,
+            profile=profile,
+            chunked_prefill_size=stream.chunk,
+            max_prefill_tokens=stream.max_prefill,
+            max_running_requests=stream.slots,
+            schedule_conservativeness=stream.conservativeness,
+            full_reservation=stream.full,
+        )
 
     def heard(back=0):
         return done.setdefault(home.clock.now_ps // STEP_PS - back, Iteration([], [], [], []))
@@ -241,7 +246,6 @@ def ask_ours_under(cls, params, stream, cap=inf):
     profile.worker, profile.heard, scheduler.heard = home.worker, heard, heard
     home.worker._costs = ProfileCosts(PLAIN)  # to share time out: the profile hears of steps only
     home.worker.cache.on_evict = evicted
-    home.worker.cap.most_tokens = cap
     for number, arrival in enumerate(stream.arrivals):
         tokens.of((Segment(f"out-{number}", arrival.output),))  # same ids as in ask_sglang
         tokens.of(arrival.prompt)

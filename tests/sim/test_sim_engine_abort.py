@@ -1,5 +1,7 @@
 """A request that nobody wants any more."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from sim_helpers import PLAIN, US, Home, Spy, prompt
@@ -40,7 +42,8 @@ def test_a_waiting_request_leaves_the_queue_and_is_never_computed():
 
 
 def test_the_load_cap_learns_from_one_that_lost_its_memory_and_waits():
-    home = Home(pool=110, schedule_conservativeness=0.1)
+    reads = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 1e-6, "c_K": 1e-6})
+    home = Home(profile=reads, pool=110, schedule_conservativeness=0.1, load_cap=10**6)
     both = home.send(20, 60), home.send(20, 60, at_ps=5_000 * US)
     home.run(50_000 * US)
     (lost,) = (one for one in both if one.retractions)

@@ -67,10 +67,30 @@ class LoadCap:
         return not rest or rest + more <= self.most_tokens
 
 
+class NoCap(LoadCap):
+    """None: everything has room, and nobody counts what runs, at each admission and each end."""
+
+    def __init__(self) -> None:
+        super().__init__(NONE)
+        self.enter = self.leave = _uncounted
+        self.finish = _uncounted_end
+
+    def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
+        return True
+
+
+def _uncounted(request: Request) -> None:
+    pass
+
+
+def _uncounted_end(request: Request, output_tokens: int) -> None:
+    pass
+
+
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
     """The cap of an engine with these costs. Raises UsageError where they say nothing."""
     if setting is None or setting == NONE:
-        return LoadCap(NONE)
+        return NoCap()
     units = step_units(costs)
     if units is None:
         raise UsageError(f"load_cap = {setting!r}: nobody knows what a decode step takes here")
