@@ -79,6 +79,8 @@ def step_parts(
 
     ``saved_ps`` is what the step saved because contexts that were read are shared.
     """
+    if len(chunks) == 1 and not clients:
+        return StepParts([took_ps], {}, 0, 0)  # whatever is its own, the rest is too
     least_s = costs.prefill_s(0, 1)
     own = [_ps(costs.prefill_s(*chunk) - least_s) for chunk in chunks]
     decoding, read_ps = 0, 0
@@ -100,4 +102,4 @@ def step_parts(
 
 
 def _ps(seconds: float) -> int:
-    return max(0, round(seconds * PS_PER_S))
+    return round(seconds * PS_PER_S) if seconds > 0 else 0

@@ -72,6 +72,12 @@ class TimingProfile:
     def _prefill_ms(self) -> Callable[[int], float]:
         return cache(self._linear_ms)
 
+    @cached_property
+    def _step_ms(self) -> tuple[float, float, float, float, float]:
+        """c_npf, c_A, c_K, c_pf and c_nd: steps are many."""
+        c = self.coefficients_ms
+        return c["c_npf"], c["c_A"], c["c_K"], c.get("c_pf", 0.0), c["c_nd"]
+
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
         """One decode step of so many sequences with so many context tokens in all."""
         return self._batch_ps(sequences) + self.context_ps * context_tokens
@@ -95,14 +101,18 @@ class TimingProfile:
         Their tokens go through the linear layers as one, over ``rows`` if padding makes them more;
         without chunks it is ``decode_ps``.
         """
-        c = self.coefficients_ms
-        tokens = max(sum([new for _, new in chunks]) + sequences, rows)
-        total = self._prefill_ms(tokens) + c["c_npf"] * len(chunks)
+        per_prompt, attention, read, launch, per_decode = self._step_ms
+        tokens = sequences
+        for _, new in chunks:
+            tokens += new
+        tokens = tokens if tokens > rows else rows
+        total = self._prefill_ms(tokens) + per_prompt * len(chunks)
         if chunks:
-            total += c.get("c_pf", 0.0)
+            total += launch
         for prefix, new in chunks:
-            total += max(c["c_A"] * new * (prefix + (new + 1) / 2), c["c_K"] * prefix)
-        total += c["c_nd"] * sequences
+            computed, loaded = attention * new * (prefix + (new + 1) / 2), read * prefix
+            total += computed if computed > loaded else loaded
+        total += per_decode * sequences
         return round(total * PS_PER_MS) + self.context_ps * context_tokens
 
     def _batch_time(self, sequences: int) -> int:
