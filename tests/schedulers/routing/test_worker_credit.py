@@ -30,6 +30,9 @@ class Dense(dict):
     def total(self):
         return sum(self.values())
 
+    def spend(self, worker, cost):
+        self[worker] -= cost
+
     def refill(self, quantum, available):
         rounds = min(rounds_to_credit(self[worker], quantum) for worker in members(available))
         for worker, left in self.items():

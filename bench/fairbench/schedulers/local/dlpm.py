@@ -79,9 +79,10 @@ class DLPM(LocalScheduler):
             self._time = gpu_charges(self.name, setup)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        for node in self._nodes(request.client):
+        for node in self._nodes(request.client) if self._tree else (request.client,):
             self._outstanding[node] += 1
-            self._join(node)
+            if node not in self.credit:
+                self._join(node)
 
     def _nodes(self, client: str) -> tuple[str, ...]:
         """Whose credit a client needs, and spends: its tenants' and its own."""
@@ -114,10 +115,12 @@ class DLPM(LocalScheduler):
             self._charge(request.client, self._time.over(request))
 
     def on_finish(self, request: Request) -> None:
-        self._give_back(request)
-        for node in self._nodes(request.client):
+        if self._time is not None:
+            self._give_back(request)
+        for node in self._nodes(request.client) if self._tree else (request.client,):
             self._outstanding[node] -= 1
-            self._let_go(node)
+            if not self._outstanding[node]:
+                self._let_go(node)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         if self._time is not None:
@@ -126,7 +129,11 @@ class DLPM(LocalScheduler):
         if recompute and not self.params.charge_recompute:
             return
         if self._shared is None:
-            self._charge(request.client, self.params.extend_weight * extend_tokens)
+            cost = self.params.extend_weight * extend_tokens
+            if self._tree:
+                self._charge(request.client, cost)
+            else:
+                self.credit[request.client] -= cost
             return
         for client, tokens in self._shared.charges(request, extend_tokens).items():
             for node in self._nodes(client):
@@ -172,7 +179,7 @@ class DLPM(LocalScheduler):
             refresh = False
             for request in scan:
                 client = request.client
-                for node in self._nodes(client):
+                for node in self._nodes(client) if self._tree else (client,):
                     if self.credit[node] > 0:
                         continue
                     tenant = parent_of(node) if self._tree else ROOT
@@ -191,7 +198,8 @@ class DLPM(LocalScheduler):
                     if self.credit[node] <= 0:
                         break
                 else:
-                    known.clear()
+                    if known:
+                        known.clear()
                     if (yield request):
                         progressed = True
                     elif self.params.no_room == "stop":
@@ -221,7 +229,9 @@ class DLPM(LocalScheduler):
     def _shares_stand(self, client: str, view: WaitingView, blocked: set[str]) -> bool:
         """Whether, now that it was this client's turn, whoever was passed over stays so."""
         if not self._tree:
-            return self._someone_in_credit(view, blocked)
+            # Mostly it is the client itself, who has more requests and credit left.
+            itself = self.credit[client] > 0 and client in view.clients() and client not in blocked
+            return itself or self._someone_in_credit(view, blocked)
         return all(
             self._someone_in_credit(view, blocked, parent_of(node))
             for node in self.setup.lineage(client)

@@ -85,6 +85,7 @@ class D2LPM(Router):
         self._fleet = Fleet(workers)
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         self._shared: dict[int, SharedCharges] = {}
+        self._flat = params.tenants is None
         self._answers = MeanAnswers() if params.outputs == "ahead" else None
         self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
         self._time: GPUCharges | None = None
@@ -112,12 +113,12 @@ class D2LPM(Router):
 
     def _nodes(self, client: str) -> tuple[str, ...]:
         """Whose credit a client needs, and spends: its tenants' and its own."""
-        return (client,) if self.params.tenants is None else self.setup.lineage(client)
+        return (client,) if self._flat else self.setup.lineage(client)
 
     def _available(self, client: str) -> int:
         """The workers where the client and all its tenants are in credit (lines 3-6), as bits."""
         within = self._fleet.everyone
-        for node in self._nodes(client):
+        for node in (client,) if self._flat else self._nodes(client):
             credit = self._credit_of(node)
             if not within & credit.positive:
                 rounds = credit.refill(self._quantum(node), within)
@@ -151,11 +152,11 @@ class D2LPM(Router):
             self._ahead[request.request_id] = expected
             paid[request.client] = paid.get(request.client, 0) + expected
         for client, charged in paid.items():
-            for node in self._nodes(client):
+            for node in (client,) if self._flat else self._nodes(client):
                 self._spend(self._credit_of(node), node, worker, charged)
 
     def _spend(self, credit: WorkerCredit, node: str, worker: int, cost: float) -> None:
-        credit[worker] -= cost
+        credit.spend(worker, cost)
         if self.shared is not None:
             self.shared.spend(node, worker, cost)
 
@@ -190,14 +191,15 @@ class D2LPM(Router):
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._charges.pop(request.request_id, None)
         cost: float = self.params.output_weight * output.length
-        cost -= self._ahead.pop(request.request_id, 0)
+        if self._answers is not None:
+            cost -= self._ahead.pop(request.request_id, 0)
         if self._time is not None:
             took_ps = self._took_ps.pop(request.request_id, 0)
             cost = took_ps + self._time.over(request)
         if self._fleet.finish(request, worker):
             if self._answers is not None and output.length:
                 self._answers.finished(request.client, output.length)
-            for node in self._nodes(request.client):
+            for node in (request.client,) if self._flat else self._nodes(request.client):
                 if self._answers is not None and cost < 0:
                     self._give_back(self.credit[node], node, worker, -cost)
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairbench.core import Request
+from fairbench.errors import RunFailed
 from fairbench.schedulers.routing.worker_sets import as_bits, lowest
 
 
@@ -55,14 +56,14 @@ class Fleet:
     def dispatch(self, request: Request, worker: int) -> None:
         """One more in flight."""
         self._places[request.request_id] = worker
-        self._count(worker, self._in_flight[worker] + 1)
+        self._recount(worker, 1)
 
     def finish(self, request: Request, worker: int) -> bool:
         """One less in flight. False, and nothing happens, if the request was not there."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
-        self._count(worker, self._in_flight[worker] - 1)
+        self._recount(worker, -1)
         return True
 
     def least_loaded(self, candidates: int) -> int:
@@ -71,8 +72,10 @@ class Fleet:
         It takes as long as there are different numbers in flight, however many workers there are.
         Precondition: some of them are live.
         """
-        fewest = next(number for number in sorted(self._with) if self._with[number] & candidates)
-        return self.in_turn(self._with[fewest] & candidates)
+        for number in sorted(self._with):
+            if tied := self._with[number] & candidates:
+                return self.in_turn(tied)
+        raise RunFailed("no worker of these is live")
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """The worker of lowest cost; ``costs`` lists workers in ascending order.
@@ -96,6 +99,15 @@ class Fleet:
         self._uncount(worker)
         self._in_flight[worker] = in_flight
         self._with[in_flight] = self._with.get(in_flight, 0) | 1 << worker
+
+    def _recount(self, worker: int, more: int) -> None:
+        """So many more in flight at a worker that is there."""
+        before, bit, those = self._in_flight[worker], 1 << worker, self._with
+        those[before] ^= bit
+        if not those[before]:
+            del those[before]
+        self._in_flight[worker] = now = before + more
+        those[now] = those[now] | bit if now in those else bit
 
     def _uncount(self, worker: int) -> None:
         """Take a worker out of those that have its number in flight, if it is there."""
