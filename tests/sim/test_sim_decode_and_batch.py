@@ -48,7 +48,7 @@ def test_steps_before_counts_ends_strictly_before(run, data):
 def test_what_is_left_of_a_run_ends_as_before(run, data):
     made = ends(run)
     steps = data.draw(st.integers(0, run.steps))
-    run.advance(steps)
+    run.advance(steps, run.end_ps(steps))
     assert ends(run) == made[steps:]
 
 

@@ -77,12 +77,16 @@ class VLLMHome:
 @pytest.mark.parametrize("step_by_step", [False, True])
 def test_arrivals_are_heard_between_steps(step_by_step):
     """One slot: request 0's prompt takes until 1,100 us, its steps 1,010 us each."""
-    home, heard = VLLMHome(max_num_seqs=1, step_by_step=step_by_step), []
-    scheduler, tokens = home.worker.scheduler, []
-    scheduler.on_tokens = lambda client, count: tokens.append(count)
-    scheduler.on_arrival = lambda request, view, now_s: heard.append(
-        (request.request_id, sum(tokens), round(now_s * 1e6))
-    )
+    heard, tokens = [], []
+
+    class Hearing(FCFS):
+        def on_tokens(self, client, count):
+            tokens.append(count)
+
+        def on_arrival(self, request, view, now_s):
+            heard.append((request.request_id, sum(tokens), round(now_s * 1e6)))
+
+    home = VLLMHome(Hearing(FCFS.Params()), max_num_seqs=1, step_by_step=step_by_step)
     home.send(10, 12)
     home.send(10, 2, at_ps=500 * US)
     home.send(10, 2, at_ps=(1_100 + 3_000) * US)

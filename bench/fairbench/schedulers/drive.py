@@ -62,7 +62,10 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not admitted and verdict is not no_room:
                 return
-            candidate = resume(selection, verdict is admitted)
+            try:  # what ``resume`` does, without a call for each candidate
+                candidate = selection.send(verdict is admitted)
+            except StopIteration:
+                return
     finally:
         selection.close()
 

@@ -64,9 +64,10 @@ class LocationTree(PrefixTree[L]):
 
     def holders(self, node: L) -> Holders:
         """Who holds the deepest stretch at or above ``node`` that anybody holds."""
-        for at in self.upward(node):
-            if at.workers:
-                return Holders(at.depth, at.workers)
+        while (parent := node.parent) is not None:
+            if node.workers:
+                return Holders(node.depth, node.workers)
+            node = parent
         return Holders(0, 0)
 
     def levels(self, node: L) -> list[Holders]:
@@ -98,9 +99,13 @@ class LocationTree(PrefixTree[L]):
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))
-        for at in self.upward(node):
-            self.mark(at, worker)
+        self.mark_path(node, worker)
         return node
+
+    def mark_path(self, end: L, worker: int) -> None:
+        """Mark a node and everything above it, the root apart, from below."""
+        for at in self.upward(end):
+            self.mark(at, worker)
 
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
         """The last ``evicted_tokens`` of ``prefix`` have left the worker's cache.

@@ -62,11 +62,12 @@ class PrefixTree(Generic[N]):
         count = len(prompt)
         remaining = limit - node.depth
         while index < count and remaining > 0:
-            child = node.children.get((prompt[index][0], offset))
+            name, whole = prompt[index]
+            child = node.children.get((name, offset))
             if child is None:
                 break
-            length, left = child.length, prompt[index][1] - offset
-            if length <= left and length <= remaining and len(child.edge) == 1:
+            length, left = child.length, whole - offset
+            if length <= left and length <= remaining and length == child.edge[0][2]:
                 # The common case: one slice, which the child's key has identified, all of it.
                 node, remaining = child, remaining - length
                 index, offset = (index, offset + length) if length < left else (index + 1, 0)
@@ -184,7 +185,9 @@ def _common(
         segment_key, segment_length = prompt[index]
         if key != segment_key or start != offset:
             break
-        step = min(length, segment_length - offset, limit - taken)
+        step = segment_length - offset if segment_length - offset < length else length
+        if limit - taken < step:
+            step = limit - taken
         taken += step
         offset += step
         if offset == segment_length:
@@ -196,7 +199,12 @@ def _common(
 
 def _slices(prompt: Prompt, place: Place, tokens: int) -> tuple[Slice, ...]:
     """``tokens`` tokens of a prompt from ``place`` on."""
+    if tokens <= 0:
+        return ()
     index, offset = place
+    key, length = prompt[index]
+    if tokens <= length - offset:  # as of most outputs and many questions
+        return ((key, offset, tokens),)
     slices = []
     while tokens > 0:
         key, length = prompt[index]

@@ -158,7 +158,8 @@ class Cluster:
             prompt: Prompt, name: str, output: int, max_new: int, depth: int, done: Callback
         ) -> None:
             started.requests += 1
-            tokens, now_s = prompt_tokens(prompt), self.now_s
+            tokens, now_ps = prompt_tokens(prompt), self.clock.now_ps
+            now_s = now_ps / PS_PER_S
             due = self._deadlines.due(program.client, now_s, tokens, max_new)
             request = Request(
                 next(self._request_ids),
@@ -174,13 +175,13 @@ class Cluster:
                 first_token_by_s=due.first_token_s,
                 token_every_s=due.token_every_s,
             )
-            segment = output_segment(program.program_id, name, min(output, max_new))
-            on_done = partial(self._finished, done)
-            sequence = Sequence(request, segment, self.clock.now_ps, on_done)
+            produces = output if output < max_new else max_new
+            segment = output_segment(program.program_id, name, produces)
+            sequence = Sequence(request, segment, now_ps, partial(self._finished, done))
             if self.ingress is not None:
                 self.ingress.enter(sequence)
                 return
-            worker = self.router.route(request, self.now_s)
+            worker = self.router.route(request, now_s)
             if worker is None or not 0 <= worker < len(self.workers):
                 raise RunFailed(f"router {self.router.name}: there is no worker {worker}")
             self.workers[worker].submit(sequence)
@@ -222,7 +223,8 @@ class Cluster:
             self.router.on_first_token(request, sequence.worker, first_s)
         if sequence.worker >= 0:  # no router knows of what was refused before it
             self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
-            self.router.on_finish(request, sequence.worker, output, self.now_s)
+            now_s = self.clock.now_ps / PS_PER_S
+            self.router.on_finish(request, sequence.worker, output, now_s)
         if refused:
             done(None, ProgramFailed(f"request {request.request_id} was refused"))
             return

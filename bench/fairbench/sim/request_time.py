@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TypeAlias
+
+Sums: TypeAlias = tuple[float, float, float]
+"""A ``DecodeTime`` at some step: ``each``, ``read`` and ``numbered``."""
+
+NO_TIME: Sums = (0.0, 0.0, 0.0)
 
 
-class DecodeTime(NamedTuple):
+class DecodeTime:
     """Sums over the steps of a batch, in picoseconds.
 
     ``each`` is every request's part of the fixed cost, ``read`` the time that one token of context
@@ -14,29 +19,25 @@ class DecodeTime(NamedTuple):
     joined.
     """
 
-    each: float = 0.0
-    read: float = 0.0
-    numbered: float = 0.0
+    __slots__ = ("each", "numbered", "read")
 
-    def after(
-        self, took_ps: int, fixed_ps: int, *, requests: int, context: int, first: int, steps: int
-    ) -> DecodeTime:
-        """With so many steps more, from number ``first`` on.
+    def __init__(self) -> None:
+        self.each = self.read = self.numbered = 0.0
+
+    def add(
+        self, took_ps: int, fixed_ps: int, requests: int, context: int, first: int, steps: int
+    ) -> None:
+        """So many steps more, from number ``first`` on.
 
         ``context`` is that of all requests in the first; ``fixed_ps`` of the time is not reading.
         """
         grown = steps * (steps - 1) // 2
         token_ps = (took_ps - fixed_ps) / (context * steps + requests * grown)
-        return DecodeTime(
-            self.each + fixed_ps / requests,
-            self.read + token_ps * steps,
-            self.numbered + token_ps * (first * steps + grown),
-        )
+        self.each += fixed_ps / requests
+        self.read += token_ps * steps
+        self.numbered += token_ps * (first * steps + grown)
 
-    def of(self, base: int, joined: DecodeTime) -> float:
+    def of(self, base: int, joined: Sums) -> float:
         """What a request has cost that joined when the sums were ``joined``."""
-        read = (self.read - joined.read) * base + self.numbered - joined.numbered
-        return self.each - joined.each + read
-
-
-NO_TIME = DecodeTime()
+        each, read, numbered = joined
+        return self.each - each + ((self.read - read) * base + self.numbered - numbered)

@@ -71,7 +71,7 @@ def simulate(
     *,
     folder: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Run an experiment.
 
@@ -169,20 +169,21 @@ class Simulation:
     def run(
         self,
         on_progress: Callable[[Progress], None] | None = None,
-        interrupted: Callable[[], bool] = lambda: False,
+        interrupted: Callable[[], bool] | None = None,
     ) -> bool:
         """Simulate until every program has ended, or to the hard limit; False if interrupted."""
         clock, cluster = self.clock, self.cluster
+        events = clock.events
         report_at_ps = 0
         limit_ps: int | None = None  # known once the last program has arrived
-        while (next_ps := clock.next_ps()) is not None:
-            if interrupted():
+        while events:
+            if interrupted is not None and interrupted():
                 return False
             if not cluster.arrivals_open:
                 if not cluster.running:
                     break
                 limit_ps = limit_ps or self._hard_limit_ps()
-                if next_ps > limit_ps:
+                if events[0][0] > limit_ps:
                     clock.stop_at(limit_ps)
                     break
             clock.step()

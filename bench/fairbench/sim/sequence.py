@@ -28,6 +28,7 @@ class Sequence:
         "admitted_ps",
         "arrival_ps",
         "cached_tokens",
+        "due",
         "extend_tokens",
         "filled",
         "finish_ps",
@@ -79,6 +80,7 @@ class Sequence:
         self.private = 0  # tokens of a prefill under way that are not in the tree yet
         self.gpu_ps = 0.0  # its part of the iterations that are over
         self.joined_time = NO_TIME  # what the worker's batch had taken when it joined
+        self.due = NEVER  # after which step of its batch it is done
         self.joined_step = 0  # the worker's decode step count when it joined the batch
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
         self.retractions = 0

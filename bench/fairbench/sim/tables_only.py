@@ -22,7 +22,7 @@ class Simulated(NamedTuple):
 
 
 def simulate_tables(
-    spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
+    spec: ExperimentSpec, interrupted: Callable[[], bool] | None = None
 ) -> Simulated:
     """Run an experiment to its end. Raises RunFailed if it is interrupted before."""
     simulation = Simulation(spec, spec.client_plans(), source_of(spec))

@@ -9,8 +9,8 @@ from fairbench.hardware.gpu_time import Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.records.service_log import Stretch
 from fairbench.sim.records.stretches import InBatch
-from fairbench.sim.request_time import NO_TIME
-from fairbench.sim.sequence import Sequence
+from fairbench.sim.request_time import DecodeTime
+from fairbench.sim.sequence import NEVER, Sequence
 
 CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
 
@@ -24,27 +24,34 @@ class RunningBatch:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.size = 0  # of the batch: len(sequences), which is asked at every step
         self.sequences: dict[Sequence, int] = {}  # each with its place in SGLang's batch
         self.per_client: dict[str, int] = {}
         self._context_base = 0
         self._context_bases: dict[str, int] = {}  # of each client
         self._reserve_base = 0
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
-        self._due: list[tuple[int, int, Sequence]] = []
+        # Who ends after which step, the first one first; not if ``Sequence.due`` says otherwise.
+        self.due: list[tuple[int, int, Sequence]] = []
         self._joined = 0  # the last place given
-        self._time = NO_TIME
+        self._time = DecodeTime()
+        self._in_batch = InBatch(self.per_client, self._context_bases, 0)
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return self.size
 
     @property
     def context_tokens(self) -> int:
         """Sum of the context lengths in the next decode step."""
-        return self._context_base + len(self.sequences) * self.steps
+        return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """What each client has had since the step that began so many steps ago."""
-        return InBatch(self.per_client, self._context_bases, self.steps - steps_ago)
+        """What each client has had since the step that began so many steps ago.
+
+        To be read before anything changes.
+        """
+        self._in_batch.step = self.steps - steps_ago
+        return self._in_batch
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
         """Each client's part in the step that began so many steps ago, the batch being the same."""
@@ -56,7 +63,9 @@ class RunningBatch:
 
     def reserved_tokens(self) -> int:
         """Sum over the batch of min(max_new - produced, 4096)."""
-        total = self._reserve_base - len(self.sequences) * self.steps
+        total = self._reserve_base - self.size * self.steps
+        if not self._long:
+            return total
         for sequence in list(self._long):
             excess = sequence.request.max_new_tokens - self.produced(sequence) - CLIP_MAX_NEW_TOKENS
             if excess > 0:
@@ -75,32 +84,39 @@ class RunningBatch:
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
         """So many decode steps are over. ``fixed_ps`` of each would be the same without context."""
-        if self.sequences:
-            self._time = self._time.after(
-                took_ps, fixed_ps * steps, requests=len(self.sequences),
-                context=self.context_tokens, first=self.steps, steps=steps,
-            )  # fmt: skip
-        self.steps += steps
+        first = self.steps
+        if size := self.size:
+            context = self._context_base + size * first
+            self._time.add(took_ps, fixed_ps * steps, size, context, first, steps)
+        self.steps = first + steps
 
     def report(self, steps: int, scheduler: LocalScheduler) -> None:
         """Tell the scheduler of ``steps`` decode steps, one token per sequence and step."""
         scheduler.on_steps(steps, self.per_client)
         if scheduler.per_request_tokens:
-            for sequence in self.sequences:
-                scheduler.on_request_tokens(sequence.request, steps)
+            self.report_requests(steps, scheduler)
+
+    def report_requests(self, steps: int, scheduler: LocalScheduler) -> None:
+        """The same request by request, to one with ``per_request_tokens``."""
+        for sequence in self.sequences:
+            scheduler.on_request_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, scheduler: LocalScheduler) -> None:
-        """Tell the scheduler whose the time of the stretch was, as far as it has not been told."""
-        if scheduler.times_steps:
-            for client, gpu_ps in stretch.untold_ps(self.decoding(stretch.steps)):
-                scheduler.on_gpu_time(client, gpu_ps)
+        """Tell the scheduler whose the time of the stretch was, as far as it has not been told.
+
+        Only one with ``times_steps`` wants to hear it.
+        """
+        for client, gpu_ps in stretch.untold_ps(self.decoding(stretch.steps)):
+            scheduler.on_gpu_time(client, gpu_ps)
 
     def join(self, sequence: Sequence) -> None:
         """Add a sequence whose prefill is complete."""
         request = sequence.request
-        sequence.joined_step, sequence.joined_time = self.steps, self._time
+        sequence.joined_step, time = self.steps, self._time
+        sequence.joined_time = time.each, time.read, time.numbered
         self._joined += 1
         self.sequences[sequence] = self._joined
+        self.size += 1
         client, base = request.client, request.input_tokens + sequence.produced - self.steps
         self.per_client[client] = self.per_client.get(client, 0) + 1
         self._context_base += base
@@ -109,13 +125,13 @@ class RunningBatch:
         self._reserve_base += to_go + self.steps
         if to_go > CLIP_MAX_NEW_TOKENS:
             self._long[sequence] = None
-        due = self.steps + sequence.output.length - sequence.produced
-        heappush(self._due, (due, request.request_id, sequence))
+        sequence.due = self.steps + sequence.output.length - sequence.produced
+        heappush(self.due, (sequence.due, request.request_id, sequence))
 
     def leave(self, sequence: Sequence) -> int:
         """Take a sequence out and settle ``produced``; returns its private tokens."""
         request = sequence.request
-        joined, private = sequence.joined_step, self.private(sequence)
+        joined, private = sequence.joined_step, self.steps - sequence.joined_step
         base = request.input_tokens + sequence.produced - joined
         self._context_base -= base
         self._context_bases[request.client] -= base
@@ -123,6 +139,8 @@ class RunningBatch:
         self._reserve_base -= request.max_new_tokens - sequence.produced + joined
         sequence.produced += private
         del self.sequences[sequence]
+        self.size -= 1
+        sequence.due = NEVER
         if self._long:
             self._long.pop(sequence, None)
         self.per_client[request.client] -= 1
@@ -133,34 +151,28 @@ class RunningBatch:
     def cut(self, sequence: Sequence, steps: int) -> None:
         """Let a running sequence end so many steps from now, which is before its own end."""
         sequence.output = Segment(sequence.output.key, self.produced(sequence) + steps)
-        heappush(self._due, (self.steps + steps, sequence.request.request_id, sequence))
+        sequence.due = self.steps + steps
+        heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
         """Decode steps until the first sequence is done. Precondition: not empty."""
-        while not self._is_due(*self._due[0]):
-            heappop(self._due)
-        return self._due[0][0] - self.steps
+        due = self.due
+        while due[0][0] != due[0][2].due:  # one that was retracted leaves an entry behind
+            heappop(due)
+        return due[0][0] - self.steps
 
     def finished(self) -> list[Sequence]:
         """Sequences that produced their last token in the step just done, in batch order.
 
         They are still in the batch.
         """
-        due = self._due
-        if not due or due[0][0] > self.steps:
-            return []
+        due = self.due
         done: dict[Sequence, None] = {}  # one that was retracted may have two equal entries
         while due and due[0][0] <= self.steps:
-            entry = heappop(due)
-            if self._is_due(*entry):
-                done[entry[2]] = None
-        return sorted(done, key=self.sequences.__getitem__)
-
-    def _is_due(self, due: int, _: int, sequence: Sequence) -> bool:
-        """Whether a heap entry is still valid (a retracted sequence leaves one behind)."""
-        if sequence not in self.sequences:
-            return False
-        return due == sequence.joined_step + sequence.output.length - sequence.produced
+            step, _, sequence = heappop(due)
+            if step == sequence.due:
+                done[sequence] = None
+        return sorted(done, key=self.sequences.__getitem__) if len(done) > 1 else list(done)
 
     def retraction_order(self) -> list[Sequence]:
         """Who loses its memory first comes last: fewest outputs, then longest input."""

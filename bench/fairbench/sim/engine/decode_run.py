@@ -31,15 +31,15 @@ class DecodeRun:
             guess = (isqrt(twice * twice + 8 * growth * span) - twice) // (2 * growth)
         else:
             guess = span // self.first_ps
-        done = max(min(guess, self.steps), 0)
+        done = guess if guess < self.steps else self.steps
         while done and self.end_ps(done) >= time_ps:
             done -= 1
         while done < self.steps and self.end_ps(done + 1) < time_ps:
             done += 1
         return done
 
-    def advance(self, steps: int) -> None:
-        """Drop the first ``steps`` steps, which are done."""
-        self.start_ps = self.end_ps(steps)
+    def advance(self, steps: int, end_ps: int) -> None:
+        """Drop the first ``steps`` steps, which are done, as ``end_ps`` says of them."""
+        self.start_ps = end_ps
         self.first_ps += steps * self.growth_ps
         self.steps -= steps

@@ -23,6 +23,8 @@ class FrontendQueue:
     ) -> None:
         self._clock = clock
         self._costs = costs
+        self._is_free = costs == Frontend()
+        self._delay_ps = round(costs.delay_ms * PS_PER_MS)
         self._key = key
         self._pass_on = pass_on
         self._free_ps = 0
@@ -36,19 +38,21 @@ class FrontendQueue:
 
     def enter(self, sequence: Sequence) -> None:
         """A request arrives at the server."""
-        if self._costs == Frontend():
+        if self._is_free:
             self._pass_on(sequence)
             return
-        costs = self._costs
+        costs, start_ps = self._costs, self._clock.now_ps
+        if start_ps < self._free_ps:
+            start_ps = self._free_ps
         turn_ms = costs.request_ms + costs.token_ms * sequence.request.input_tokens
-        self._free_ps = max(self._clock.now_ps, self._free_ps) + round(turn_ms * PS_PER_MS)
+        self._free_ps = start_ps + round(turn_ms * PS_PER_MS)
         self._held[sequence] = None
-        at_ps = self._free_ps + round(costs.delay_ms * PS_PER_MS)
-        self._clock.at(at_ps, ARRIVE, self._key, partial(self._leave, sequence))
+        leave = partial(self._leave, sequence)
+        self._clock.at(self._free_ps + self._delay_ps, ARRIVE, self._key, leave)
 
     def out_ps(self, now_ps: int) -> int:
         """When a token that the engine has ready now goes out."""
-        return max(now_ps, self._free_ps)
+        return now_ps if now_ps > self._free_ps else self._free_ps
 
     def withdraw(self, sequence: Sequence) -> bool:
         """Nobody wants it any more; False if it is not here."""

@@ -16,7 +16,7 @@ class HostMemory:
         self.capacity = tokens if token_ps else 0
         self.used = 0
         self._token_ps = token_ps
-        self._copied = 0  # since ``delay_ps`` was asked last
+        self.copied = 0  # tokens, since ``delay_ps`` was asked last
 
     def has_room(self, tokens: int) -> bool:
         """Whether a copy of so many tokens can be kept."""
@@ -27,17 +27,18 @@ class HostMemory:
         sequence.host_tokens = tokens
         sequence.swapped_tokens += tokens
         self.used += tokens
-        self._copied += tokens
+        self.copied += tokens
 
     def behind(self, sequence: Sequence, cached: int) -> int:
         """How many tokens that follow the ``cached`` ones it has, of a request that waits."""
-        return max(sequence.host_tokens - cached, 0)
+        behind = sequence.host_tokens - cached
+        return behind if behind > 0 else 0
 
     def load(self, sequence: Sequence, cached: int) -> None:
         """Copy what follows the ``cached`` tokens back; the room is free again."""
         tokens = self.behind(sequence, cached)
         sequence.swapped_tokens += tokens
-        self._copied += tokens
+        self.copied += tokens
         self.drop(sequence)
 
     def drop(self, sequence: Sequence) -> None:
@@ -47,5 +48,5 @@ class HostMemory:
 
     def delay_ps(self) -> int:
         """What the copies take that were made since this was last asked."""
-        delay_ps, self._copied = self._copied * self._token_ps, 0
+        delay_ps, self.copied = self.copied * self._token_ps, 0
         return delay_ps

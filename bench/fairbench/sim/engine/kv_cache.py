@@ -237,25 +237,31 @@ class KVCache(PrefixTree[KVNode]):
         waiter.node = None
         access = self._refreshed(waiter)
         while at is not None:
-            at.last_access = max(at.last_access, access)
+            if at.last_access < access:
+                at.last_access = access
             at.waiting_below -= 1
             at = at.parent
 
     def _file(self, waiter: Waiter, node: KVNode) -> None:
         if node.waiters is None:
             node.waiters = {}
-        node.waiters.setdefault(_next_key(waiter), {})[waiter] = None
+        key = _next_key(waiter)
+        if (group := node.waiters.get(key)) is None:
+            group = node.waiters[key] = {}
+        group[waiter] = None
 
     def _unfile(self, waiter: Waiter, node: KVNode) -> None:
         assert node.waiters is not None
-        group = node.waiters[_next_key(waiter)]
+        key = _next_key(waiter)
+        group = node.waiters[key]
         del group[waiter]
         if not group:
-            del node.waiters[_next_key(waiter)]
+            del node.waiters[key]
 
     def _advance(self, waiters: Waiters, child: KVNode) -> None:
         """A new child: waiters of the parent that go on with its key will match further."""
-        for waiter in waiters.get(child.key, ()):
+        name, start, _ = child.edge[0]
+        for waiter in waiters.get((name, start), ()):
             self._moved(waiter)
 
     def _retreat(self, waiters: Waiters, parent: KVNode) -> None:

@@ -29,6 +29,8 @@ from fairbench.sim.engine.wake import WakeUp
 from fairbench.sim.records.service_log import ServiceLog, Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 
+NOBODY: list[Sequence] = []
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
@@ -63,8 +65,11 @@ class EngineLoop(ABC, Generic[N]):
         self._preempts = scheduler.preempts
         self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
         self._run: DecodeRun | None = None
+        # Of a step of the latest run without any context, and the context when the run began.
+        self._fixed_ps = self._context_tokens = 0
         self._stretch: Stretch | None = None  # under way; written when the batch changes
         self._idle = True
+        self._computes_prompts = False  # the iteration under way is no run of decode steps
         self._wake_up = WakeUp(clock, index, self._awake)
 
     # What an engine says of itself.
@@ -72,11 +77,6 @@ class EngineLoop(ABC, Generic[N]):
     @abstractmethod
     def fits(self, request: Request) -> bool:
         """Whether the request could run here, were it alone."""
-
-    @property
-    @abstractmethod
-    def _computes_prompts(self) -> bool:
-        """Whether the iteration under way is another than a run of decode steps."""
 
     @property
     @abstractmethod
@@ -93,7 +93,7 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def _finished(self) -> list[Sequence]:
-        """Those that are done with the iteration that ended."""
+        """Those that are done with the iteration that ended. Asked only if somebody may be."""
 
     @abstractmethod
     def _release(self, sequence: Sequence) -> None:
@@ -186,16 +186,18 @@ class EngineLoop(ABC, Generic[N]):
             self._decide()
 
     def _end_iteration(self) -> None:
-        done = self._finished()
-        if done:
+        batch, done = self.batch, NOBODY
+        if (due := batch.due) and due[0][0] <= batch.steps and (done := self._finished()):
             self._end_stretch()
         for sequence in done:
             self._release(sequence)
             self.cap.finish(sequence.request, sequence.produced)
-            sequence.finish_ps = max(self._clock.now_ps, sequence.first_token_ps)
+            now_ps, first_ps = self._clock.now_ps, sequence.first_token_ps
+            sequence.finish_ps = now_ps if now_ps > first_ps else first_ps
             sequence.status = FINISHED
             self.scheduler.on_finish(sequence.request)
-        self._hear()
+        if self._inbox:
+            self._hear()
         for sequence in done:
             sequence.on_done(sequence)
         self._clock.soon(DECIDE, self.index, self._decide)
@@ -212,11 +214,15 @@ class EngineLoop(ABC, Generic[N]):
 
     # Runs of decode steps.
 
-    def _start_run(self, steps: int, first_ps: int) -> None:
-        """So many steps, the first of which takes so long, once copies are made."""
-        growth_ps = self._profile.context_ps * len(self.batch)
-        start_ps = self._clock.now_ps + self.host.delay_ps()
-        self._run = DecodeRun(start_ps, first_ps, growth_ps, steps)
+    def _start_run(self, steps: int, saved_ps: int) -> None:
+        """So many steps of the batch, once copies are made; each saves so much of its time."""
+        batch, profile, start_ps = self.batch, self._profile, self._clock.now_ps
+        if self.host.copied:
+            start_ps += self.host.delay_ps()
+        context, token_ps = batch.context_tokens, profile.context_ps
+        first_ps = profile.decode_ps(batch.size, context)
+        self._context_tokens, self._fixed_ps = context, first_ps - token_ps * context
+        self._run = DecodeRun(start_ps, first_ps - saved_ps, token_ps * batch.size, steps)
         self._await_end(self._run)
 
     def _await_end(self, run: DecodeRun) -> None:
@@ -237,7 +243,7 @@ class EngineLoop(ABC, Generic[N]):
         if run is not self._run:
             return  # it was stopped before this, its planned end
         self._run = None
-        self._book_decode(run, run.steps)
+        self._book_decode(run, run.steps, self._clock.now_ps)
         self._end_iteration()
 
     def sync(self) -> None:
@@ -247,29 +253,33 @@ class EngineLoop(ABC, Generic[N]):
         """
         if (run := self._run) is not None:
             clock = self._clock
-            self._book_decode(run, run.steps_before(clock.now_ps + clock.past(END, self.index)))
+            if steps := run.steps_before(clock.now_ps + clock.past(END, self.index)):
+                end_ps = run.end_ps(steps)
+                self._book_decode(run, steps, end_ps)
+                run.advance(steps, end_ps)
 
     def settle(self) -> None:
         """``sync``, and write the stretch under way, which is the last: the simulation is over."""
         self.sync()
         self._end_stretch()
 
-    def _book_decode(self, run: DecodeRun, steps: int) -> None:
-        """``steps`` steps of the run are done."""
+    def _book_decode(self, run: DecodeRun, steps: int, end_ps: int) -> None:
+        """``steps`` steps of the run are done, at ``end_ps``."""
         if not steps:
             return
-        batch = self.batch
+        batch, stretch = self.batch, self._stretch
         self._provide(steps)
-        if self._stretch is None:
-            fixed_ps = self._profile.decode_ps(len(batch), 0)
-            context = batch.context_tokens
-            self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
-        batch.step(steps, run.end_ps(steps) - run.start_ps, self._stretch.fixed_ps)
-        run.advance(steps)
-        self._stretch.steps += steps
-        self._stretch.end_ps = run.start_ps
-        batch.report(steps, self.scheduler)
-        batch.report_time(self._stretch, self.scheduler)
+        if stretch is None:
+            context, fixed_ps = self._context_tokens, self._fixed_ps
+            stretch = self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
+        batch.step(steps, end_ps - run.start_ps, self._fixed_ps)
+        stretch.steps += steps
+        stretch.end_ps = end_ps
+        self.scheduler.on_steps(steps, batch.per_client)
+        if self.scheduler.per_request_tokens:
+            batch.report_requests(steps, self.scheduler)
+        if self.scheduler.times_steps:
+            batch.report_time(stretch, self.scheduler)
 
     def _end_stretch(self) -> None:
         """The batch is about to change."""

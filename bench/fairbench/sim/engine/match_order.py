@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-
-from sortedcontainers import SortedList
 
 from fairbench.sim.engine.waiting_entry import Order
 
@@ -12,39 +11,41 @@ from fairbench.sim.engine.waiting_entry import Order
 class MatchOrder:
     """The clients' sorted lists, and of them the heads, sorted.
 
-    So nobody has to look at a thousand clients to find the first few requests of all.
+    So nobody has to look at a thousand clients to find the first few requests of all. The lists
+    are plain: moving what is behind a place is one copy in C, at ten thousand waiting 2 us, and
+    cheaper than the calls of any structure that avoids it.
     """
 
     def __init__(self) -> None:
-        self._lists: dict[str, SortedList] = {}
-        self._heads = SortedList()
+        self._lists: dict[str, list[Order]] = {}
+        self._heads: list[Order] = []
 
     def add(self, order: Order) -> None:
         """A request has got its place."""
         client = order[2].request.client
         mine = self._lists.get(client)
         if mine is None:
-            mine = self._lists[client] = SortedList()
+            self._lists[client] = [order]
+            insort(self._heads, order)
         elif order < (head := mine[0]):
-            self._heads.remove(head)
+            del self._heads[bisect_left(self._heads, head)]
+            insort(self._heads, order)
+            mine.insert(0, order)
         else:
-            mine.add(order)
-            return
-        mine.add(order)
-        self._heads.add(order)
+            insort(mine, order)
 
     def remove(self, order: Order) -> None:
         """It leaves its place."""
         client = order[2].request.client
-        mine = self._lists[client]
-        is_head = mine[0] == order
-        mine.remove(order)
-        if is_head:
-            self._heads.remove(order)
-            if mine:
-                self._heads.add(mine[0])
-            else:
-                del self._lists[client]
+        mine, heads = self._lists[client], self._heads
+        if mine[0] != order:
+            del mine[bisect_left(mine, order)]
+            return
+        del mine[0], heads[bisect_left(heads, order)]
+        if mine:
+            insort(heads, mine[0])
+        else:
+            del self._lists[client]
 
     def heads(self) -> Iterator[Order]:
         """The first of each client, in order."""
@@ -56,5 +57,6 @@ class MatchOrder:
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
         """Those of a client behind a place, all without one."""
-        orders: Iterator[Order] = self._lists[client].irange(at, None, (False, True))
-        return orders
+        mine = self._lists[client]
+        first = 0 if at is None else bisect_right(mine, at)
+        return map(mine.__getitem__, range(first, len(mine)))

@@ -19,7 +19,7 @@ from fairbench.schedulers.views import NothingRunning, RunningView
 from fairbench.sim.engine.match_order import MatchOrder
 from fairbench.sim.engine.prefix_cache import N, PrefixCache, Waiter
 from fairbench.sim.engine.scans import MatchScan, QueueScan
-from fairbench.sim.engine.waiting_entry import DEPRIORITIZED, Entry, Order
+from fairbench.sim.engine.waiting_entry import DEPRIORITIZED, Entry
 from fairbench.sim.sequence import Sequence
 
 TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing
@@ -41,10 +41,11 @@ class WaitingQueue(Generic[N]):
         self._in_batch = in_batch
         self._queue: OrderedDict[int, Entry[N]] = OrderedDict()
         self._of_client: dict[str, OrderedDict[int, Entry[N]]] = {}
-        self._entry: dict[Request, Entry[N]] = {}
+        self.entries: dict[Request, Entry[N]] = {}
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
+        self._fresh: list[Entry[N]] = []  # has no place in the sorted list yet
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}  # groups whose leader may have changed
@@ -58,7 +59,7 @@ class WaitingQueue(Generic[N]):
     # The WaitingView.
 
     def __len__(self) -> int:
-        return len(self._entry)
+        return len(self.entries)
 
     def clients(self) -> Collection[str]:
         return self._of_client.keys()
@@ -76,10 +77,10 @@ class WaitingQueue(Generic[N]):
         elif not self._looked:
             self.pass_unmatched()
         self._looked = True
-        return MatchScan(self._sorted)
+        return self._match_scan()
 
     def matched_tokens(self, request: Request) -> int:
-        entry = self._entry[request]
+        entry = self.entries[request]
         if entry.node is None or entry.dirty:
             return self.match(request)[0].depth
         return entry.matched
@@ -102,18 +103,18 @@ class WaitingQueue(Generic[N]):
             queue[entry.number] = entry
             if first:
                 queue.move_to_end(entry.number, last=False)
-        self._entry[entry.request] = entry
+        self.entries[entry.request] = entry
         if self._cache_aware:
             self._dirty.append(entry)
-            self._sorted.add(entry.order)
+            self._fresh.append(entry)
 
     def sequence_of(self, request: Request) -> Sequence:
         """The waiting sequence that a scheduler named. Raises KeyError if it is not waiting."""
-        return self._entry[request].sequence
+        return self.entries[request].sequence
 
     def match(self, request: Request) -> tuple[N, Place]:
         """Match a candidate (at most its length - 1), touching its path."""
-        entry = self._entry[request]
+        entry = self.entries[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None or node.depth > limit:
             node, place = self._cache.root, (0, 0)
@@ -122,7 +123,7 @@ class WaitingQueue(Generic[N]):
         return node, place
 
     def __contains__(self, request: object) -> bool:
-        return request in self._entry
+        return request in self.entries
 
     def withdraw(self, request: Request) -> None:
         """Take a request out that will not run. Not within a pass."""
@@ -131,21 +132,21 @@ class WaitingQueue(Generic[N]):
 
     def pass_unmatched(self) -> None:
         """To be called in every pass that does not match the queue: some touch its head."""
-        if self._entry:
+        if self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)
             self._unmatched_passes += 1
 
     def touch_head(self, count: int) -> None:
         """Refresh the prefixes of the first ``count`` requests of the list, head last."""
-        scan = MatchScan(self._sorted) if self._cache_aware else self.queue_order()
+        scan = self._match_scan() if self._cache_aware else self.queue_order()
         for request in reversed(list(islice(scan, count))):
-            entry = self._entry[request]
+            entry = self.entries[request]
             self._cache.touch(self._cache.match(entry.prompt, entry.total)[0])
 
     def admit(self, request: Request) -> None:
         """The request leaves the view; the scans of this pass pass over it."""
-        entry = self._entry.pop(request)
+        entry = self.entries.pop(request)
         entry.admitted = True
         mine = self._of_client[request.client]
         del mine[entry.number]
@@ -159,7 +160,8 @@ class WaitingQueue(Generic[N]):
             del self._queue[entry.number]
             if not self._cache_aware:
                 continue
-            self._sorted.remove(entry.order)
+            if entry.placed:
+                self._sorted.remove(entry.order)
             self._leave_group(entry)
             if entry.node is not None:
                 self._cache.detach(entry)
@@ -167,6 +169,18 @@ class WaitingQueue(Generic[N]):
         self._looked = False
 
     # Keeping the order.
+
+    def _match_scan(self) -> MatchScan:
+        """Over all. Newcomers have no place before a refresh gives them one, or they are asked for.
+
+        Most never get the one at the tail that they arrive at.
+        """
+        for entry in self._fresh:
+            if not entry.admitted:
+                entry.placed = True
+                self._sorted.add(entry.order)
+        self._fresh.clear()
+        return MatchScan(self._sorted)
 
     def _on_moved(self, waiter: Waiter[N]) -> None:
         assert isinstance(waiter, Entry)
@@ -189,6 +203,7 @@ class WaitingQueue(Generic[N]):
         self._dirty.clear()
         self._elect_leaders(changed)
         self._move(changed, cache.refresh_stamp)
+        self._fresh.clear()  # all of them have moved
 
     def _regroup(self, entry: Entry[N]) -> None:
         """Put a request into the group of its first 32 tokens if it is cold, out if it is warm."""
@@ -233,24 +248,25 @@ class WaitingQueue(Generic[N]):
 
     def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
         """Give changed requests the places that a stable sort of the old list would give them."""
-        moves: list[tuple[Order, int]] = []
+        moves: list[tuple[int, int, int, Entry[N]]] = []  # no two have key and rank in common
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry
             key = DEPRIORITIZED if last else -entry.matched
             if key != entry.key:
-                moves.append((entry.order, key))
+                moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
-        moves.sort(key=lambda move: move[0][:2])
-        for order, key in moves:  # from further back in the list: behind those with the same key
-            if order[0] > key:
+        moves.sort()
+        for old, _, key, entry in moves:  # from further back: behind those with the same key
+            if old > key:
                 self._high += 1
-                self._place(order[2], key, self._high)
-        for order, key in reversed(moves):  # from further ahead: before those with the same key
-            if order[0] < key:
+                self._place(entry, key, self._high)
+        for old, _, key, entry in reversed(moves):  # from further ahead: before those with it
+            if old < key:
                 self._low -= 1
-                self._place(order[2], key, self._low)
+                self._place(entry, key, self._low)
 
     def _place(self, entry: Entry[N], key: int, rank: int) -> None:
-        self._sorted.remove(entry.order)
-        entry.key, entry.rank = key, rank
-        self._sorted.add(entry.order)
+        if entry.placed:
+            self._sorted.remove((entry.key, entry.rank, entry))
+        entry.key, entry.rank, entry.placed = key, rank, True
+        self._sorted.add((key, rank, entry))

@@ -25,6 +25,7 @@ class Entry(Generic[N]):
         "node",
         "number",
         "place",
+        "placed",
         "prompt",
         "rank",
         "request",
@@ -44,6 +45,7 @@ class Entry(Generic[N]):
         self.before = (0, 0, 0)  # a refresh, and the key and rank that it found
         self.head: Prompt | None = None  # its cold group, if it is cold
         self.dirty = True
+        self.placed = False  # in the sorted list
         self.admitted = False
 
     @property
@@ -60,4 +62,5 @@ class Entry(Generic[N]):
     def matched(self) -> int:
         """Cached tokens as LPM sorts by them. Precondition: attached."""
         assert self.node is not None
-        return min(self.node.depth, self.total - 1)
+        depth, most = self.node.depth, self.total - 1
+        return depth if depth < most else most

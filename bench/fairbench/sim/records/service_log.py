@@ -125,27 +125,18 @@ class ServiceLog(Columns):
         Where some of them decode in it, ``context_tokens`` are theirs.
         """
         for client, share in shares.items():
-            self.append(
-                worker,
-                self.index[client],
-                start_ps,
-                end_ps,
-                1,
-                0,
-                batch,
-                context_tokens,
-                share.input_tokens,
-                share.extend_charged_tokens,
-                share.extend_tokens,
-                share.recompute_tokens,
-                share.output_tokens,
-                share.gpu_ps,
-            )
+            row = self.pack(
+                worker, self.index[client], start_ps, end_ps, 1, 0, batch, context_tokens,
+                share.input_tokens, share.extend_charged_tokens, share.extend_tokens,
+                share.recompute_tokens, share.output_tokens, share.gpu_ps,
+            )  # fmt: skip
+            self.extend(row)
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
         """``batch``: what each client has in the first step, the same sequences throughout."""
+        row = len(self._block) // self._row_bytes
         count = self._stretches.add(
-            len(self._block) // self._row_bytes,
+            row,
             worker,
             (stretch.start_ps, stretch.end_ps, stretch.growth_ps),
             stretch.steps,
@@ -153,7 +144,9 @@ class ServiceLog(Columns):
             stretch.fixed_ps * stretch.steps,
             batch,
         )
-        self.extend(bytes(count * self._row_bytes))  # blank until a block is full
+        self._block += bytes(count * self._row_bytes)  # blank until a block is full
+        if (row + count) * self._row_bytes >= self._block_bytes:
+            (self.on_full or self.file_block)()
 
     def file_block(self) -> None:
         self._stretches.fill(self._rows())

@@ -8,7 +8,8 @@ worked out when a block of the log is full.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,8 @@ Ints: TypeAlias = NDArray[np.int64]
 EXACT = 2**50  # up to it ``shares_upto`` is exact in machine integers
 
 
-class InBatch(NamedTuple):
+@dataclass(slots=True)
+class InBatch:
     """What each client has in a decode batch, in the same order: requests, and their context.
 
     That is ``base_tokens`` at the batch's step 0 and grows by a token a request and step; the
@@ -57,9 +59,9 @@ class Stretches:
         self._heads.append(
             (row, count, worker, *times_ps, steps, context_tokens, fixed_ps, batch.step)
         )
-        self._clients.extend(batch.requests)
-        self._requests.extend(batch.requests.values())
-        self._base_tokens.extend(batch.base_tokens.values())
+        self._clients += batch.requests
+        self._requests += batch.requests.values()
+        self._base_tokens += batch.base_tokens.values()
         return count
 
     def fill(self, rows: Ints) -> None:

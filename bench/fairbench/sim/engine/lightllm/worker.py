@@ -246,13 +246,15 @@ class LightLLMWorker:
             fixed_ps = self._profile.decode_ps(len(batch), 0)
             context = batch.context_tokens
             self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
-        batch.step(steps, run.end_ps(steps) - run.start_ps, self._stretch.fixed_ps)
+        end_ps = run.end_ps(steps)
+        batch.step(steps, end_ps - run.start_ps, self._stretch.fixed_ps)
         self._decoded += steps
-        run.advance(steps)
+        run.advance(steps, end_ps)
         self._stretch.steps += steps
         self._stretch.end_ps = run.start_ps
         batch.report(steps, self.scheduler)
-        batch.report_time(self._stretch, self.scheduler)
+        if self.scheduler.times_steps:
+            batch.report_time(self._stretch, self.scheduler)
 
     def _end_stretch(self) -> None:
         """The batch is about to change."""

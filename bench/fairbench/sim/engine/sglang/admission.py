@@ -56,7 +56,8 @@ class PrefillPass:
         self.admitted: list[Prefill] = []
         self.chunked: Sequence | None = None  # has more chunks to come
         self.out_of_memory = False
-        self._last_took_all = False  # no memory was left after the last admission
+        self.over = False  # nothing more is tried after the last admission
+        self.used_up = max_prefill_tokens <= 0 or chunk_tokens <= 0  # a budget
 
     @property
     def _reserved_all(self) -> bool:
@@ -69,12 +70,7 @@ class PrefillPass:
 
         Want of memory counts first: then the next candidate is tried, and finds that out.
         """
-        return (self._input_left <= 0 or self._chunk_left <= 0) and not self._reserved_all
-
-    @property
-    def over(self) -> bool:
-        """After an admission: nothing more is tried."""
-        return self._input_left <= 0 or self._chunk_left <= 0 or self._last_took_all
+        return self.used_up and not self._reserved_all
 
     def give_back(self, reserved_tokens: float) -> None:
         """A running request was preempted: nothing is kept free for its outputs any more."""
@@ -126,7 +122,7 @@ class PrefillPass:
             cache.unlock(node)
             self.out_of_memory = True
             return False
-        loaded = self._host.behind(sequence, node.depth)
+        loaded = self._host.behind(sequence, node.depth) if sequence.host_tokens else 0
         sequence.node, sequence.place, sequence.filled = node, place, node.depth + loaded
         tokens = min(extend - loaded, self._chunk_left)
         last = tokens == extend - loaded
@@ -146,9 +142,9 @@ class PrefillPass:
         self._current_offset += taken
         self._input_left -= prefill.tokens
         self._chunk_left -= prefill.tokens
-        self._last_took_all = self._reserved_all
-        if self._last_took_all:
-            self.out_of_memory = True  # although this request was admitted
+        self.over = self.used_up = self._input_left <= 0 or self._chunk_left <= 0
+        if self._reserved_all:
+            self.over = self.out_of_memory = True  # although this request was admitted
 
 
 def run_selection(
@@ -169,15 +165,15 @@ def run_selection(
 
     def try_admit(request: Request) -> Tried:
         nonlocal no_slots
-        if attempt.spent:
+        if attempt.used_up and attempt.spent:
             return Tried.OVER
-        if len(batch.sequences) + len(attempt.admitted) >= most:
+        if batch.size + len(attempt.admitted) >= most:
             no_slots = True
             return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
         if not cap.has_room(request):
             no_slots = True
             return Tried.NO_ROOM
-        sequence = waiting.sequence_of(request)
+        sequence = waiting.entries[request].sequence
         if not attempt.try_admit(sequence, waiting):
             return Tried.NO_ROOM
         waiting.admit(request)

@@ -25,7 +25,9 @@ class NewTokenRatio:
         """The ratio after so many decode steps of the worker."""
         if self._full:
             return 1.0
-        return max(self._base - max(step - self._since, 0) * self._decay, self._min)
+        since = step - self._since
+        ratio = self._base - since * self._decay if since > 0 else self._base
+        return ratio if ratio > self._min else self._min
 
     def reset(self, step: int) -> None:
         """The worker is idle."""

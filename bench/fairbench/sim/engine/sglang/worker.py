@@ -9,7 +9,7 @@ from fairbench.core import Request, Segment
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import Chunk, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap
@@ -53,9 +53,11 @@ class Worker(EngineLoop[KVNode]):
         self.cache = cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._passes = PassInterval(limits.num_continuous_decode_steps)
+        self._always_due = limits.num_continuous_decode_steps == 1
         self._batch_is_full = False  # no pass until a request leaves, unless one may preempt
         self._chunked: Sequence | None = None
         self._prefills: list[Prefill] = []
+        self._computed: list[Chunk] = []  # what they compute, as the profile has it
         self._prefill_start_ps = 0
         self._retraction = Retraction(
             clock, lambda: self.scheduler, self.batch, self.waiting, cache, cap
@@ -135,15 +137,11 @@ class Worker(EngineLoop[KVNode]):
     # The loop.
 
     @property
-    def _computes_prompts(self) -> bool:
-        return bool(self._prefills)
-
-    @property
     def _may_admit(self) -> bool:
         return self._preempts or not self._batch_is_full
 
     def _start(self) -> bool:
-        if not self.batch.sequences:
+        if not self.batch.size:
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
@@ -163,31 +161,35 @@ class Worker(EngineLoop[KVNode]):
     # Prefill.
 
     def _start_prefill(self) -> bool:
-        if not self._passes.is_due(self.batch.steps, decoding=bool(self.batch.sequences)):
+        batch = self.batch
+        if not (self._always_due or self._passes.is_due(batch.steps, decoding=batch.size > 0)):
             return False
         if self._chunked is None:
-            if not (len(self.waiting) and self._may_admit):
+            if not self.waiting.entries or (self._batch_is_full and not self._preempts):
                 return False
-            if len(self.batch.sequences) >= self.limits.max_running_requests and not self._preempts:
+            if batch.size >= self.limits.max_running_requests and not self._preempts:
                 self._batch_is_full = True
                 return False
         if not self.scheduler.cache_aware:
             self.waiting.pass_unmatched()
         attempt = self._fill_pass()
-        if preempted := self._preemption.requeue():
+        if preempted := self._preempts and self._preemption.requeue():
             self._batch_is_full = False
         if not attempt.admitted:
             return preempted and not len(self.batch) and self._start_prefill()
         self._prefills = attempt.admitted
-        for prefill in attempt.admitted:
-            sequence, taken = prefill.sequence, prefill.loaded + prefill.tokens
+        self._computed = []
+        for sequence, cached, tokens, first, _, loaded in attempt.admitted:
+            taken = loaded + tokens
             sequence.private += taken
             self.cache.allocate(taken)
-            if prefill.first:
-                self.host.load(sequence, prefill.cached - prefill.loaded)
+            if first and sequence.host_tokens:
+                self.host.load(sequence, cached - loaded)
+            self._computed.append((cached, tokens))
         start_ps = self._prefill_start_ps = self._clock.now_ps + self.host.delay_ps()
-        duration = self._profile.prefill_ps([prefill.chunk for prefill in attempt.admitted])
+        duration = self._profile.prefill_ps(self._computed)
         self._end_stretch()
+        self._computes_prompts = True
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
         return True
 
@@ -214,7 +216,7 @@ class Worker(EngineLoop[KVNode]):
             self._clock.now_ps,
             self._preemption.take if self._preempts else never,
         )
-        if no_slots or (attempt.out_of_memory and (attempt.admitted or len(self.batch.sequences))):
+        if no_slots or (attempt.out_of_memory and (attempt.admitted or self.batch.size)):
             self._batch_is_full = True
         self._chunked = attempt.chunked
         return attempt
@@ -223,12 +225,13 @@ class Worker(EngineLoop[KVNode]):
         """Put prompts into the tree, join the batch, book the iteration."""
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
-        if self._chunked is not None or not self.batch.sequences:
+        self._computes_prompts = False
+        if self._chunked is not None or not self.batch.size:
             # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
-        start_ps, chunks = self._prefill_start_ps, [prefill.chunk for prefill in prefills]
-        parts = step_parts(self._costs, now_ps - start_ps, chunks, {}).chunks
+        start_ps = self._prefill_start_ps
+        parts = step_parts(self._costs, now_ps - start_ps, self._computed, {}).chunks
         report_prompts(prefills, parts, self.scheduler)
         for prefill in prefills:
             sequence = prefill.sequence
@@ -246,28 +249,35 @@ class Worker(EngineLoop[KVNode]):
 
     def _start_decode(self) -> bool:
         batch, cache = self.batch, self.cache
-        size = len(batch.sequences)
+        size = batch.size
         if not size:
             return False
         if size > cache.free + cache.evictable:
             self._retract()
-            size = len(batch.sequences)
+            size = batch.size
         if size > cache.free:
             cache.evict(size - cache.free)
-        steps = min(batch.steps_to_finish(), cache.free // size)
+        steps, room = batch.steps_to_finish(), cache.free // size
+        if room < steps:
+            steps = room
         if self.limits.step_by_step:
             steps = 1
-        elif len(self.waiting) and self._may_admit:
+        elif self.waiting.entries and self._may_admit:
             steps = min(steps, self._passes.left(batch.steps))
-        # Each token once, with those that this step makes room for.
-        held = cache.capacity - cache.free - cache.evictable + size
-        first_ps = self._profile.decode_ps(size, batch.context_tokens)
-        first_ps -= self._profile.saved_ps(max(0, batch.context_tokens - held))
-        self._start_run(steps, first_ps)
+        self._start_run(steps, self._saved_ps() if self._profile.shared_read != 1 else 0)
         return True
 
+    def _saved_ps(self) -> int:
+        """What a step saves because prefixes are shared: each token is read once.
+
+        With those that this step makes room for.
+        """
+        cache, batch = self.cache, self.batch
+        held = cache.capacity - cache.free - cache.evictable + batch.size
+        return self._profile.saved_ps(max(0, batch.context_tokens - held))
+
     def _provide(self, steps: int) -> None:
-        self.cache.allocate(steps * len(self.batch.sequences))
+        self.cache.allocate(steps * self.batch.size)
 
     def _retract(self) -> None:
         """Take memory back until the next decode step fits."""

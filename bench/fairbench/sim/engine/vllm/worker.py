@@ -98,10 +98,6 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return self.running.sequences
 
     @property
-    def _computes_prompts(self) -> bool:
-        return bool(self._chunks or self._stalled)
-
-    @property
     def _may_admit(self) -> bool:
         return self._preempts or len(self.running) < self.limits.max_num_seqs
 
@@ -151,6 +147,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         for sequence in step.stalled:
             self.running.pause(sequence)
         self._stalled, self._chunks = step.stalled, step.chunks
+        self._computes_prompts = True
         batch, chunks = self.batch, step.chunks
         computed, saved_ps = [chunk.chunk for chunk in chunks], self._saved_ps()
         duration_ps = self._profile.step_ps(computed, step.decodes, batch.context_tokens)
@@ -183,6 +180,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         for sequence in self._stalled:
             self.running.decode(sequence)
         self._stalled, self._chunks = [], []
+        self._computes_prompts = False
         self._end_iteration()
 
     def _join(self, sequence: Sequence) -> None:
@@ -203,13 +201,12 @@ class VLLMWorker(EngineLoop[BlockNode]):
         Whoever hears of evictions hears of each when it happens: then one ends the run too.
         """
         batch, cache = self.batch, self.cache
-        size, steps = len(batch), batch.steps_to_finish()
+        steps = batch.steps_to_finish()
         if self.limits.step_by_step or (len(self.waiting) and self._may_admit):
             steps = 1
         blocks = cache.free_blocks if cache.on_evict is None else cache.blank
         steps = 1 + self.running.steps_ahead(blocks, steps - 1)
-        first_ps = self._profile.decode_ps(size, batch.context_tokens) - self._saved_ps()
-        self._start_run(steps, first_ps)
+        self._start_run(steps, self._saved_ps())
 
     def _saved_ps(self) -> int:
         """What the step saves because those that decode have prefixes in common."""
