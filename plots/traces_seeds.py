@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from tables import write
+from table_store import write
 from traces import SCHEDULERS, TRACES
 
 from fairbench.results.store import Summary, runs_in

@@ -1,11 +1,14 @@
 """The tables of the documents are what the stored results say."""
 
 import csv
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+import table_store
+import tables
+from table_runs import fig7, headline, incentive
+from table_text import as_markdown, bounded
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -13,9 +16,6 @@ from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
 
 ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location("tables", ROOT / "plots" / "tables.py")
-tables = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(tables)
 
 
 @pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)
@@ -34,18 +34,18 @@ def test_every_stored_table_is_shown():
     }
     assert set(tables.MADE) <= shown
     of_runs = {"cells": "cells/", "real-input": "real/"}
-    for path in tables.TABLES.glob("*.csv"):
+    for path in table_store.TABLES.glob("*.csv"):
         start = of_runs.get(path.stem, path.stem)
         assert any(name.startswith(start) for name in shown), path.name
 
 
 def test_a_changed_number_changes_the_table(tmp_path, monkeypatch):
-    rows = tables.read("cells")
+    rows = table_store.read("cells")
     rows[1]["service_rate_tok_s"] = "1234567.8"
-    monkeypatch.setattr(tables, "TABLES", tmp_path)
-    tables.write("cells", rows)
+    monkeypatch.setattr(table_store, "TABLES", tmp_path)
+    table_store.write("cells", rows)
     assert "| 1,234,568 |" in tables.render("cells/tot-s1")
-    assert "| 1,234,568 |" in tables.headline()
+    assert "| 1,234,568 |" in headline()
 
 
 @pytest.fixture
@@ -58,11 +58,13 @@ def test_a_row_keeps_what_a_run_found(tmp_path, summary):
         run = tmp_path / label
         run.mkdir()
         (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    rows = tables.collect([f"x=1::{tmp_path / 'b'}", str(tmp_path / "a")])
+    rows = table_store.collect([f"x=1::{tmp_path / 'b'}", str(tmp_path / "a")])
     assert [row["of"] for row in rows] == ["x=1", ""]
-    for name in tables.NUMBERS:
+    for name in table_store.NUMBERS:
         assert rows[0][name] == ("" if summary[name] is None else repr(summary[name]))
-    assert rows[0]["at_least"].split() == [n for n in tables.NUMBERS if n in summary["censored"]]
+    assert rows[0]["at_least"].split() == [
+        n for n in table_store.NUMBERS if n in summary["censored"]
+    ]
     assert float(rows[0]["service_rate_tok_s"]) == summary["service_rate_tok_s"]
 
 
@@ -72,7 +74,7 @@ def test_rows_come_by_workload_and_scheduler(tmp_path, summary):
         run.mkdir()
         changed = {**summary, "workload": workload, "scheduler": scheduler}
         (run / "summary.json").write_text(json.dumps(changed), encoding="utf-8")
-    rows = tables.collect(map(str, sorted(tmp_path.iterdir())))
+    rows = table_store.collect(map(str, sorted(tmp_path.iterdir())))
     assert [(row["workload"], row["scheduler"]) for row in rows] == [
         ("tot", "fcfs"),
         ("tot", "d2lpm"),
@@ -82,16 +84,18 @@ def test_rows_come_by_workload_and_scheduler(tmp_path, summary):
 
 def test_bounds_and_alignment():
     row = {"a": "957.2", "b": "31.46", "c": "", "at_least": "a"}
-    assert [tables.bounded(row, name) for name in "abc"] == ["> 957", "31.5", "-"]
-    assert tables.as_markdown(("x", "y"), [("a", "> 1"), ("2 b", "")]) == (
+    assert [bounded(row, name) for name in "abc"] == ["> 957", "31.5", "-"]
+    assert as_markdown(("x", "y"), [("a", "> 1"), ("2 b", "")]) == (
         "| x | y |\n|---|--:|\n| a | > 1 |\n| 2 b | |\n"
     )
 
 
 def test_the_49_cells_are_all_there():
-    cells = [(row["workload"], row["scenario"], row["scheduler"]) for row in tables.read("cells")]
+    cells = [
+        (row["workload"], row["scenario"], row["scheduler"]) for row in table_store.read("cells")
+    ]
     assert len(set(cells)) == len(cells) == 49
-    assert {row["seed"] for row in tables.read("cells")} == {"0"}
+    assert {row["seed"] for row in table_store.read("cells")} == {"0"}
     with (ROOT / "results" / "tables" / "cells.csv").open(newline="") as file:
         assert next(csv.reader(file))[:4] == ["of", "workload", "scenario", "scheduler"]
 
@@ -107,9 +111,9 @@ def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
 
     cells = [cell("vtc", 8, 12.34), cell("vtc", 1, 5.128, lower_bound=True), cell("lpm", 1, 1.0)]
     (tmp_path / "comparison.json").write_text(json.dumps({"cells": cells}), encoding="utf-8")
-    monkeypatch.setattr(tables, "TABLES", tmp_path)
-    tables.write("fig7", tables.collect_sweep(tmp_path))
-    assert tables.fig7().splitlines()[2:] == [
+    monkeypatch.setattr(table_store, "TABLES", tmp_path)
+    table_store.write("fig7", table_store.collect_sweep(tmp_path))
+    assert fig7().splitlines()[2:] == [
         "| `tot` `s1` | `lpm` | 1.00 / 28.2 / 0.13 | |",
         "| | `vtc` | > 5.12 / 28.2 / 0.13 | 12.3 / 28.2 / 0.13 |",
     ]
@@ -120,14 +124,14 @@ def test_a_stored_sweep_has_what_its_table_needs(tmp_path):
     few = ["--num-programs", "2", "--num-runs", "1", "--result-dir", str(tmp_path)]
     done = CliRunner().invoke(app, ["sweep", *points, *few])
     assert done.exit_code == 0, done.output
-    (row,) = tables.collect_sweep(next(tmp_path.iterdir()))
+    (row,) = table_store.collect_sweep(next(tmp_path.iterdir()))
     assert (row["workload"], row["scheduler"], row["dp"]) == ("chat", "fcfs", "1")
     assert float(row["service_rate_tok_s"]) > 0
 
 
 def test_a_lower_bound_in_a_table_is_rounded_down():
     row = {"p": "1656.7", "q": "12.38", "at_least": "p q", "sharing_incentive_p95": "2.349"}
-    assert tables.bounded(row, "p") == "> 1,656"
-    assert tables.bounded(row, "q") == "> 12.3"
-    assert tables.bounded(row | {"at_least": ""}, "p") == "1,657"
-    assert tables.incentive(row | {"at_least": "sharing_incentive_p95"}) == "> 2.34"
+    assert bounded(row, "p") == "> 1,656"
+    assert bounded(row, "q") == "> 12.3"
+    assert bounded(row | {"at_least": ""}, "p") == "1,657"
+    assert incentive(row | {"at_least": "sharing_incentive_p95"}) == "> 2.34"
