@@ -68,6 +68,11 @@ def decode_parts(
     return parts
 
 
+def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> list[int]:
+    """Of each chunk, where no more than prompts is computed. One alone has all of it."""
+    return [took_ps] if len(chunks) == 1 else step_parts(costs, took_ps, chunks, {}).chunks
+
+
 def step_parts(
     costs: CostModel,
     took_ps: int,
@@ -79,8 +84,6 @@ def step_parts(
 
     ``saved_ps`` is what the step saved because contexts that were read are shared.
     """
-    if len(chunks) == 1 and not clients:
-        return StepParts([took_ps], {}, 0, 0)  # whatever is its own, the rest is too
     least_s = costs.prefill_s(0, 1)
     own = [_ps(costs.prefill_s(*chunk) - least_s) for chunk in chunks]
     decoding, read_ps = 0, 0

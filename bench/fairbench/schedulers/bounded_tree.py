@@ -53,7 +53,8 @@ class BoundedTree(LocationTree[RecentNode]):
 
     def add(self, found: Found[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         end = super().add(found, prompt, worker)
-        self._shrink(end)
+        if self.size > self.limit:
+            self._shrink(end)
         return end
 
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:

@@ -54,7 +54,7 @@ class LocationTree(PrefixTree[L]):
         An edge that matches in part is split there, as SGLang does: the prompt is about to be
         added in any case.
         """
-        return Found(*self.match(prompt, sys.maxsize))
+        return Found(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
     def upward(self, node: L) -> Iterator[L]:
         """The node and everything above it but the root."""

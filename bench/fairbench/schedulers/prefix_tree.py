@@ -62,6 +62,8 @@ class PrefixTree(Generic[N]):
         count = len(prompt)
         remaining = limit - node.depth
         while index < count and remaining > 0:
+            if not node.children:
+                break
             name, whole = prompt[index]
             child = node.children.get((name, offset))
             if child is None:

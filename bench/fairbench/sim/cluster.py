@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any
 
 from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_tokens
@@ -77,7 +76,7 @@ class Cluster:
         self.arrivals_open = 0
         self.last_arrival_ps = 0
         self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
-        self._request_ids = count()
+        self._requests = 0  # made so far
         self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines or Deadlines((), None)
         if ingress is None and router.holds:
@@ -162,7 +161,7 @@ class Cluster:
             now_s = now_ps / PS_PER_S
             due = self._deadlines.due(program.client, now_s, tokens, max_new)
             request = Request(
-                next(self._request_ids),
+                self._requests,
                 program.client,
                 program.program_id,
                 depth,
@@ -175,6 +174,7 @@ class Cluster:
                 first_token_by_s=due.first_token_s,
                 token_every_s=due.token_every_s,
             )
+            self._requests += 1
             produces = output if output < max_new else max_new
             segment = output_segment(program.program_id, name, produces)
             sequence = Sequence(request, segment, now_ps, partial(self._finished, done))
@@ -214,7 +214,8 @@ class Cluster:
             self.ingress.finished(sequence)
         request, refused = sequence.request, sequence.status == REFUSED
         self.request_log.record(sequence)
-        if not refused and (reacting := self._reacting.get(request.client)) is not None:
+        if not refused and request.client in self._reacting:
+            reacting = self._reacting[request.client]
             ttft_s = (sequence.first_token_ps - sequence.arrival_ps) / PS_PER_S
             reacting.heard(Ended(ttft_s, request.input_tokens, sequence.cached_tokens))
         output = Segment(sequence.output.key, 0) if refused else sequence.output

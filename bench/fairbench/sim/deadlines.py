@@ -23,9 +23,9 @@ class Deadlines:
 
     def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:
         """When such a request of this client is due."""
-        targets = self._targets.get(client)
-        if targets is None:
+        if client not in self._targets:
             return NO_DEADLINE
+        targets = self._targets[client]
         lone = None
         if targets.of_alone:
             assert self._costs is not None, "multiples need a timing profile"

@@ -40,11 +40,10 @@ class WorkerCredit(MutableMapping[int, float]):
 
     def spend(self, worker: int, cost: float) -> None:
         """``self[worker] -= cost``, which is done twice a request."""
-        left = self._apart.get(worker)
-        if left is None:
+        if worker not in self._apart:
             self[worker] -= cost
             return
-        self._apart[worker] = left = left - cost
+        self._apart[worker] = left = self._apart[worker] - cost
         if left > 0:
             self.positive |= 1 << worker
         else:

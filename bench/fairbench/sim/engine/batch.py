@@ -118,9 +118,12 @@ class RunningBatch:
         self.sequences[sequence] = self._joined
         self.size += 1
         client, base = request.client, request.input_tokens + sequence.produced - self.steps
-        self.per_client[client] = self.per_client.get(client, 0) + 1
+        if client in self.per_client:
+            self.per_client[client] += 1
+            self._context_bases[client] += base
+        else:
+            self.per_client[client], self._context_bases[client] = 1, base
         self._context_base += base
-        self._context_bases[client] = self._context_bases.get(client, 0) + base
         to_go = request.max_new_tokens - sequence.produced
         self._reserve_base += to_go + self.steps
         if to_go > CLIP_MAX_NEW_TOKENS:

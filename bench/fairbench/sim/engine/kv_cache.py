@@ -29,7 +29,12 @@ class KVNode(Node):
     __slots__ = ("last_access", "listed", "locks", "number", "waiters", "waiting_below")
 
     def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
-        Node.__init__(self, parent, edge, length)  # quicker than super(), and nodes are many
+        # As in Node, without the call: they are many.
+        self.parent = parent
+        self.edge = edge
+        self.length = length
+        self.depth = length if parent is None else parent.depth + length
+        self.children = {}
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
         self.number = 0  # creation order, breaks LRU ties

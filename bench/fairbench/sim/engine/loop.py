@@ -121,7 +121,6 @@ class EngineLoop(ABC, Generic[N]):
             sequence.status = REFUSED
             sequence.on_done(sequence)
             return
-        self.sync()
         self._inbox.append(sequence)
         if self._computes_prompts:
             return
@@ -130,6 +129,7 @@ class EngineLoop(ABC, Generic[N]):
         elif self._may_admit:
             self._stop_run(run)
         else:
+            self.sync()
             at_ps = run.end_ps(self._next_boundary(run))
             self._clock.at(at_ps, END, self.index, partial(self._hear_within, run))
         if self._idle:
@@ -230,6 +230,7 @@ class EngineLoop(ABC, Generic[N]):
 
     def _stop_run(self, run: DecodeRun) -> None:
         """End the run at the first boundary from now on, which may be now."""
+        self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:
             run.steps = steps

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from fairbench.core import PS_PER_S
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.gpu_time import step_parts
+from fairbench.hardware.gpu_time import prompt_parts
 from fairbench.hardware.lightllm_limits import LightLLMLimits
 from fairbench.hardware.timing import PS_PER_MS, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
@@ -221,7 +221,7 @@ class LightLLMWorker:
             self.scheduler.on_request_tokens(sequence.request, 1)
         prefills = [Prefill(s, 0, s.total, first=True, last=True) for s in admitted]
         start_ps, chunks = self._prefill_start_ps, [one.chunk for one in prefills]
-        parts = step_parts(self._costs, now_ps - start_ps, chunks, {}).chunks
+        parts = prompt_parts(self._costs, now_ps - start_ps, chunks)
         report_prompts(prefills, parts, self.scheduler)
         if self._log is not None:
             shares = shares_of(prefills, parts)

@@ -136,7 +136,10 @@ class PrefillPass:
         if not prefill.last:
             self.chunked = prefill.sequence
         request = prefill.sequence.request
-        reserve = min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS) if prefill.last else 0
+        reserve = 0
+        if prefill.last:
+            most = request.max_new_tokens
+            reserve = most if most < CLIP_MAX_NEW_TOKENS else CLIP_MAX_NEW_TOKENS
         taken = prefill.loaded + prefill.tokens + 1
         self._total_offset += taken + reserve
         self._current_offset += taken

@@ -8,13 +8,14 @@ from __future__ import annotations
 from fairbench.core import Request, Segment
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_limits import EngineLimits
-from fairbench.hardware.gpu_time import step_parts
+from fairbench.hardware.gpu_time import prompt_parts
 from fairbench.hardware.timing import Chunk, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import END, Clock
 from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache, KVNode
 from fairbench.sim.engine.loop import EngineLoop
@@ -231,7 +232,7 @@ class Worker(EngineLoop[KVNode]):
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
-        parts = step_parts(self._costs, now_ps - start_ps, self._computed, {}).chunks
+        parts = prompt_parts(self._costs, now_ps - start_ps, self._computed)
         report_prompts(prefills, parts, self.scheduler)
         for prefill in prefills:
             sequence = prefill.sequence
@@ -275,6 +276,16 @@ class Worker(EngineLoop[KVNode]):
         cache, batch = self.cache, self.batch
         held = cache.capacity - cache.free - cache.evictable + batch.size
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
+
+    def _stop_run(self, run: DecodeRun) -> None:
+        """Nothing need be booked for it: memory for all of the run is there."""
+        now_ps = self._clock.now_ps
+        steps = run.steps_before(now_ps + self._clock.past(END, self.index))
+        if run.end_ps(steps) != now_ps:
+            steps += 1
+        if steps < run.steps:
+            run.steps = steps
+            self._await_end(run)
 
     def _provide(self, steps: int) -> None:
         self.cache.allocate(steps * self.batch.size)
