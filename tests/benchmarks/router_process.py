@@ -25,7 +25,7 @@ import psutil
 from live_router import await_health, cpu_s, free_port, running
 from router_scale import CLIENTS, Traffic
 
-from fairbench.live.router.peers import Message
+from fairbench.live.router.peer_messages import Message
 from fairbench.schedulers.setup import Setup
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "live"))
@@ -55,7 +55,7 @@ LOADS = {
 }
 FLEET, BUSY = 1000, 0.7
 FLEET_TABLE = TABLE.with_name("router-fleet.csv")
-TOLD = 10
+TOLD, LATER = 10, 100
 
 
 async def listen(workers, chunks, gap_s):
@@ -174,27 +174,34 @@ def idle(workers):
     return [f"idle, {workers:,} workers: {share:.1%} of a core", "", "", "", "", ""]
 
 
-def of_peers():
-    """CPU of one message to a peer, and of one heard, when there are 10,000 clients."""
+def of_peers(whole):
+    """CPU of one message to a peer, and of one heard, when there are 10,000 clients.
+
+    Either ``whole``, or what has changed since the one before: as many requests came and ended.
+    """
     one, other = (Traffic("d2lpm", 64) for _ in range(2))
     for traffic in (one, other):
         traffic.router.prepare(Setup())
         traffic.router.join_peers()
         for _ in range(2 * CLIENTS):
             traffic.decide()
+    known = 0
     told = heard = 0.0
-    for _ in range(TOLD):
-        for _ in range(100):
+    for turn in range(TOLD + 1):
+        for _ in range(LATER):
             one.decide()
         start = time.process_time()
-        body = msgspec.json.encode(Message("one", "x", {"router": one.router.export_totals()}))
-        told += time.process_time() - start
+        totals = one.router.export_totals(0 if whole else known)
+        body = msgspec.json.encode(Message("one", "x", {"router": totals}))
+        told += (time.process_time() - start) * bool(turn)  # the first tells all
         start = time.process_time()
         message = msgspec.json.decode(body, type=Message)
         other.router.merge_totals("one", message.parts["router"], 0.0)
-        heard += time.process_time() - start
-    what = f"a message of {CLIENTS:,} clients: {len(body) / 1e6:.1f} MB, to make / to hear"
-    return [what, f"{1000 * told / TOLD:.0f} / {1000 * heard / TOLD:.0f}", "", "", "", ""]
+        heard += (time.process_time() - start) * bool(turn)
+        known = other.router.heard_totals()["one"].version
+    when = "all told" if whole else f"{LATER} requests later"
+    what = f"a message of {CLIENTS:,} clients, {when}: {len(body) / 1e6:.2g} MB, to make / to hear"
+    return [what, f"{1000 * told / TOLD:.1f} / {1000 * heard / TOLD:.1f}", "", "", "", ""]
 
 
 def fleet(measured):
@@ -223,7 +230,8 @@ def rows():
     yield of_open_streams()
     for workers in (64, 1000):
         yield idle(workers)
-    yield of_peers()
+    for whole in (False, True):
+        yield of_peers(whole)
 
 
 def main():

@@ -10,7 +10,7 @@ from itertools import count
 
 import msgspec
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
 from live_router import GENERATE, cluster, until
 from typer.testing import CliRunner
 
@@ -19,7 +19,8 @@ from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.app import PEERING, router_app
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.router.peers import PATH, Message, _before_what
+from fairbench.live.router.peer_messages import Answer, Message
+from fairbench.live.router.peers import PATH, _before_what
 from fairbench.schedulers.peers.totals import Totals
 
 NOBODY = "http://127.0.0.1:9"  # where nobody listens
@@ -62,7 +63,7 @@ def test_only_who_shows_the_key_and_is_before_the_same_workers_is_heard():
             assert await send(under_test, told(fleet, parts=("router",))) == 409
             policy = under_test.peering.parts["gateway"]._band(0).scheduler
             assert policy.counters == {}
-            assert [await send(under_test, good) for _ in range(2)] == [204, 204]
+            assert [await send(under_test, good) for _ in range(2)] == [200, 200]
             assert policy.counters == {"ann": 100}
 
     run(test)
@@ -117,6 +118,49 @@ def test_who_waits_at_a_peer_that_is_silent_keeps_nobody_waiting_for_long():
             charged = {"ann": 5000.0, "bob": 1.0}
             await send(under_test, told(fleet, 1, charged=charged, waiting=["bob"]))
             assert await ask(under_test, "ann") == 200
+
+    run(test)
+
+
+@asynccontextmanager
+async def peer_that_answers(answer):
+    """Where a peer would be: its URL, and what it was told."""
+    told = []
+
+    async def hear(request):
+        told.append(msgspec.json.decode(await request.read(), type=Message))
+        return web.Response(body=answer(told[-1]))
+
+    app = web.Application()
+    app.router.add_post(PATH, hear)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{port}", told
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_peer_is_told_what_changed_since_what_it_answers_that_it_knows(answers):
+    def answer(message):
+        known = {message.origin: {"gateway": message.parts["gateway"].version}}
+        return msgspec.json.encode(Answer("peer", known)) if answers else b"{}"
+
+    async def test():
+        async with peer_that_answers(answer) as (url, told):
+            router = {**GATED, "peers": (url,), "settings": FAST}
+            async with cluster(1, router=router) as (under_test, _):
+                assert await ask(under_test, "ann") == 200
+                await until(lambda: told and "ann" in told[-1].parts["gateway"].charged)
+                await until(lambda: len(told) > 9)
+                await until(lambda: ("ann" in told[-1].parts["gateway"].charged) is not answers)
+                assert await ask(under_test, "bob") == 200
+                await until(lambda: "bob" in told[-1].parts["gateway"].charged)
+                now = told[-1].parts["gateway"]
+                assert ("ann" in now.charged, now.since > 0) == (not answers, answers)
 
     run(test)
 

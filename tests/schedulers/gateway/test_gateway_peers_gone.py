@@ -1,10 +1,13 @@
 """Peers of which one starts again: what the one before it had charged is not forgotten."""
 
+from collections import defaultdict
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from gateway_helpers import Desk
 
+from fairbench.live.router.peer_messages import ALL_EVERY_S, Known, Message
 from fairbench.live.router.peers import RELAYED_S, Peering
 from fairbench.live.router.problem import Problem
 from fairbench.schedulers.peers.counters import Terms
@@ -22,6 +25,7 @@ class Process:
         parts = {"gateway": self.desk.gateway}
         self.peering = Peering(parts, fleet, "key", dispatcher, TERMS.forget_s, name)
         self._clock = clock
+        self.of_others = defaultdict(Known)  # by name: what this one has heard that it knows
 
     def _release(self):
         self.desk.now_s = self._clock.now_s
@@ -40,10 +44,17 @@ def exchange(clock, processes, times, every_s=0.1):
     for _ in range(times):
         clock.now_s += every_s
         for one in processes:
-            message = one.peering.message()
             for other in processes:
                 if other is not one:
-                    other.peering.take_in(message)
+                    tell(one, other)
+
+
+def tell(one, other, address=None):
+    """What one sends another now, at an address where it may have sent to an earlier one."""
+    known = one.of_others[address or other.peering.origin]
+    message = one.peering.message(known)
+    known.answered(other.peering.take_in(message))
+    return msgspec.json.decode(message, type=Message)
 
 
 def restarted():
@@ -94,6 +105,34 @@ def test_nobody_waits_any_more_at_a_router_that_is_gone():
     assert "g" in b.peering.parts["gateway"].heard_totals()["e"].waiting
     exchange(clock, [b, c], 20)
     assert c.peering.parts["gateway"].heard_totals()["e"].waiting == {}
+
+
+def test_what_a_peer_knows_it_is_not_told_again_but_now_and_then():
+    clock, b, c = restarted()
+    exchange(clock, [b, c], 12)
+    b.serve("h", 5)
+    told = tell(b, c)
+    assert told.parts["gateway"].charged == {"h": {0: 5.0}}
+    assert told.gone == {}  # a's, since c has answered that it knows
+    assert tell(b, c).parts["gateway"].charged == {}
+    b.of_others["c"].forget_sometimes(clock.now_s)  # the first time
+    assert tell(b, c).parts["gateway"].charged.keys() == {"f", "g", "h"}
+    b.of_others["c"].forget_sometimes(clock.now_s + ALL_EVERY_S - 1)
+    assert tell(b, c).parts["gateway"].charged == {}
+
+
+def test_who_starts_again_at_the_same_address_is_told_all_once_it_has_answered():
+    clock, b, c = restarted()
+    exchange(clock, [b, c], 12)
+    assert c.counters == {"f": 1100, "g": 1000}
+    d = Process(clock, "d")  # in place of c
+    b.serve("h", 5)
+    assert tell(b, d, "c").parts["gateway"].charged.keys() == {"h"}
+    assert d.counters == {}  # what came before is missing
+    told = tell(b, d, "c")
+    assert told.parts["gateway"].charged.keys() == {"f", "g", "h"}
+    assert told.gone.keys() == {"a"}
+    assert d.counters == b.counters
 
 
 def test_what_is_told_of_the_gone_must_fit_too():

@@ -1,7 +1,8 @@
 """Peers: other routers before the same workers, which are told this one's totals, and tell theirs.
 
-The same objects exchange the same totals as in a simulation (``schedulers/peers``). A message that
-is lost is made good by the next, so nothing is sent again, and a peer that is dead costs nothing.
+The same objects exchange the same totals as in a simulation (``schedulers/peers``), but that a peer
+is told only what has changed since what it answers that it knows. A message that is lost is made
+good by the next, so nothing is sent again, and a peer that is dead costs nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from fairbench.errors import UsageError
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.peer_messages import Answer, Known, Message
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
 from fairbench.schedulers.peers.counters import shares_counters
-from fairbench.schedulers.peers.totals import Exchanges, Totals
+from fairbench.schedulers.peers.totals import NOTHING, Exchanges, Totals
 
 PATH = "/peers/totals"
 PATIENCE_S = 2.0  # for a peer's answer
@@ -37,19 +39,6 @@ RELAYED_S = 30.0  # for so long after somebody came or went, what is gone is tol
 ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
 
 log = logging.getLogger(__name__)
-
-
-class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """What one process tells: ``origin`` is new with each start, ``fleet`` what it is before.
-
-    ``gone`` are the last totals of origins that are silent. Who starts again could not know them,
-    and would take a client that was served there for one that is owed as much.
-    """
-
-    origin: str
-    fleet: str
-    parts: dict[str, Totals]
-    gone: dict[str, dict[str, Totals]] = {}
 
 
 @dataclass(frozen=True)
@@ -65,15 +54,27 @@ class Peering:
     # By origin, in seconds of the dispatcher: when it was heard first, and when last.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def message(self) -> bytes:
-        """The totals of now. Who waits while no worker is up is to keep nobody waiting."""
-        parts = {name: part.export_totals() for name, part in self.parts.items()}
+    def message(self, known: Known | None = None) -> bytes:
+        """What a peer that knows so much does not know yet, and who waits.
+
+        Who waits while no worker is up is to keep nobody waiting.
+        """
+        known = known or Known()
+        versions = known.of(self.origin)
+        parts = {
+            name: part.export_totals(versions.get(name, 0)) for name, part in self.parts.items()
+        }
         if not self.dispatcher.up:
             parts = {name: totals._replace(waiting={}) for name, totals in parts.items()}
-        return msgspec.json.encode(Message(self.origin, self.fleet, parts, self._gone()))
+        gone = {
+            origin: totals
+            for origin, totals in self._gone().items()
+            if any(totals[name].version > known.of(origin).get(name, 0) for name in totals)
+        }
+        return msgspec.json.encode(Message(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """What is to be told of silent origins, of which nobody waits any more."""
+        """The last totals of silent origins, of which nobody waits any more."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}
@@ -85,16 +86,19 @@ class Peering:
         return found
 
     async def hear(self, request: web.Request) -> web.Response:
-        """A peer's message: 204, also if it is old. 401, 409 or 400 if it is nobody's or wrong."""
+        """A peer's message: 200 and what is known now, also if it is old.
+
+        401, 409 or 400 if it is nobody's or wrong.
+        """
         try:
             self._check_caller(request)
-            self.take_in(await request.read())
+            answer = self.take_in(await request.read())
         except Problem as problem:
             return problem.response()
-        return web.Response(status=HTTPStatus.NO_CONTENT)
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
-    def take_in(self, body: bytes) -> None:
-        """Add what a message has that is new. Raises Problem."""
+    def take_in(self, body: bytes) -> Answer:
+        """Add what a message has that is new; what is known of its origins now. Raises Problem."""
         try:
             message = msgspec.json.decode(body, type=Message)
         except (ValueError, RecursionError):
@@ -106,7 +110,7 @@ class Peering:
                 HTTPStatus.CONFLICT, "another router, gateway, setting of these, or list of workers"
             )
         if message.origin == self.origin:
-            return
+            return Answer(self.origin, {})
         now_s = self.dispatcher.now_s()
         first_s, _ = self.heard_s.get(message.origin, (now_s, now_s))
         self.heard_s[message.origin] = first_s, now_s
@@ -115,6 +119,12 @@ class Peering:
             for name, part in self.parts.items():
                 part.merge_totals(origin, parts[name], now_s)
         self.dispatcher.release()
+        return Answer(self.origin, {origin: self._versions(origin) for origin in told})
+
+    def _versions(self, origin: str) -> dict[str, int]:
+        """What of an origin was heard last, by part."""
+        latest = {name: part.heard_totals() for name, part in self.parts.items()}
+        return {name: of.get(origin, NOTHING).version for name, of in latest.items()}
 
     def _check_caller(self, request: web.Request) -> None:
         shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -162,12 +172,14 @@ def _gateway_shares(gateway: str | None) -> bool:
 
 
 async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Tell one peer the totals again and again, whether or not it answers."""
+    """Tell one peer again and again what it has not heard, whether or not it answers."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
+    known = Known()
     while True:
         await asyncio.sleep(every_s)
-        now = await _told(session, url, peering.message(), headers)
+        known.forget_sometimes(peering.dispatcher.now_s())
+        now = await _told(session, url, peering.message(known), headers, known)
         if now != trouble:
             log.log(
                 logging.INFO if now is None else logging.WARNING,
@@ -177,19 +189,22 @@ async def tell(session: ClientSession, peering: Peering, url: str, every_s: floa
 
 
 async def _told(
-    session: ClientSession, url: str, message: bytes, headers: Mapping[str, str]
+    session: ClientSession, url: str, message: bytes, headers: Mapping[str, str], known: Known
 ) -> str | None:
-    """None, or why the peer has not taken it."""
+    """None, and what the peer ``known`` now is noted; or why it has not taken the message."""
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
             session.post(url + PATH, data=message, headers=headers) as answer,
         ):
-            if answer.status == HTTPStatus.NO_CONTENT:
-                return None
-            return f"answers {answer.status}"
+            if answer.status != HTTPStatus.OK:
+                return f"answers {answer.status}"
+            known.answered(msgspec.json.decode(await answer.read(), type=Answer))
+            return None
     except (ClientError, OSError, TimeoutError) as error:
         return f"cannot be told: {type(error).__name__}"
+    except (ValueError, RecursionError):
+        return "answers what no router would"
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:

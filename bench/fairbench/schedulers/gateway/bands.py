@@ -16,6 +16,8 @@ from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.client_limits import ClientLimit, ClientLimits
 from fairbench.schedulers.gateway.queue import GatewayQueue, Send
+from fairbench.schedulers.peers.changes import Changes
+from fairbench.schedulers.peers.counters import SharedCounters
 from fairbench.schedulers.peers.totals import Heard, Sums, Totals
 from fairbench.tenants import Tenants
 
@@ -74,7 +76,7 @@ class Gateway:
         self._numbers = count()
         self._displaced: list[Request] = []
         self.others = Heard()  # the gateways of other routers
-        self._version = 0
+        self._changes = Changes()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -200,26 +202,46 @@ class Gateway:
     def join_peers(self) -> None:
         """Nothing to do: its queues were made for that."""
 
-    def export_totals(self) -> Totals:
+    def export_totals(self, since: int = 0) -> Totals:
         """The sums of every band."""
-        self._version += 1
+        shared = self._shared()
+        for counters in shared.values():
+            for client in counters.changed():
+                self._changes.note(client)
+        changed = self._changes.exported(since)
         raised: dict[str, dict[int, float]] = {}
+        for band, of in shared.items():
+            for client in of.raised if changed is None else changed:
+                if client in of.raised:
+                    raised.setdefault(client, {})[band] = of.raised[client]
+        totals = Totals(self._changes.version, self._charged(changed), raised, self._waiting())
+        return totals if changed is None else totals._replace(since=since)
+
+    def _waiting(self) -> dict[str, tuple[int, ...]]:
+        """In which bands clients wait."""
         waiting: dict[str, tuple[int, ...]] = {}
         for band, queue in self._bands.items():
-            for client, level in queue.shared.raised.items() if queue.shared else ():
-                raised.setdefault(client, {})[band] = level
             for client in queue.waiting():
                 waiting[client] = (*waiting.get(client, ()), band)
-        return Totals(self._version, self.charged_totals(), raised, waiting)
+        return waiting
+
+    def _shared(self) -> dict[int, SharedCounters]:
+        """By band."""
+        queues = self._bands.items()
+        return {band: queue.shared for band, queue in queues if queue.shared is not None}
 
     def charged_totals(self) -> Sums:
         """What this gateway has charged, by client and band."""
+        return self._charged(None)
+
+    def _charged(self, clients: Collection[str] | None) -> dict[str, dict[int, float]]:
+        """Of these clients, or of all."""
         charged: dict[str, dict[int, float]] = {}
-        for band, queue in self._bands.items():
-            if queue.shared is None:
-                continue
-            for client in queue.shared.clients():
-                charged.setdefault(client, {})[band] = queue.shared.charged(client)
+        for band, of in self._shared().items():
+            known = of.clients()
+            for client in known if clients is None else clients:
+                if client in known:
+                    charged.setdefault(client, {})[band] = of.charged(client)
         return charged
 
     def heard_totals(self) -> Mapping[str, Totals]:
@@ -231,7 +253,7 @@ class Gateway:
         newly = self.others.newer(origin, totals)
         if newly is None:
             return
-        for band in sorted({band for of in totals.charged.values() for band in of}):
+        for band in sorted(self.others.places(origin)):
             shared = self._band(band).shared
             if shared is not None:
                 there = [client for client, bands in totals.waiting.items() if band in bands]

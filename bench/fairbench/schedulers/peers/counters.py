@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from typing import NamedTuple, Protocol, TypeGuard
 
 from fairbench.schedulers.peers.totals import Sums
@@ -37,6 +37,28 @@ class Terms(NamedTuple):
     forget_s: float
 
 
+class NotedCounters(dict[str, float]):
+    """Counters, and whose were written since this was last asked, but for others' charges."""
+
+    def __init__(self, counters: Mapping[str, float]) -> None:
+        super().__init__(counters)
+        self.changed = dict.fromkeys(counters)
+
+    def __setitem__(self, client: str, counter: float) -> None:
+        self.changed[client] = None
+        super().__setitem__(client, counter)
+
+    def setdefault(self, client: str, counter: float = 0.0, /) -> float:
+        """The client's counter; it has this one if it had none."""
+        if client not in self:
+            self[client] = counter
+        return self[client]
+
+    def hear(self, client: str, counter: float) -> None:
+        """The client's counter now that others have told what they charged."""
+        super().__setitem__(client, counter)
+
+
 class SharedCounters:
     """The ``counters`` of one policy, to which those of other routers are added as they are heard.
 
@@ -46,7 +68,7 @@ class SharedCounters:
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
         self._policy = policy
-        self._counters = policy.counters
+        self._counters = policy.counters = NotedCounters(policy.counters)
         self._terms = terms
         self._heard: dict[str, float] = {}  # charged by others
         self.raised: dict[str, float] = {}
@@ -61,6 +83,11 @@ class SharedCounters:
     def counter(self, client: str) -> float:
         """What is known of everybody's charges and lifts; 0 for a client that nobody knows."""
         return self._counters.get(client, 0.0)
+
+    def changed(self) -> Collection[str]:
+        """Of whom there is something to tell since this was last asked."""
+        found, self._counters.changed = self._counters.changed, {}
+        return found
 
     def clients(self) -> Collection[str]:
         """Everybody who has a counter."""
@@ -80,17 +107,17 @@ class SharedCounters:
         for client, of in charged.items():
             if place in of:
                 self._heard[client] = self._heard.get(client, 0.0) + of[place]
-                self._counters[client] = self.counter(client) + of[place]
+                self._counters.hear(client, self.counter(client) + of[place])
         for client, levels in raised.items():
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                self._counters[client] = self.counter(client) + more
+                self._counters[client] = self.counter(client) + more  # which is told on
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # Else who comes here when nobody waits would be owed all that was served there since.
             self._policy.last_left = min(served, key=self.counter)
         for client in waiting:
-            self._counters.setdefault(client, 0.0)
+            self._counters.hear(client, self.counter(client))
         self._elsewhere[origin] = now_s, waiting
 
     def elsewhere(self, now_s: float) -> dict[str, float]:

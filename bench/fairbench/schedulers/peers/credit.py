@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from fairbench.schedulers.peers.changes import Changes
 from fairbench.schedulers.peers.totals import Heard, Totals
 
 ROUNDS = 0  # the place under which rounds of quanta are told, which are of no worker
@@ -27,30 +28,39 @@ class SharedCredit:
         self.charged: dict[str, dict[int, float]] = {}  # by this router
         self.others = Heard()
         self._rounds: dict[str, float] = {}
-        self._version = 0
+        self._changes = Changes()
         self.has_forgotten = False  # so that what is heard of a client may lack what came before
 
     def spend(self, client: str, worker: int, cost: float) -> None:
         """This router has charged the client, or given back."""
         of = self.charged.setdefault(client, {})
         of[worker] = of.get(worker, 0.0) + cost
+        self._changes.note(client)
 
     def grant(self, client: str, rounds: float) -> None:
         """This router has granted quanta."""
         self._rounds[client] = self._rounds.get(client, 0.0) + rounds
+        self._changes.note(client)
 
     def forget(self, client: str) -> None:
         """The client begins anew."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)
+        self._changes.note(client)
 
-    def export(self) -> Totals:
-        """What the other routers are to hear."""
-        self._version += 1
-        charged = {client: dict(of) for client, of in self.charged.items()}
-        raised = {client: {ROUNDS: rounds} for client, rounds in self._rounds.items()}
-        return Totals(self._version, charged, raised)
+    def export(self, since: int = 0) -> Totals:
+        """What the other routers are to hear, as in ``Exchanges``."""
+        changed = self._changes.exported(since)
+        if changed is None:
+            since = 0
+            charged = {client: dict(of) for client, of in self.charged.items()}
+            raised = {client: {ROUNDS: rounds} for client, rounds in self._rounds.items()}
+        else:
+            charged = {client: dict(self.charged.get(client, {})) for client in changed}
+            levels = {client: self._rounds.get(client) for client in changed}
+            raised = {who: {} if to is None else {ROUNDS: to} for who, to in levels.items()}
+        return Totals(self._changes.version, charged, raised, since=since)
 
     def hear(self, origin: str, totals: Totals) -> dict[str, CreditNews]:
         """What is new in another router's totals, by client; nothing if they are not."""
@@ -58,11 +68,12 @@ class SharedCredit:
         if newly is None:
             return {}
         found = {}
-        for client in dict.fromkeys((*newly, *totals.raised)):
+        for client in dict.fromkeys((*totals.charged, *totals.raised)):
             rounds = totals.raised.get(client, {}).get(ROUNDS, 0.0)
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
+                self._changes.note(client)  # which is told on
             charged = newly.get(client, {})
             if more or any(charged.values()):  # else it would count as used just now
                 found[client] = CreditNews(more, charged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 Sums = Mapping[str, Mapping[int, float]]
@@ -10,17 +10,24 @@ Sums = Mapping[str, Mapping[int, float]]
 
 
 class Totals(NamedTuple):
-    """All that one origin has ever charged, not what is new: so any later message has it all.
+    """What one origin has ever charged, not what is new: so any later message has it all.
 
     Only the origin itself writes it, and a higher ``version`` replaces a lower one. ``raised`` are
     levels to which clients were lifted, of which everybody takes the highest: a VTC's lift, the
     rounds of a D2LPM's quanta. ``waiting``: at which places clients have requests that are held.
+    Beyond ``since`` = 0 only clients are in it of whom something has changed after that version
+    (all that there is of them: nothing, where they are forgotten), and all that wait. Whoever has
+    heard that version or a later one has then heard this one.
     """
 
     version: int
     charged: Sums
     raised: Sums
     waiting: Mapping[str, tuple[int, ...]] = {}
+    since: int = 0
+
+
+NOTHING = Totals(0, {}, {})
 
 
 @runtime_checkable
@@ -31,8 +38,11 @@ class Exchanges(Protocol):
         """Told once, before the first request, that there are others."""
         ...
 
-    def export_totals(self) -> Totals:
-        """What the others are to hear of this one."""
+    def export_totals(self, since: int = 0) -> Totals:
+        """What others are to hear of this one that have heard its version ``since``.
+
+        Everything if that is 0, or so long ago that nobody knows what has changed.
+        """
         ...
 
     def charged_totals(self) -> Sums:
@@ -49,21 +59,46 @@ class Exchanges(Protocol):
 
 
 class Heard:
-    """The latest totals of each origin."""
+    """The latest totals of each origin, whole."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Totals] = {}
+        self._places: dict[str, set[int]] = {}
+
+    def version(self, origin: str) -> int:
+        """Of what was heard last; 0 if nothing was."""
+        return self.latest.get(origin, NOTHING).version
+
+    def places(self, origin: str) -> Collection[int]:
+        """Where it has charged anybody."""
+        return self._places.get(origin, ())
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """What its origin has charged since it was heard last; None for nothing that is new."""
-        before = self.latest.get(origin)
-        if before is not None and totals.version <= before.version:
+        """What its origin has charged since it was heard last, by clients of whom that changed.
+
+        None for nothing that is new, or if something before it is missing.
+        """
+        before = self.latest.get(origin, NOTHING)
+        if not totals.since <= before.version < totals.version:
             return None
-        self.latest[origin] = totals
-        known = {} if before is None else before.charged
-        return {
-            client: {
-                place: sum_ - known.get(client, {}).get(place, 0.0) for place, sum_ in of.items()
-            }
-            for client, of in totals.charged.items()
-        }
+        newly = {}
+        places = self._places.setdefault(origin, set())
+        for client, of in totals.charged.items():
+            if of != (known := before.charged.get(client, {})):
+                newly[client] = {place: sum_ - known.get(place, 0.0) for place, sum_ in of.items()}
+                places.update(of)
+        charged = _patched(before.charged if totals.since else {}, totals.charged)
+        raised = _patched(before.raised if totals.since else {}, totals.raised)
+        self.latest[origin] = totals._replace(charged=charged, raised=raised, since=0)
+        return newly
+
+
+def _patched(known: Sums, changed: Sums) -> Sums:
+    """All that is known now. What is known was made here, and is written to."""
+    patched = known if isinstance(known, dict) else dict(known)
+    for client, of in changed.items():
+        if of:
+            patched[client] = of
+        else:
+            patched.pop(client, None)
+    return patched

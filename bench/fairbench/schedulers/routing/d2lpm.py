@@ -253,10 +253,10 @@ class D2LPM(Router):
             raise UsageError(f"{self.name}.tenants: not where routers share sums")
         self.shared = SharedCredit()
 
-    def export_totals(self) -> Totals:
+    def export_totals(self, since: int = 0) -> Totals:
         """The rounds of quanta that clients were granted, and what this router has charged."""
         assert self.shared is not None, "join_peers comes first"
-        return self.shared.export()
+        return self.shared.export(since)
 
     def charged_totals(self) -> Sums:
         """What this router has charged, by client and worker."""
