@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from metrics_helpers import NAN, facts, log, programs, requests
 
-from fairbench.metrics.client_summary import samples
+from fairbench.metrics.client_samples import samples
 from fairbench.metrics.fairness import all_active_window
 from fairbench.metrics.latency import client_sample
 from fairbench.metrics.records import FINISHED, UNFINISHED, Requests, Window

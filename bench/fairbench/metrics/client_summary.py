@@ -9,18 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.by_client import by_client, rows_of
 from fairbench.metrics.fairness import Shares
-from fairbench.metrics.latency import Ranked, Sample, client_sample, mean_percentile
+from fairbench.metrics.latency import Ranked, Sample, mean_percentile
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.reasons import NO_COHORT, NO_VICTIM
 from fairbench.metrics.records import (
-    FINISHED,
-    REFUSED,
-    UNFINISHED,
     Client,
     Facts,
-    Floats,
     Programs,
     Requests,
 )
@@ -68,29 +63,6 @@ class Victims:
     victim_p95_s: float
     victim_p99_s: float
     victim_n: int
-
-
-def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
-    """The latency sample of each client."""
-    clients, window = len(facts.clients), facts.window
-    if facts.latency == "ttft":
-        own = by_client(requests, programs, clients)
-        return [client_sample(*one, facts, window, index) for index, one in enumerate(own)]
-    arrival_s = programs.arrival_s
-    arrived = (arrival_s >= window.start_s) & (arrival_s < window.end_s)
-
-    def of_clients(status: int, latency_s: Floats) -> Iterator[Floats]:
-        """What each client's programs of the window took that ended in such a way."""
-        chosen = arrived & (programs.status == status)
-        latency_s = latency_s[chosen]
-        return (latency_s[own] for own in rows_of(programs.client[chosen], clients))
-
-    known = of_clients(FINISHED, programs.finish_s - arrival_s)
-    more_than = of_clients(UNFINISHED, facts.horizon_s - arrival_s)
-    refused = np.bincount(
-        programs.client[arrived & (programs.status == REFUSED)], minlength=clients
-    )
-    return list(map(Sample, known, more_than, refused.tolist()))
 
 
 class _Counts(NamedTuple):

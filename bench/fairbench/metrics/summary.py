@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
+from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import (
     ClientSummary,
     Victims,
     chosen_of_client,
     client_summaries,
-    samples,
     victim_percentile,
     victims,
 )
