@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
@@ -56,15 +57,25 @@ class Table:
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """The columns by name, in the order of the fields, without those that it does not have."""
-        columns = {column.name: getattr(self, column.name) for column in fields(self)}
-        return {name: column for name, column in columns.items() if column is not None}
+        columns = ((name, getattr(self, name)) for name in self._names())
+        return {name: column for name, column in columns if column is not None}
+
+    def _names(self) -> tuple[str, ...]:
+        table: Any = type(self)  # a class is hashable, which mypy does not see of those without eq
+        return _names_of(table)
 
     def take(self, rows: Flags | Ints) -> Self:
         """The table of the rows that a mask or an index array selects."""
         return type(self)(**{name: column[rows] for name, column in self.to_columns().items()})
 
     def __len__(self) -> int:
-        return len(next(iter(self.to_columns().values())))
+        return len(getattr(self, self._names()[0]))
+
+
+@cache
+def _names_of(table: Any) -> tuple[str, ...]:
+    """The columns that such a table can have. (A thousand clients have parts of tables each.)"""
+    return tuple(column.name for column in fields(table))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
