@@ -6,7 +6,9 @@ import os
 import signal
 import time
 from itertools import chain, repeat
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Timer
 
 import msgspec
 import pytest
@@ -23,11 +25,11 @@ from fairbench.execute.child import start_child
 from fairbench.execute.drivers.child import ReadClock, serve
 from fairbench.execute.drivers.here import CrewHere
 from fairbench.execute.drivers.sharded import ShardedDrive
-from fairbench.execute.drivers.team import Driver, Team
+from fairbench.execute.drivers.team import Driver, Team, Written
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.driver.clocks import Comparison, Offset, compare
-from fairbench.live.driver.drive import drive
+from fairbench.live.driver.drive import DriveResult, drive
 from fairbench.live.driver.journal import Journal
 from fairbench.live.driver.shards import (
     CLOCK_FILE,
@@ -155,6 +157,66 @@ def test_a_driver_that_cannot_be_told_anything_has_died():
     with pytest.raises(RunFailed, match="driver-0 died during the run"):
         team.clocks()
     child.pipe.close()
+
+
+ENDED = DriveResult(complete=True, end_s=3.0, last_arrival_s=2.0)
+
+
+class OnNode:
+    """A driver whose node may be lost; the test says what it says."""
+
+    def __init__(self, name):
+        self.lost = False
+        ours, self.theirs = Pipe()
+        self.driver = Driver(name, ours, "node", lambda: self.lost)
+
+
+@pytest.fixture
+def nodes():
+    made = [OnNode(f"driver-{number}") for number in range(2)]
+    yield made
+    for node in made:
+        node.theirs.close()
+        node.driver.pipe.close()
+
+
+def team_on(nodes, folders=()):
+    drivers = [node.driver for node in nodes]
+    return Team(drivers, folders, lambda _: None, lambda: False)
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_one_that_has_told_everything_may_be_lost(tmp_path, nodes, hangs_up):
+    """Whether its node goes before that is heard, or before the others end."""
+    first, last = nodes
+    for node in nodes:
+        node.theirs.send(Written("requests.jsonl", b"{}\n"))
+    first.theirs.send(ENDED)
+    first.lost = True
+    if hangs_up:
+        first.theirs.close()
+    folders = [tmp_path / node.driver.name for node in nodes]
+    for folder in folders:
+        folder.mkdir()
+    team = team_on(nodes, folders)
+    later = Timer(0.3, last.theirs.send, [ENDED])
+    later.start()
+    assert team.results() == [ENDED, ENDED]
+    later.join()
+    assert [(folder / "requests.jsonl").read_bytes() for folder in folders] == [b"{}\n"] * 2
+    last.lost = True
+    assert team.clocks_again() == [None, None]
+
+
+def test_one_that_is_lost_before_it_has_told_everything_ends_the_run(tmp_path, nodes):
+    nodes[1].theirs.send(Written("requests.jsonl", b"{}\n"))
+    nodes[1].lost = True
+    (tmp_path / "1").mkdir()
+    with pytest.raises(RunFailed, match="driver-1 died during the run"):
+        team_on(nodes, [tmp_path / "0", tmp_path / "1"]).results()
+    assert (tmp_path / "1" / "requests.jsonl").read_bytes() == b"{}\n"
+    with pytest.raises(RunFailed, match="driver-1 died during the run"):
+        team_on(nodes[1:]).clocks()
 
 
 def test_users_in_a_closed_loop_think_from_the_start_on(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import NamedTuple
 
-from fairbench.errors import RunFailed
+from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.drivers import calling
 from fairbench.execute.drivers.team import Driver
 from fairbench.execute.on_ray.luggage import Luggage
@@ -26,10 +26,21 @@ START_S = 120.0  # a first import on a busy machine
 
 
 def address_facing(host: str) -> str:
-    """The address of this machine that the host there can reach."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
-        toward.connect((host, 9))  # sends nothing
-        address: str = toward.getsockname()[0]
+    """The address of this machine that the host there can reach, of IPv4.
+
+    Raises UsageError if there is none.
+    """
+    if ":" in host:
+        raise UsageError(
+            f"driver launcher: node {host}: drivers call back over IPv4 only; start its node "
+            "with an IPv4 address (ray start --node-ip-address)"
+        )
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
+            toward.connect((host, 9))  # sends nothing
+            address: str = toward.getsockname()[0]
+    except OSError as error:
+        raise UsageError(f"driver launcher: no way to node {host}: {error}") from None
     return address
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -72,6 +72,16 @@ class Team:
         numbers = range(len(self._pipes))
         return [compare(partial(self._read_clock, number), time.monotonic) for number in numbers]
 
+    def clocks_again(self) -> list[Offset | None]:
+        """The same once all drives have ended; None of one that is gone since."""
+        found: list[Offset | None] = []
+        for number in range(len(self._pipes)):
+            try:
+                found.append(compare(partial(self._read_clock, number), time.monotonic))
+            except RunFailed:
+                found.append(None)
+        return found
+
     def start_all(self, offsets: Sequence[Offset]) -> None:
         """Have all start at the same moment, once all have made ready."""
         for number in range(len(self._pipes)):
@@ -81,28 +91,34 @@ class Team:
             self.tell(number, start_s + offset.offset_s)
 
     def results(self) -> list[DriveResult]:
-        """How each one's drive ended; all are told to stop once we are, or one of them failed."""
+        """How each one's drive ended; all are told to stop once we are, or one of them failed.
+
+        Raises RunFailed for one that is gone before it has told that. Afterwards it may be gone.
+        """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
         failed: list[Failed] = []
         stopping = False
-        while len(ended) + len(failed) < len(self._pipes):
+        going = dict(enumerate(self._pipes))
+        while going:
             if not stopping and (failed or self._interrupted()):
                 stopping = True
-                for number in set(range(len(self._pipes))) - set(ended):
+                for number in going:
                     self.tell(number, Stop())
-            ready = wait(self._pipes, POLL_S)
-            self._check_reached()
-            for number in (n for n, pipe in enumerate(self._pipes) if pipe in ready):
+            wait(going.values(), POLL_S)
+            for number in [number for number in going if self._has_said(number)]:
                 match self._heard(number):
                     case DriveProgress() as progress:
                         told[number] = progress
                     case DriveResult() as result:
                         ended[number] = result
+                        del going[number]
                         if not stopping:
-                            self.tell(number, Stop())
+                            with suppress(RunFailed):
+                                self.tell(number, Stop())
                     case Failed() as failure:
                         failed.append(failure)
+                        del going[number]
             if len(told) == len(self._pipes):
                 self._on_progress(_together(list(told.values())))
         for failure in failed:
@@ -130,16 +146,24 @@ class Team:
     def _heard(self, number: int) -> Any:
         """What it says next, once what it says of its records is here."""
         with self._alive(number):
-            while isinstance(message := self._pipes[number].recv(), Written):
+            while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
                     file.write(message.lines)
         return message
 
-    def _check_reached(self) -> None:
-        """Raise RunFailed for one that will never say anything again."""
-        for driver in self._drivers:
-            if driver.is_lost():
-                raise _died(driver)
+    def _received(self, number: int) -> Any:
+        while not self._has_said(number, POLL_S):
+            pass
+        return self._pipes[number].recv()
+
+    def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
+        """Whether it has said something. Raises RunFailed if it never will."""
+        lost = self._drivers[number].is_lost()  # first: what it said before that is here
+        if self._pipes[number].poll(timeout_s):
+            return True
+        if lost:
+            raise _died(self._drivers[number])
+        return False
 
     @contextmanager
     def _alive(self, number: int) -> Iterator[None]:
