@@ -108,6 +108,12 @@ TOO_LARGE = [
     (COMPLETIONS, {"prompt": "a", "best_of": 2}),
     (CHAT, {**PATHS[CHAT], "top_logprobs": 100_000}),
     (CHAT, {**PATHS[CHAT], "seed": 2**63}),
+    (CHAT, {**PATHS[CHAT], "logit_bias": {"5": 1e39}}),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"5": 1, "6": -101}}),
+    (GENERATE, {"input_ids": [5], "sampling_params": {"logit_bias": {"5": -1e39}}}),
+    (GENERATE, {"input_ids": [5], "sampling_params": {"repetition_penalty": 1e-40}}),
+    (GENERATE, {"input_ids": [5], "sampling_params": {"repetition_penalty": 0}}),
+    (COMPLETIONS, {"prompt": "a", "repetition_penalty": 1e39}),
     (CHAT, {**PATHS[CHAT], "chat_template_kwargs": {"chat_template": "{{ 1 }}"}}),
 ]
 
@@ -116,6 +122,12 @@ TOO_LARGE = [
 def test_numbers_that_no_tensor_holds_never_reach_a_worker(path, body):
     status, _, reached, _ = ask(path, body)
     assert (status, reached) == (400, None)
+
+
+def test_those_that_mean_something_do():
+    sampling = {"logit_bias": {"5": -100, "6": 100.0}, "repetition_penalty": 1.05}
+    status, _, reached, _ = ask(GENERATE, {"input_ids": [5], "sampling_params": sampling})
+    assert (status, reached["sampling_params"]) == (200, sampling)
 
 
 FORBIDDEN = [

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fairbench.live.openai_shapes import Message
-from fairbench.live.router.fields import Count, FewLogprobs, Int32, Int64
+from fairbench.live.router.fields import Count, FewLogprobs, Int32, Int64, Scale
 
 
 class Sampling(msgspec.Struct):
@@ -22,6 +22,7 @@ class Sampling(msgspec.Struct):
     top_k: Int32 | None = None
     stop_token_ids: list[int] | None = None
     logit_bias: dict[str, float] | None = None
+    repetition_penalty: Scale | None = None
     sampling_seed: Int64 | None = None
 
 
@@ -51,6 +52,7 @@ class OpenAI(msgspec.Struct, kw_only=True):
     top_k: Int32 | None = None
     stop_token_ids: list[int] | None = None
     logit_bias: dict[str, float] | None = None
+    repetition_penalty: Scale | None = None
 
 
 class RoutedCompletion(OpenAI, kw_only=True):

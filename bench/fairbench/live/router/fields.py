@@ -16,6 +16,10 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # Engines put these into tensors of fixed width: a larger one ends the process, not the request.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+# Logits are divided by it, and then exponentiated: 1e-40 makes them infinite, and probabilities
+# NaN, of which some samplers die.
+Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
+MOST_BIAS = 100.0  # OpenAI's own limit; 1e39 is infinite in a tensor
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]  # OpenAI's own limit
 
 # Taken in and not passed on: names that the router gives itself, and what means nothing to engines.
@@ -116,11 +120,13 @@ def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> Non
 
 
 def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None:
-    """Raise Problem for a ``logit_bias`` of what is no token."""
+    """Raise Problem for a ``logit_bias`` of what is no token, or too large for any logit."""
     try:
         check_ids([int(name) for name in bias or ()], vocab_size, "logit_bias")
     except ValueError:
         raise bad_request("logit_bias: its keys are token ids") from None
+    if any(abs(value) > MOST_BIAS for value in (bias or {}).values()):
+        raise bad_request(f"logit_bias: its values are -{MOST_BIAS:.0f} to {MOST_BIAS:.0f}")
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:
