@@ -18,6 +18,7 @@ from fairbench.cli.serve_flags import (
     AdminPort,
     ClientFrom,
     Keys,
+    MaxBodyMemory,
     MaxInflight,
     MaxQueuePerClient,
     Otel,
@@ -116,6 +117,7 @@ def serve(
         ),
     ] = 10_000,
     max_queue_per_client: MaxQueuePerClient = None,
+    max_body_memory: MaxBodyMemory = None,
     vocab_size: VocabSize = None,
     grace: Annotated[
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
@@ -221,6 +223,7 @@ def serve(
             tokenizer=tokenizer,
             max_queue=max_queue,
             max_queue_per_client=max_queue_per_client,
+            max_bodies_bytes=max_body_memory and max_body_memory << 20,
             vocab_size=vocab_size,
             local=routed.local,
             gateway=held.policy,

@@ -105,6 +105,15 @@ Tokenizer = Annotated[
 MaxQueuePerClient = Annotated[
     int | None, Option(min=1, help="Most of them of any one client. [default: --max-queue]")
 ]
+MaxBodyMemory = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="MIB",
+        help="Most memory of long bodies under way, of which nobody gets all. [default: a quarter "
+        "of the machine's]",
+    ),
+]
 VocabSize = Annotated[
     int | None,
     Option(

@@ -26,8 +26,10 @@ class RouterConfig:
     no header does, strongest first. ``tokenizer`` is a tokenizer.json, without which tokens are
     approximated. ``max_queue`` bounds the requests that are under way, most of which wait at the
     workers, ``max_queue_per_client`` those of each client (None: bounded only when others want in).
-    ``vocab_size`` is the model's, None if the workers say. A worker that fails a health check, or
-    does not answer it within ``health_timeout_s``, is out of rotation until it passes one.
+    ``max_body_bytes`` bounds a body, ``max_bodies_bytes`` long ones together (None: a quarter of
+    the machine's memory). ``vocab_size`` is the model's, None if the workers say. A worker that
+    fails a health check, or does not answer it within ``health_timeout_s``, is out of rotation
+    until it passes one.
     ``local`` is the local scheduler that the workers are meant to run, None where that is not said.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
@@ -51,6 +53,7 @@ class RouterConfig:
     max_queue_per_client: int | None = None
     vocab_size: int | None = None
     max_body_bytes: int = MAX_BODY_BYTES
+    max_bodies_bytes: int | None = None
     health_interval_s: float = 5.0
     health_timeout_s: float = 20.0
     local: str | None = None

@@ -15,6 +15,7 @@ from fairbench.live.http_server import LONG_BODY_BYTES, parsed
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Asking, Attempts
+from fairbench.live.router.body_memory import BodyLease, BodyMemory, usual_bytes
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import Asked
 from fairbench.live.router.config import RouterConfig
@@ -65,6 +66,7 @@ class Proxy:
             config.max_queue, config.max_queue_per_client or config.max_queue, access.weights
         )
         self._long_bodies = asyncio.Semaphore(1)
+        self._memory = BodyMemory(config.max_bodies_bytes or usual_bytes())
 
     @property
     def healthy(self) -> bool:
@@ -106,11 +108,24 @@ class Proxy:
     async def _served(
         self, http: web.Request, api: Api, sent: dict[str, str], trace: Trace
     ) -> web.StreamResponse:
-        if self._access.keys is not None:  # a stranger's body is not even read
-            trace.client = client_of(http.headers, None, self._access.keys)
-            self._access.quotas.ask(trace.client)
+        # A stranger's body is not even read.
+        known = client_of(http.headers, None, self._access.keys)
+        if self._access.keys is not None:
+            trace.client = known
+            self._access.quotas.ask(known)
+        with self._memory.lease(known) as lease:
+            return await self._answered(http, api, sent, trace, lease)
+
+    async def _answered(
+        self,
+        http: web.Request,
+        api: Api,
+        sent: dict[str, str],
+        trace: Trace,
+        lease: BodyLease,
+    ) -> web.StreamResponse:
         limits = self._facts.limits
-        call = await self._parsed(await self._read(http), api, limits)
+        call = await self._parsed(await self._read(http, lease), api, limits)
         said = call.client(self._config.client_from)
         trace.client = client = client_of(http.headers, said, self._access.keys)
         promise = self._config.promises.of(http.headers)
@@ -149,18 +164,21 @@ class Proxy:
         async with self._long_bodies:
             return await parsed(raw, api.read, self._text, limits)
 
-    async def _read(self, http: web.Request) -> bytes:
+    async def _read(self, http: web.Request, lease: BodyLease) -> bytes:
+        body, most = bytearray(), self._config.max_body_bytes
         try:
-            return await http.read()
+            async for piece in http.content.iter_any():
+                body += piece
+                if len(body) > most:
+                    raise Problem(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {most} bytes"
+                    )
+                lease.grow(len(body))
         except web.RequestPayloadError:
             raise Problem(
                 HTTPStatus.BAD_REQUEST, "the body is not encoded as its headers say"
             ) from None
-        except web.HTTPRequestEntityTooLarge:
-            most = self._config.max_body_bytes
-            raise Problem(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {most} bytes"
-            ) from None
+        return bytes(body)
 
     def _headers(self, http: web.Request) -> dict[str, str]:
         return {

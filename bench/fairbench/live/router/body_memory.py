@@ -1,0 +1,73 @@
+"""Body memory: what long bodies may take while they are read, held and under way."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+from fairbench.live.http_server import LONG_BODY_BYTES
+from fairbench.live.router.problem import Problem
+
+SHARE = 4  # of the machine's memory, if nothing else is said
+RETRY_AFTER_S = 5
+
+
+def usual_bytes() -> int:
+    """A quarter of the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // SHARE
+
+
+class BodyMemory:
+    """At most ``most`` bytes of long bodies, of which nobody can have all.
+
+    A client may have no more than it leaves free: half of all if it is alone, and then whoever
+    comes has half of the rest. Short bodies are never refused here, and not counted: how many
+    there can be is bounded by requests.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._had: Counter[str] = Counter()
+        self._all = 0
+
+    @contextmanager
+    def lease(self, client: str) -> Iterator[BodyLease]:
+        """That of one body until the block ends."""
+        lease = BodyLease(self, client)
+        try:
+            yield lease
+        finally:
+            self._all -= lease.taken
+            self._had[client] -= lease.taken
+            if not self._had[client]:
+                del self._had[client]
+
+    def take(self, client: str, more: int) -> None:
+        """So many bytes more of this client's. Raises Problem (429) if they are too many."""
+        own = self._had[client] + more
+        if own > self._most - self._all - more:
+            raise Problem(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"long bodies of this client would take {own >> 20} MiB, more than they leave",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._had[client] = own
+        self._all += more
+
+
+class BodyLease:
+    """What one body takes."""
+
+    def __init__(self, memory: BodyMemory, client: str) -> None:
+        self._memory = memory
+        self._client = client
+        self.taken = 0
+
+    def grow(self, size: int) -> None:
+        """The body has so many bytes by now. Raises Problem (429) if there is no room for more."""
+        if size > LONG_BODY_BYTES:
+            self._memory.take(self._client, size - self.taken)
+            self.taken = size
