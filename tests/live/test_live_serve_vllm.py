@@ -29,7 +29,10 @@ def served(monkeypatch, tmp_path):
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:"), process.stderr.read()
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="-", timeout=WAIT_S, max_retries=0)
-        yield process, url, client
+        try:
+            yield process, url, client
+        finally:
+            process.terminate()
 
 
 def ask(client, ids, tokens, who="ann"):

@@ -18,6 +18,7 @@ from aiohttp import (
 )
 
 from fairbench.live import headers
+from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.router.calls import Call
 from fairbench.live.router.flight import Flight
 from fairbench.live.router.problem import Problem
@@ -30,6 +31,7 @@ RETURNED = ("Content-Type", "Retry-After", "x-request-id")
 EVENTS = "text/event-stream"
 # A worker's own fault, more likely than not: another one may do better.
 WORKERS_FAULT = (500, 502, 503, 504)
+SERVED, REFUSED = range(200, 300), range(400, 600)
 STALLED_S = 60.0  # without reading anything, after which a client is taken to have left
 NO_WAIT_BYTES = 2**14  # with no more unread a write returns at once, and needs no costly timer
 
@@ -95,7 +97,9 @@ class Exchange:
                     scope.reschedule(0.0)
 
                 self._flight.on_lost = lost
-                async with session.post(url, data=self._call.body(), headers=sent) as answer:
+                async with session.post(
+                    url, data=self._call.body(), headers=sent, allow_redirects=False
+                ) as answer:
                     return await self._pass_on(answer)
         except ClientLeft:
             raise
@@ -114,7 +118,7 @@ class Exchange:
         if self._flight.request.demoted:
             returned[headers.DEMOTED] = "1"
         if not (self._call.stream and answer.ok and answer.content_type == EVENTS):
-            return self._whole(await answer.read(), answer.status, returned)
+            return self._whole(await self._read(answer), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
             told = self._reader.feed(chunk)
@@ -129,11 +133,23 @@ class Exchange:
         self.outcome = ERROR if failed else OK
         return stream
 
+    async def _read(self, answer: ClientResponse) -> bytes:
+        """An answer in one piece. Raises ClientPayloadError for one that does not end."""
+        body = bytearray()
+        async for piece in answer.content.iter_any():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise ClientPayloadError(f"more than {MAX_BODY_BYTES} bytes")
+        return bytes(body)
+
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
         """An answer in one piece. Raises WorkerFailed if it says that the worker is broken."""
         response = web.Response(body=body, status=status, headers=returned)
         if status in WORKERS_FAULT:
             raise WorkerFailed(self._flight.worker, How.ANSWERED, response)
+        if not (status in SERVED or status in REFUSED):  # nor goes the prompt where a worker says
+            odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker has answered with status {status}")
+            raise WorkerFailed(self._flight.worker, How.ANSWERED, odd.response())
         if status >= HTTPStatus.BAD_REQUEST:
             self.outcome = ERROR
             return response

@@ -87,7 +87,7 @@ class Proxy:
             sent = {**self._authorization(http), **address.authorization}
             try:
                 async with self._session.get(
-                    address.url + "/v1/models", headers=sent, timeout=timeout
+                    address.url + "/v1/models", headers=sent, timeout=timeout, allow_redirects=False
                 ) as answer:
                     listed = await answer.read()
                     if answer.ok and (name := http.match_info.get("model")) is not None:

@@ -81,8 +81,14 @@ def _usage_of(answer: _Answer, *, whole: bool) -> Usage:
 
 
 def usage_of(answer: bytes) -> Usage:
-    """The usage in an answer of any of the APIs; where it has none, its text tells about."""
-    return _usage_of(_decoded(answer), whole=True)
+    """The usage in an answer of any of the APIs; where it has none, its text tells about.
+
+    One with numbers that are none counts as text from end to end.
+    """
+    decoded = _decoded(answer)
+    if decoded is _NOTHING and is_object(answer):
+        return Usage(output_tokens=_tokens(len(answer)))
+    return _usage_of(decoded, whole=True)
 
 
 def abort_of(answer: bytes) -> Problem | None:
