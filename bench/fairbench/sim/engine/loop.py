@@ -38,6 +38,13 @@ class EngineLoop(ABC, Generic[N]):
     when they are over.
     """
 
+    # CPython 3.11 looks up the attributes of an object with more than 30 the slow way, if not here.
+    __slots__ = (
+        "_clock", "_computes_prompts", "_context_tokens", "_costs", "_fixed_ps", "_idle", "_inbox",
+        "_log", "_preempts", "_profile", "_run", "_stretch", "_token_ps", "_wake_up", "batch",
+        "cap", "frontend", "host", "index", "on_pass", "scheduler", "waiting",
+    )  # fmt: skip
+
     def __init__(
         self,
         index: int,
@@ -62,6 +69,7 @@ class EngineLoop(ABC, Generic[N]):
         self._profile = profile
         self._costs = ProfileCosts(profile)
         self._log = log
+        self._token_ps = profile.context_ps  # here, since a cached property is no quick look-up
         self._preempts = scheduler.preempts
         self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
         self._run: DecodeRun | None = None
@@ -219,7 +227,7 @@ class EngineLoop(ABC, Generic[N]):
         batch, profile, start_ps = self.batch, self._profile, self._clock.now_ps
         if self.host.copied:
             start_ps += self.host.delay_ps()
-        context, token_ps = batch.context_tokens, profile.context_ps
+        context, token_ps = batch.context_tokens, self._token_ps
         first_ps = profile.decode_ps(batch.size, context)
         self._context_tokens, self._fixed_ps = context, first_ps - token_ps * context
         self._run = DecodeRun(start_ps, first_ps - saved_ps, token_ps * batch.size, steps)

@@ -35,6 +35,11 @@ from fairbench.sim.sequence import REFUSED, UNFINISHED, Sequence
 class Worker(EngineLoop[KVNode]):
     """One replica. ``submit`` requests; their ``on_done`` is called when they are over."""
 
+    __slots__ = (
+        "_always_due", "_batch_is_full", "_chunked", "_computed", "_passes", "_preemption",
+        "_prefill_start_ps", "_prefills", "_ratio", "_retraction", "cache", "limits",
+    )  # fmt: skip
+
     def __init__(
         self,
         index: int,
