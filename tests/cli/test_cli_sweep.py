@@ -288,4 +288,5 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, complaint)
 def test_the_example_for_real_servers_lists_its_points():
     example = Path(__file__).parents[2] / "examples" / "sglang-cpu.toml"
     points = invoke(example, "--model", "DIR/model", "--dry-run").stdout.splitlines()
-    assert [line.split(",")[1].strip() for line in points[:-1]] == ["lpm", "vtc", "d2lpm"]
+    named = [line.split(",")[1].strip() for line in points[:-1]]
+    assert named == ["lpm", "vtc", "d2lpm", "fair-finish"]
