@@ -1,6 +1,7 @@
 """What a gateway costs a stock engine, on a machine that others use too.
 
     python gateway_cost.py SERVER_URL GATEWAY_URL SERVER_PID [PAIRS [SECONDS [OUTPUT [SPREAD]]]]
+    python gateway_cost.py SERVER_URL,ROUTER_URL GATEWAY_URL ...  # by a router without a gateway
 
 The load of shares.py, with answers of OUTPUT tokens, SPREAD (half of it) more or less, goes to the
 server itself and to the gateway before it in turns, in pairs of blocks whose order changes (AB BA
@@ -96,7 +97,8 @@ async def main(server, gateway, pid, pairs, seconds, output, spread=None):
     process, alone, behind = psutil.Process(pid), [], []
     # Without any spread all of a batch end in the same step.
     load = {"output": output, "spread": output // 2 if spread is None else spread}
-    places = {server: alone, gateway: behind}
+    server, _, router = server.partition(",")
+    places = {router or server: alone, gateway: behind}
     async with ClientSession(timeout=ClientTimeout(total=None)) as session:
         for number in range(pairs):
             for url in list(places)[:: -1 if number % 2 else 1]:
