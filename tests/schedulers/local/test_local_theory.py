@@ -24,6 +24,7 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.worker_sets import members
 from fairbench.schedulers.setup import Setup
 
 POOL = LIMITS.pool_tokens
@@ -375,10 +376,11 @@ def test_gpu_time_of_two_that_wait_differs_by_what_runs_after_a_choice(seed):
 
 def room(router, request, clients):
     """What the lemma lets a client have under way at a worker after this request goes there."""
-    node = router._tree.find(request.prompt).node
-    work = router._works(request, node)
+    levels = router._tree.levels(router._tree.find(request.prompt).node)
+    costs = router._costs(request, levels)
+    work = {worker: cost for cost, workers in costs for worker in members(workers)}
     has = {worker: router._backlogs[worker].work(request.client) for worker in work}
-    slack = router._slack(router._tree.holders(node).tokens)
+    slack = router._slack(levels[0].tokens if levels else 0)
     return slack + clients * min(has[worker] + work[worker] for worker in work)
 
 
