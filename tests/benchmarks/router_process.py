@@ -33,6 +33,7 @@ from live_null_server import Connection, NullServer
 
 TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-process.csv"
 SENDERS, AT_ONCE, OUTPUT_TOKENS = 400, 32, 256
+BEGINNING = 64  # streams that are about to begin: more would overflow a queue of connections
 WARM, IDLE_S = 200, 10.0
 # Words of a prompt, chunks of an answer, workers, requests.
 CASES = (
@@ -44,7 +45,9 @@ CASES = (
     (512, 1, 64, 600),
     (512, 256, 64, 200),
 )
-OPEN = 1000
+# Streams open at once, and how far their chunks are apart, in s. Long enough for all to begin.
+# As many as 20,000 descriptors allow a router, which has two a stream.
+OPEN = ((1000, 4.0), (9_500, 50.0))
 # What a simulated A100 serves: requests/s, tokens of a prompt and of an answer, by
 # `fairbench run --workload W --scenario none --dp 4 --duration 60 --scheduler d2lpm`.
 LOADS = {
@@ -105,20 +108,33 @@ def calls(words, number):
 async def load(port, sent, at_once):
     """Send all of these, always so many under way; how many bytes came back."""
     left, bytes_ = iter(sent), 0
+    beginning = asyncio.Semaphore(BEGINNING)
 
     async def client():
         nonlocal bytes_
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        async with beginning:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
         for call in left:
-            writer.write(call)
+            async with beginning:
+                writer.write(call)
+                head = await reader.readuntil(b"\r\n\r\n")
             answer = await reader.readuntil(b"\r\n0\r\n\r\n")
-            if b" 200 OK" not in answer[:20] or b"[DONE]" not in answer[-40:]:
-                raise SystemExit(f"not a whole stream: {answer[:200]!r}")
-            bytes_ += len(answer)
+            if b" 200 OK" not in head[:20] or b"[DONE]" not in answer[-40:]:
+                raise SystemExit(f"not a whole stream: {head + answer[:200]!r}")
+            bytes_ += len(head) + len(answer)
         writer.close()
 
     await asyncio.gather(*(client() for _ in range(at_once)))
     return bytes_
+
+
+async def begin(port, sent):
+    """Begin each of these, and hang up."""
+    for call in sent:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(call)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
 
 
 def of_requests(words, chunks, workers, number):
@@ -143,28 +159,31 @@ def idle_share(process):
     return (cpu_s(process) - before) / IDLE_S
 
 
-def of_open_streams():
+def of_open_streams(number, gap_s):
     """Memory of the router a stream that is open, and CPU a chunk."""
-    chunks, gap_s = 8, 4.0
+    chunks = 8
     with serving(64, chunks, gap_s) as (process, port):
-        sent = list(calls(512, WARM + OPEN))
-        asyncio.run(load(port, sent[:AT_ONCE], AT_ONCE))
+        sent = list(calls(512, WARM + number))
+        asyncio.run(begin(port, sent[:AT_ONCE]))
         of = psutil.Process(process.pid)
-        before, rss, most = cpu_s(process), of.memory_info().rss, 0
+        before, rss, descriptors = cpu_s(process), of.memory_info().rss, of.num_fds()
+        most = open_ = 0
 
         async def watched():
-            nonlocal most
-            under_way = asyncio.ensure_future(load(port, sent[WARM:], OPEN))
+            nonlocal most, open_
+            under_way = asyncio.ensure_future(load(port, sent[WARM:], number))
             while not under_way.done():
                 most = max(most, of.memory_info().rss)
+                open_ = max(open_, (of.num_fds() - descriptors) // 2)
                 await asyncio.sleep(0.5)
             await under_way
 
         asyncio.run(watched())
         used_s = cpu_s(process) - before
-    rates = [f"{OPEN / used_s:,.0f}", f"{OPEN * chunks / used_s:,.0f}"]
-    kib = f"{(most - rss) / OPEN / 1024:.0f}"
-    return [f"{OPEN:,} streams open at once", f"{1000 * used_s / OPEN:.2f}", *rates, "", kib]
+    rates = [f"{number / used_s:,.0f}", f"{number * chunks / used_s:,.0f}"]
+    kib = f"{(most - rss) / open_ / 1024:.0f}"
+    what = f"{number:,} streams, {open_:,} open at once"
+    return [what, f"{1000 * used_s / number:.2f}", *rates, "", kib]
 
 
 def idle(workers):
@@ -227,7 +246,8 @@ def fleet(measured):
 def rows():
     for case in CASES:
         yield of_requests(*case)
-    yield of_open_streams()
+    for number, gap_s in OPEN:
+        yield of_open_streams(number, gap_s)
     for workers in (64, 1000):
         yield idle(workers)
     for whole in (False, True):
