@@ -1,0 +1,88 @@
+"""Calls a simulated request takes: python tests/benchmarks/calls.py [--by-module]
+
+Of Python and C functions, as cProfile counts them, and events of the clock. Unlike times they are
+the same however busy the machine is. They leave out what happens within a call.
+"""
+
+import argparse
+import cProfile
+import pstats
+from collections import Counter
+from pathlib import Path
+
+from fairbench.config.resolve import resolve
+from fairbench.sim.run import Simulation, no_collector, source_of
+
+CELLS = {
+    "chat s1 `fcfs`": {
+        "workload": "chat",
+        "scheduler": "fcfs",
+        "request_rate": 4.0,
+        "duration_s": 40.0,
+    },
+    "tot s1 `d2lpm`": {
+        "workload": "tot",
+        "scheduler": "d2lpm",
+        "request_rate": 0.1,
+        "duration_s": 120.0,
+    },
+}
+C_FUNCTIONS = "~"  # their file, to pstats
+
+
+def profiled(flags):
+    """The simulation of a cell, which has run, and the statistics of the run alone."""
+    spec = resolve({"scenario": "s1", "dp": 4} | flags, {})
+    simulation = Simulation(spec, spec.client_plans(), source_of(spec))
+    profile = cProfile.Profile()
+    with no_collector():
+        profile.runcall(simulation.run)
+    return simulation, pstats.Stats(profile).stats
+
+
+def row(flags):
+    simulation, stats = profiled(flags)
+    requests = len(simulation.cluster.request_log)
+    calls = {where: counts[1] for where, counts in stats.items()}
+    python = sum(count for where, count in calls.items() if where[0] != C_FUNCTIONS)
+    events = sum(
+        n for where, n in calls.items() if where[0].endswith("clock.py") and where[2] == "step"
+    )
+    numbers = (sum(calls.values()), python, events, len(simulation.log))
+    return requests, *(number / requests for number in numbers)
+
+
+def by_module(flags):
+    """Calls a request of each module's functions and of the C functions that these call."""
+    simulation, stats = profiled(flags)
+    requests, found = len(simulation.cluster.request_log), Counter()
+    for where, (_, count, _, _, callers) in stats.items():
+        if where[0] != C_FUNCTIONS:
+            found[where[0]] += count
+            continue
+        for caller, (_, n, _, _) in callers.items():
+            found[caller[0]] += n
+    return [(Path(name).name, count / requests) for name, count in found.most_common(30)]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--by-module", action="store_true")
+    given = parser.parse_args()
+    if given.by_module:
+        for name, flags in CELLS.items():
+            print(f"\n| {name} | calls a request |\n|---|--:|")
+            for module, calls in by_module(flags):
+                print(f"| `{module}` | {calls:.1f} |")
+        return
+    print("| dp 4 | requests | calls each | of Python functions | events | rows of the log |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, flags in CELLS.items():
+        requests, *numbers = row(flags)
+        print(f"| {name} | {requests:,} |", *(f"{number:.1f} |" for number in numbers))
+
+
+if __name__ == "__main__":
+    main()
