@@ -50,11 +50,20 @@ class BoundedTree(LocationTree[RecentNode]):
         super().__init__(RecentNode)
         self.limit = limit
         self.size = 0  # nodes but the root
+        # The prompt that was added last, and its end while that is there: programs branch, and so
+        # the next prompt is often the very same one.
+        self._latest: tuple[Prompt, RecentNode] | None = None
+
+    def find(self, prompt: Prompt) -> Found[RecentNode]:
+        if (latest := self._latest) is not None and latest[0] is prompt:
+            return Found(latest[1], (len(prompt), 0))
+        return super().find(prompt)
 
     def add(self, found: Found[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         end = super().add(found, prompt, worker)
         if self.size > self.limit:
             self._shrink(end)
+        self._latest = prompt, end
         return end
 
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
@@ -90,6 +99,8 @@ class BoundedTree(LocationTree[RecentNode]):
         self.size += 1
 
     def remove(self, leaf: RecentNode) -> RecentNode:
+        if self._latest is not None and self._latest[1] is leaf:
+            self._latest = None
         leaf.unlink()
         self.size -= 1
         return super().remove(leaf)

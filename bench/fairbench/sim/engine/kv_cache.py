@@ -67,6 +67,7 @@ class KVCache(PrefixTree[KVNode]):
         self._created = 0
         # (stamp, access, number, node): most entries differ in the stamp, which is quick to compare
         self._leaves: list[tuple[int, Access, int, KVNode]] = []
+        self._latest: Waiter | None = None  # who was attached last
         self._matching: Access | None = None  # the refresh touch of the waiter being matched
 
     # Memory.
@@ -220,13 +221,14 @@ class KVCache(PrefixTree[KVNode]):
         ``on_moved`` tells when that is due again. Its touch counts from the last refresh.
         """
         start: KVNode | None = waiter.node
+        node, place, latest = start or self.root, waiter.place, self._latest
         if start is not None:
             self._unfile(waiter, start)
+        elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
+            node, place = latest.node, latest.place  # branches of a program ask the same
         self._matching = self._refreshed(waiter)
-        waiter.node, waiter.place = self.descend(
-            start or self.root, waiter.prompt, waiter.place, waiter.total
-        )
-        self._matching = None
+        waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)
+        self._matching, self._latest = None, waiter
         self._file(waiter, waiter.node)
         at: KVNode | None = waiter.node
         while at is not start:
