@@ -285,8 +285,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, complaint)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_example_for_real_servers_lists_its_points():
-    example = Path(__file__).parents[2] / "examples" / "sglang-cpu.toml"
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_examples_for_real_servers_list_their_points(engine):
+    example = Path(__file__).parents[2] / "examples" / f"{engine}-cpu.toml"
     points = invoke(example, "--model", "DIR/model", "--dry-run").stdout.splitlines()
     named = [line.split(",")[1].strip() for line in points[:-1]]
     assert named == ["lpm", "vtc", "d2lpm", "fair-finish"]
