@@ -2,6 +2,8 @@
 
 import pytest
 from gateway_helpers import Desk, one_at_a_time
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def desk(policy="vtc", at_once=9, **settings):
@@ -72,8 +74,8 @@ def test_credit_that_is_given_back_does_not_exceed_a_quantum():
 
 @pytest.mark.parametrize(("outputs", "charged"), [(None, 10), ("end", 10), ("ahead", 50)])
 def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
-    given = {} if outputs is None else {"gateway__outputs": outputs}
-    made = Desk("vtc", concurrency__requests=9, **given)
+    settings = {} if outputs is None else {"gateway__outputs": outputs}
+    made = Desk("vtc", concurrency__requests=9, **settings)
     made.arrive("a")
     made.answer(output_tokens=20)
     made.arrive("a")
@@ -86,10 +88,42 @@ def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
 def test_others_are_as_they_were(policy):
     """They charge ahead by themselves, or nothing."""
     orders = []
-    for given in ({}, {"gateway__outputs": "ahead"}):
-        made = one_at_a_time(policy, **given)
+    for settings in ({}, {"gateway__outputs": "ahead"}):
+        made = one_at_a_time(policy, **settings)
         for number in range(24):
             made.arrive("abc"[number % 7 % 3], 10 + number)
         orders.append([made.serve(1, output_tokens=5 + 7 * n % 11) for n in range(24)])
         orders[-1].append(dict(made.gateway.balances[0]))
     assert orders[0] == orders[1]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from("abc"), st.integers(1, 50)),  # an arrival, of so many tokens
+        st.tuples(st.none(), st.integers(0, 3)),  # one that is under way is over
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, at_once=st.integers(1, 5))
+def test_once_all_is_over_each_client_has_paid_for_what_it_had(steps, at_once):
+    """Whatever was expected of it, and in whatever order requests went."""
+    made = Desk("vtc", concurrency__requests=at_once, gateway__outputs="ahead", vtc__lift="none")
+    had = dict.fromkeys("abc", 0)
+
+    def over(place):
+        request = list(made.at)[place % len(made.at)]
+        output = request.request_id * 37 % 90  # 0: no worker has served it
+        had[request.client] += request.input_tokens + 2 * output
+        made.answer(request, output)
+
+    for client, number in steps:
+        if client is not None:
+            made.arrive(client, number)
+        elif made.at:
+            over(number)
+    while made.at:
+        over(0)
+    paid = made.gateway.balances.get(0, {})
+    assert {client: paid.get(client, 0) for client in had} == had
