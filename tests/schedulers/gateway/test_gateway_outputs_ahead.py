@@ -82,6 +82,16 @@ def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
     assert balance(made) == 50 + charged
 
 
+@pytest.mark.parametrize("outputs", ["end", "ahead"])
+def test_who_counts_what_each_request_produced_hears_it_either_way(outputs):
+    made = Desk("dlpm-hold", gateway__outputs=outputs)
+    made.arrive("a")
+    made.answer(output_tokens=70)
+    made.arrive("a")
+    lengths = made.gateway._band(0).scheduler._batch.lengths
+    assert lengths.expected("a") == 70
+
+
 @pytest.mark.parametrize(
     "policy", ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "mdrr", "lpm", "autellix"]
 )
