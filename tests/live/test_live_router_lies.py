@@ -72,11 +72,13 @@ def test_a_status_that_is_none_does_not_reach_a_client(status):
 
 
 def test_an_answer_without_end_takes_no_more_memory_than_a_body_may(monkeypatch):
+    """Nor is it taken for a connection that was closed for being idle: one more is asked."""
     monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
-    sent = 0
+    sent = times = 0
 
     async def endless(request):
-        nonlocal sent
+        nonlocal sent, times
+        times += 1
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         while True:
@@ -86,6 +88,7 @@ def test_an_answer_without_end_takes_no_more_memory_than_a_body_may(monkeypatch)
     told, said = asyncio.run(asked(endless))
     assert (told, said["error"]["type"]) == (502, "server_error")
     assert sent > 2**20
+    assert times == 2
 
 
 @pytest.mark.parametrize("number", ["1e400", "2.5", '"7"', "[7]"])

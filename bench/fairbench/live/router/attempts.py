@@ -183,12 +183,12 @@ class Attempts:
             answer = await exchange.run(session, worker.url + asking.api.path, shown)
         except WorkerFailed as failure:
             self._dispatcher.finish(flight, 0, failed=True)
-            if failure.how in (How.BROKE, How.UNREACHED):
+            if failure.how in (How.UNREACHED, How.BROKE, How.STALE):
                 healthy = await self._is_healthy(asking, flight.worker)
-                if failure.how is How.BROKE and not healthy:
+                if not healthy and failure.how is not How.UNREACHED:
                     failure.how = How.DIED
-                elif failure.how is How.BROKE and not failures:
-                    failure.how = How.STALE
+                elif failures and failure.how is How.STALE:
+                    failure.how = How.BROKE  # its connection was a fresh one
             raise
         except BaseException:
             elapsed_s = asyncio.get_running_loop().time() - begun_s

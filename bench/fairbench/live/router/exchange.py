@@ -8,6 +8,7 @@ from enum import Enum, auto
 from http import HTTPStatus
 
 from aiohttp import (
+    ClientConnectionError,
     ClientConnectorError,
     ClientError,
     ClientPayloadError,
@@ -40,8 +41,8 @@ class How(Enum):
     """How a worker failed before its answer began."""
 
     UNREACHED = auto()  # there was no connection, so it has seen nothing of the request
-    BROKE = auto()  # the connection ended
-    STALE = auto()  # so it did, and may have been closed for being idle: the worker is up
+    BROKE = auto()  # the connection ended within the answer, or what came is none
+    STALE = auto()  # it ended before an answer, and may have been closed for being idle
     HUNG = auto()  # it is up, and answers nobody
     DIED = auto()  # it is down
     ANSWERED = auto()  # with an error
@@ -194,5 +195,7 @@ class Exchange:
 
 
 def _how(error: Exception) -> How:
-    unreached = isinstance(error, ClientConnectorError | ServerTimeoutError)
-    return How.UNREACHED if unreached else How.BROKE
+    if isinstance(error, ClientConnectorError | ServerTimeoutError):
+        return How.UNREACHED
+    # Errors of what came are others: of its payload, or of its head.
+    return How.STALE if isinstance(error, ClientConnectionError | OSError) else How.BROKE
