@@ -129,7 +129,7 @@ def main():
         "coefficients_ms": {n: float(f"{v:.6g}") for n, v in zip(NAMES, values, strict=True)},
         "host_ms": HOST_MS,
         "grade": f"fitted to measured operators ({ITERATIONS} iterations, {HELD_OUT} held out)",
-        "provenance": "aic",
+        "provenance": "aic-70b",
         "heldout_error_pct": errors_pct(values, rows(it, held), times[held]),
     }
     print(json.dumps(entry, indent=2))

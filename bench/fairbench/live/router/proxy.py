@@ -108,9 +108,8 @@ class Proxy:
     async def _served(
         self, http: web.Request, api: Api, sent: dict[str, str], trace: Trace
     ) -> web.StreamResponse:
-        # A stranger's body is not even read.
-        known = client_of(http.headers, None, self._access.keys)
-        if self._access.keys is not None:
+        known = client_of(http.headers, None, self._access.keys)  # what its body says is to come
+        if self._access.keys is not None:  # a stranger's body is not even read
             trace.client = known
             self._access.quotas.ask(known)
         with self._memory.lease(known) as lease:

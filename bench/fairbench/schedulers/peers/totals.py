@@ -65,10 +65,6 @@ class Heard:
         self.latest: dict[str, Totals] = {}
         self._places: dict[str, set[int]] = {}
 
-    def version(self, origin: str) -> int:
-        """Of what was heard last; 0 if nothing was."""
-        return self.latest.get(origin, NOTHING).version
-
     def places(self, origin: str) -> Collection[int]:
         """Where it has charged anybody."""
         return self._places.get(origin, ())

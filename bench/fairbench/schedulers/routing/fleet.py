@@ -42,13 +42,16 @@ class Fleet:
         self.leave(worker)
         self.workers = sorted([*self.workers, worker])
         self.everyone |= 1 << worker
-        self._count(worker, 0)
+        self._in_flight[worker] = 0
+        self._with[0] = self.idle | 1 << worker
 
     def leave(self, worker: int) -> None:
         """Take a worker out and forget its requests. Harmless for one that is not there."""
         if worker in self:
-            self._uncount(worker)
-            del self._in_flight[worker]
+            in_flight = self._in_flight.pop(worker)
+            self._with[in_flight] ^= 1 << worker
+            if not self._with[in_flight]:
+                del self._with[in_flight]
             self.workers.remove(worker)
             self.everyone ^= 1 << worker
             self._places = {r: w for r, w in self._places.items() if w != worker}
@@ -95,11 +98,6 @@ class Fleet:
         self._last_turn = lowest(tied >> after << after or tied)
         return self._last_turn
 
-    def _count(self, worker: int, in_flight: int) -> None:
-        self._uncount(worker)
-        self._in_flight[worker] = in_flight
-        self._with[in_flight] = self._with.get(in_flight, 0) | 1 << worker
-
     def _recount(self, worker: int, more: int) -> None:
         """So many more in flight at a worker that is there."""
         before, bit, those = self._in_flight[worker], 1 << worker, self._with
@@ -108,12 +106,3 @@ class Fleet:
             del those[before]
         self._in_flight[worker] = now = before + more
         those[now] = those[now] | bit if now in those else bit
-
-    def _uncount(self, worker: int) -> None:
-        """Take a worker out of those that have its number in flight, if it is there."""
-        if worker not in self._in_flight:
-            return
-        in_flight = self._in_flight[worker]
-        self._with[in_flight] ^= 1 << worker
-        if not self._with[in_flight]:
-            del self._with[in_flight]
