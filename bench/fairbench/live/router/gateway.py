@@ -52,7 +52,8 @@ async def hold_requests(
         return None
     polls = config.gateway is not None and config.saturation == Utilization.name
     if config.gateway and config.saturation == Concurrency.name and MOST_REQUESTS not in settings:
-        settings = _as_workers_say(await most_running(session, config.workers), info) | settings
+        most = await most_running(session, config.workers)
+        settings = _as_workers_say(most, info, settings) | settings
     fleet: FleetView = dispatcher
     follow: Follow | None = None
     pool_tokens = info.pool_tokens or ASSUMED_POOL_TOKENS
@@ -82,8 +83,11 @@ async def hold_requests(
     return follow
 
 
-def _as_workers_say(most: int | None, info: WorkerInfo) -> dict[str, Any]:
-    """Settings under which engines have what they can run, and next to no queue of their own."""
+def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under which engines have what they can run, and next to no queue of their own.
+
+    ``given`` are those that go before them.
+    """
     found: dict[str, Any] = {}
     if most is None:
         most = Concurrency.Params.requests
@@ -93,8 +97,8 @@ def _as_workers_say(most: int | None, info: WorkerInfo) -> dict[str, Any]:
             most,
         )
     else:
-        found[HEADROOM] = more = headroom_of(most)
-        log.info("gateway: %d requests run at a worker at once, %d more wait there", most, more)
+        found[HEADROOM] = more = given.get(HEADROOM, headroom_of(most))
+        log.info("gateway: %d requests run at a worker at once, %s more wait there", most, more)
     found[MOST_REQUESTS] = most
     if info.pool_tokens:
         found |= {
