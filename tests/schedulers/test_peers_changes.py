@@ -196,6 +196,12 @@ def test_what_changed_so_long_ago_that_it_is_forgotten_is_told_with_everything()
     assert changes.exported(99) is None  # nobody knows that
 
 
+def test_what_one_origin_says_whatever_its_since_is_not_of_another():
+    heard = Heard()
+    assert heard.newer("x", Totals(1, {"a": {0: 5.0}}, {}, since=-1)) == {"a": {0: 5.0}}
+    assert heard.newer("y", Totals(1, {"a": {0: 7.0}}, {})) == {"a": {0: 7.0}}
+
+
 def test_of_ten_thousand_clients_those_that_changed_are_told():
     one = Router()
     for number in range(10_000):

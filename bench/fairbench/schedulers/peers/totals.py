@@ -83,8 +83,9 @@ class Heard:
             if of != (known := before.charged.get(client, {})):
                 newly[client] = {place: sum_ - known.get(place, 0.0) for place, sum_ in of.items()}
                 places.update(of)
-        charged = _patched(before.charged if totals.since else {}, totals.charged)
-        raised = _patched(before.raised if totals.since else {}, totals.raised)
+        base = before if totals.since > 0 else Totals(0, {}, {})
+        charged = _patched(base.charged, totals.charged)
+        raised = _patched(base.raised, totals.raised)
         self.latest[origin] = totals._replace(charged=charged, raised=raised, since=0)
         return newly
 
