@@ -63,7 +63,7 @@ def test_links_are_changed_outside_of_code_only(tmp_path, monkeypatch):
 def test_the_site_builds_without_a_warning(staged, tmp_path):
     zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
     if zensical is None:
-        pytest.skip('zensical builds the site: pip install ".[docs]"')
+        pytest.skip('no zensical beside this Python, which builds the site: pip install ".[docs]"')
     site = tmp_path / "mkdocs.yml"
     moved = CONFIG.replace("docs_dir: build/docs", "docs_dir: docs")
     site.write_text(moved.replace("site_dir: build/site", "site_dir: site"), encoding="utf-8")

@@ -70,5 +70,5 @@ def demand_of(calls):
 def shared_data(name):
     path = SHARED / "data" / name
     if not path.exists():
-        pytest.skip(f"{path}: others' data, which the project does not ship")
+        pytest.skip(f"{path} is not there: it is others' data, which the project does not ship")
     return str(path)

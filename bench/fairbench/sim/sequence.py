@@ -87,6 +87,11 @@ class Sequence:
         self.host_tokens = 0  # a copy in the host's memory, of the first tokens
         self.swapped_tokens = 0  # copied there and back so far
 
+    def refuse(self) -> None:
+        """It is over, without an answer."""
+        self.status = REFUSED
+        self.on_done(self)
+
     def retract(self, now_ps: int) -> None:
         """Back to waiting, keeping the outputs produced so far."""
         self.retractions += 1

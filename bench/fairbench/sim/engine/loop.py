@@ -27,7 +27,7 @@ from fairbench.sim.engine.prefix_cache import N
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.engine.wake import WakeUp
 from fairbench.sim.records.service_log import ServiceLog, Stretch
-from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
+from fairbench.sim.sequence import FINISHED, NEVER, Sequence
 
 NOBODY: list[Sequence] = []
 
@@ -126,8 +126,7 @@ class EngineLoop(ABC, Generic[N]):
         """It has come through to the engine, which hears of it between iterations."""
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
-            sequence.status = REFUSED
-            sequence.on_done(sequence)
+            sequence.refuse()
             return
         self._inbox.append(sequence)
         if self._computes_prompts:

@@ -35,7 +35,7 @@ from fairbench.sim.engine.sglang.admission import shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.engine.wake import WakeUp
 from fairbench.sim.records.service_log import ServiceLog, Stretch
-from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
+from fairbench.sim.sequence import FINISHED, Sequence
 
 
 class LightLLMWorker:
@@ -90,8 +90,7 @@ class LightLLMWorker:
         request = sequence.request
         now_s = self._clock.now_ps / PS_PER_S
         if not self._ever_fits(sequence) or not self.scheduler.accepts(request, now_s):
-            sequence.status = REFUSED
-            sequence.on_done(sequence)
+            sequence.refuse()
             return
         if self._read_at_once():
             self.scheduler.on_arrival(request, self.waiting, now_s)

@@ -29,7 +29,7 @@ from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_pro
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import REFUSED, UNFINISHED, Sequence
+from fairbench.sim.sequence import UNFINISHED, Sequence
 
 
 class Worker(EngineLoop[KVNode]):
@@ -88,23 +88,20 @@ class Worker(EngineLoop[KVNode]):
             return
         self.sync()
         if self.frontend.withdraw(sequence):
-            sequence.status = REFUSED
-            sequence.on_done(sequence)
+            sequence.refuse()
         elif sequence in self.batch.sequences:
             if self._run is not None:
                 self._stop_run(self._run)
             self.batch.cut(sequence, self._run.steps if self._run is not None else 0)
         elif sequence in self._inbox:
             self._inbox.remove(sequence)
-            sequence.status = REFUSED
-            sequence.on_done(sequence)
+            sequence.refuse()
         elif sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
             self.host.drop(sequence)
             self.cap.finish(sequence.request, sequence.produced)
-            sequence.status = REFUSED
             self.scheduler.on_finish(sequence.request)
-            sequence.on_done(sequence)
+            sequence.refuse()
         else:
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
 
@@ -203,11 +200,7 @@ class Worker(EngineLoop[KVNode]):
         limits = self.limits
         reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
         attempt = PrefillPass(
-            self.cache,
-            self.host,
-            reserved,
-            limits.max_prefill_tokens,
-            limits.chunked_prefill_size,
+            self.cache, self.host, reserved, limits.max_prefill_tokens, limits.chunked_prefill_size
         )
         self._preemption.begin(attempt)
         if self._chunked is not None:
