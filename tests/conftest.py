@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ settings.load_profile("fairbench")
 
 # A few made-up requests stand for the recorded trace of workload vtc-arena, which is not shipped.
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
+
+# A shell starts what it runs in the background with SIGINT ignored, and so would be the commands
+# that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -291,16 +291,15 @@ def test_ctrl_c_while_python_imports_leaves_no_traceback():
 def test_a_signal_ends_a_command_that_reads_with_a_line_and_its_code(tmp_path, signum, code, word):
     slow = tmp_path / "slow.jsonl"
     os.mkfifo(slow)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fairbench", "score", str(slow)], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        writing = opened_to_write(slow, process)  # it has begun to read
-        process.send_signal(getattr(signal, f"SIG{signum}"))
-        _, said = process.communicate(timeout=300)
-        os.close(writing)
-    finally:
-        process.kill()
+    command = [sys.executable, "-m", "fairbench", "score", str(slow)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            writing = opened_to_write(slow, process)  # it has begun to read
+            process.send_signal(getattr(signal, f"SIG{signum}"))
+            _, said = process.communicate(timeout=300)
+            os.close(writing)
+        finally:
+            process.kill()
     assert (process.returncode, said) == (code, f"fairbench: {word}\n")
 
 
