@@ -8,6 +8,7 @@ there in order of arrival, and then for its long contexts at every step. So the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from math import fsum
 from typing import Annotated, Any, TypeAlias
 
@@ -18,6 +19,7 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, step_units
 from fairbench.schedulers.gateway.client_line import ClientLine
 from fairbench.schedulers.load_cap import AUTO, CAP_UNITS
+from fairbench.schedulers.local.programs import Programs
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import Tenants
 
@@ -39,7 +41,7 @@ ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 
 
 class ClientLimits:
-    """Who may go on to the queue, and who waits in a line of its own, by priority.
+    """Who may go on to the queue, and who waits in a line of its own, by priority and program.
 
     A worker may be given ``setting`` tokens of context, as ``batch_cost`` counts them, and
     ``auto`` is what the load cap is. Of that, over all workers, those who have anything here get
@@ -62,14 +64,16 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
+        self._programs = Programs(count().__next__)  # the numbers of those that have come
 
     def enters(self, request: Request, priority: int = 0) -> bool:
         """A request arrives: whether it may go on at once, and does. Else it is in line."""
         owner = self._owner(request)
+        program, _ = self._programs.enter(request)
         if owner not in self._lines and self._has_room(owner, request, self._share(owner)):
             self._go(owner, request)
             return True
-        self._lines.setdefault(owner, ClientLine()).add(request, priority)
+        self._lines.setdefault(owner, ClientLine()).add(request, priority, program)
         return False
 
     def freed(self) -> Iterator[Request]:
@@ -77,8 +81,8 @@ class ClientLimits:
         share = self._share()  # the same for all: whoever is in line is there already
         for owner in list(self._lines):
             line = self._lines[owner]
-            while len(line) and self._has_room(owner, request := line.first(), share):
-                line.leave(request)
+            while len(line) and self._has_room(owner, line.first(), share):
+                request = line.go()
                 self._go(owner, request)
                 yield request
             if not len(line):
@@ -90,6 +94,7 @@ class ClientLimits:
         line = self._lines.get(owner)
         if line is None or not line.leave(request):
             return False
+        self._programs.leave(request)
         if not len(line):
             del self._lines[owner]
         return True
@@ -97,6 +102,7 @@ class ClientLimits:
     def over(self, request: Request, output_tokens: int) -> None:
         """A request that went on is over, or was withdrawn."""
         owner = self._owner(request)
+        self._programs.leave(request)
         self._under_way[owner].finish(request, output_tokens)
         if not len(self._under_way[owner]):
             del self._under_way[owner]
