@@ -227,6 +227,9 @@ class Router(ABC):
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         """The last ``evicted_tokens`` of ``prefix`` have left that worker's cache. Late news."""
 
+    def on_weights(self) -> None:
+        """The weights of the setup have changed, in place."""
+
     def on_worker_join(self, worker: int, now_s: float) -> None:
         """A worker with an empty cache takes (again) part from now on. RunFailed if it cannot."""
         raise RunFailed(f"router {self.name} cannot change its set of workers")

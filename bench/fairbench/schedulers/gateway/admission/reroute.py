@@ -65,6 +65,9 @@ class Rerouting(Router):
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self.router.on_evict(prefix, evicted_tokens, worker, now_s)
 
+    def on_weights(self) -> None:
+        self.router.on_weights()
+
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.router.on_worker_join(worker, now_s)
 
