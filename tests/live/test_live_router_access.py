@@ -243,7 +243,9 @@ def test_a_tenant_has_a_weight_and_no_quota(keys):
 def test_a_router_hears_of_weights_that_have_changed(keys, behind, monkeypatch):
     monkeypatch.setattr(access_module, "LOOK_S", 0.01)
     told = []
-    monkeypatch.setattr(FairFinish, "on_weights", lambda self: told.append(dict(self.setup.weights)))
+    monkeypatch.setattr(
+        FairFinish, "on_weights", lambda self: told.append(dict(self.setup.weights))
+    )
 
     async def run():
         settings = {"router": "fair-finish", "keys_file": keys}
