@@ -53,6 +53,10 @@ class Rerouting(Router):
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         self.router.on_first_token(request, self._routed.get(request, worker), at_s)
 
+    @property
+    def wants_gpu_time(self) -> bool:
+        return self.router.wants_gpu_time
+
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
         self.router.on_gpu_time(request, self._routed.get(request, worker), gpu_s)
 
