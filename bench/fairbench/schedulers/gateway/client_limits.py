@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from math import fsum
+from math import fsum, inf
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import PlainValidator
@@ -43,18 +43,21 @@ ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 class ClientLimits:
     """Who may go on to the queue, and who waits in a line of its own, by priority and program.
 
-    A worker may be given ``setting`` tokens of context, as ``batch_cost`` counts them, and
-    ``auto`` is what the load cap is. Of that, over all workers, those who have anything here get
-    their shares by weight; one request of a client may always go. With ``tenants`` they are the
-    outermost ones, whatever names their clients have. Raises UsageError for ``auto`` where nobody
-    knows what steps take.
+    A worker may be given so many ``tokens`` of context, as ``batch_cost`` counts them, and ``auto``
+    is what the load cap is; and so many ``requests``. Of both, over all workers, those who have
+    anything here get their shares by weight; one request of a client may always go. None is no
+    limit. With ``tenants`` they are the outermost ones, whatever names their clients have. Raises
+    UsageError for ``auto`` where nobody knows what steps take.
     """
 
-    def __init__(self, setting: int | str, tenants: Tenants | None, setup: Setup) -> None:
+    def __init__(
+        self, tokens: int | str | None, requests: int | None, tenants: Tenants | None, setup: Setup
+    ) -> None:
         units = step_units(setup.costs)
         self._request_tokens = 0.0 if units is None else units.request_tokens
-        if setting != AUTO:
-            self._worker_tokens = float(setting)
+        self._worker_requests = inf if requests is None else float(requests)
+        if tokens != AUTO:
+            self._worker_tokens = inf if tokens is None else float(tokens)
         elif units is not None:
             self._worker_tokens = CAP_UNITS * units.unit_tokens
         else:
@@ -70,7 +73,7 @@ class ClientLimits:
         """A request arrives: whether it may go on at once, and does. Else it is in line."""
         owner = self._owner(request)
         program, _ = self._programs.enter(request)
-        if owner not in self._lines and self._has_room(owner, request, self._share(owner)):
+        if owner not in self._lines and self._has_room(owner, request, self._weights(owner)):
             self._go(owner, request)
             return True
         self._lines.setdefault(owner, ClientLine()).add(request, priority, program)
@@ -78,10 +81,10 @@ class ClientLimits:
 
     def freed(self) -> Iterator[Request]:
         """Those in line that may go on now, and do."""
-        share = self._share()  # the same for all: whoever is in line is there already
+        weights = self._weights()  # the same for all: whoever is in line is there already
         for owner in list(self._lines):
             line = self._lines[owner]
-            while len(line) and self._has_room(owner, line.first(), share):
+            while len(line) and self._has_room(owner, line.first(), weights):
                 request = line.go()
                 self._go(owner, request)
                 yield request
@@ -112,20 +115,22 @@ class ClientLimits:
             self._under_way[owner] = BatchCost(self._lengths)
         self._under_way[owner].enter(request)
 
-    def _has_room(self, owner: str, request: Request, share_tokens: float) -> bool:
+    def _has_room(self, owner: str, request: Request, weights: float) -> bool:
         mine = self._under_way.get(owner)
         if mine is None:
             return True
+        assert self._setup.fleet is not None, "limits are of workers"
+        weighed = len(self._setup.fleet.workers()) * self._setup.weight(owner)
+        if len(mine) + 1 > weighed * self._worker_requests / weights:
+            return False
         more = mine.expected_context(request) + self._request_tokens
-        most_tokens = share_tokens * self._setup.weight(owner)
+        most_tokens = weighed * self._worker_tokens / weights
         return mine.tokens(self._request_tokens) + more <= most_tokens
 
-    def _share(self, *newcomers: str) -> float:
-        """The tokens of a client of weight 1, with those who come just now."""
-        assert self._setup.fleet is not None, "limits are of workers"
+    def _weights(self, *newcomers: str) -> float:
+        """Of all who have anything here, with those who come just now."""
         present = {*self._under_way, *self._lines, *newcomers}
-        weights = fsum(map(self._setup.weight, present))  # the same in any order
-        return len(self._setup.fleet.workers()) * self._worker_tokens / weights if present else 0.0
+        return fsum(map(self._setup.weight, present))  # the same in any order
 
     def _owner(self, request: Request) -> str:
         return self._setup.lineage(request.client)[0] if self._by_tenant else request.client
