@@ -90,7 +90,10 @@ def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-ARROWS = {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
+@cache
+def arrows() -> dict[Path, set[Path]]:
+    """The files that each file imports."""
+    return {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
 
 
 def test_every_room_has_a_floor():
@@ -105,7 +108,7 @@ def test_a_room_imports_only_from_the_floors_below(name):
         f"{path.relative_to(SOURCE)} -> {used.relative_to(SOURCE)}"
         for path in MODULES
         if room(path) == name
-        for used in sorted(ARROWS[path])
+        for used in sorted(arrows()[path])
         if room(used) not in below
     ]
     assert not wrong
@@ -114,7 +117,7 @@ def test_a_room_imports_only_from_the_floors_below(name):
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_nothing_in_a_folder_goes_round_in_a_circle(folder):
     graph = defaultdict(set)
-    for path, used in ARROWS.items():
+    for path, used in arrows().items():
         if folder not in path.parents or path == folder / "__init__.py":
             continue
         child = folder / path.relative_to(folder).parts[0]
