@@ -7,7 +7,6 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -42,15 +41,9 @@ IMPURE = (
 )
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def imports(path: Path) -> tuple[str, ...]:
+def imports(path: Path) -> Iterator[str]:
     """Every module that a file names in an import, wherever in the file but for types only."""
-    return tuple(_imports(tree_of(path), path))
+    yield from _imports(ast.parse(path.read_text(encoding="utf-8")), path)
 
 
 def _imports(node: ast.AST, path: Path) -> Iterator[str]:
@@ -64,8 +57,7 @@ def _imports(node: ast.AST, path: Path) -> Iterator[str]:
         # `from fairbench.sim import timing` names a module too.
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.expr):  # where no import can be
-            yield from _imports(child, path)
+        yield from _imports(child, path)
 
 
 def within(name: str, parents: tuple[str, ...]) -> bool:
@@ -90,10 +82,7 @@ def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-@cache
-def arrows() -> dict[Path, set[Path]]:
-    """The files that each file imports."""
-    return {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
+ARROWS = {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
 
 
 def test_every_room_has_a_floor():
@@ -108,7 +97,7 @@ def test_a_room_imports_only_from_the_floors_below(name):
         f"{path.relative_to(SOURCE)} -> {used.relative_to(SOURCE)}"
         for path in MODULES
         if room(path) == name
-        for used in sorted(arrows()[path])
+        for used in sorted(ARROWS[path])
         if room(used) not in below
     ]
     assert not wrong
@@ -117,7 +106,7 @@ def test_a_room_imports_only_from_the_floors_below(name):
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_nothing_in_a_folder_goes_round_in_a_circle(folder):
     graph = defaultdict(set)
-    for path, used in arrows().items():
+    for path, used in ARROWS.items():
         if folder not in path.parents or path == folder / "__init__.py":
             continue
         child = folder / path.relative_to(folder).parts[0]
@@ -140,15 +129,12 @@ def test_schedulers_know_no_clock_no_chance_and_no_input(path):
 
 def test_nothing_imports_the_source_root():
     everything = [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))]
-    named = re.compile(r"^\s*(import|from)\b.*\bbench\b", re.MULTILINE)  # most are not even parsed
-    suspects = [path for path in everything if named.search(path.read_text(encoding="utf-8"))]
-    assert not [path for path in suspects for name in imports(path) if within(name, ("bench",))]
+    assert not [path for path in everything for name in imports(path) if within(name, ("bench",))]
 
 
-@cache
 def calls(path: Path) -> set[str]:
     """The names of what a file calls, as they are written there."""
-    nodes = ast.walk(tree_of(path))
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
 
 
@@ -171,9 +157,10 @@ def test_modules_import_at_their_top_but_for_extras(name):
     for path in MODULES:
         if room(path) != name:
             continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         late = [
             found
-            for function in ast.walk(tree_of(path))
+            for function in ast.walk(tree)
             if isinstance(function, ast.FunctionDef)
             for found in _imports(function, path)
             if found.startswith("fairbench.") and not within(found, LATE)

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.backlog import Backlog
 from fairbench.metrics.gap import Gap
 from fairbench.metrics.records import Facts, Floats, Requests, Service
-from fairbench.metrics.service import View, cumulative, step_ends
-from fairbench.metrics.waiting import Intervals, backlogs, intersection
+from fairbench.metrics.service import View, cumulative
+from fairbench.metrics.stretches import step_ends
+from fairbench.metrics.waiting import Intervals
 
 
 class _Pair(NamedTuple):
@@ -24,7 +26,8 @@ class _Pair(NamedTuple):
 
 def gaps(requests: Requests, log: Service, facts: Facts) -> list[Gap]:
     """The gap of every pair that was backlogged together."""
-    pairs = _pairs(backlogs(requests, facts))
+    backlog = Backlog.of(requests, facts)
+    pairs = _pairs([backlog.of_client(client) for client in range(len(facts.clients))])
     if not pairs:
         return []
     times = _instants(log, pairs, facts.workers)
@@ -40,6 +43,14 @@ def _pairs(backlog: list[Intervals]) -> list[_Pair]:
         if len(together.start):
             pairs.append(_Pair(first, second, together))
     return pairs
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """The instants that lie in both."""
+    start = np.maximum.outer(a.start, b.start)
+    end = np.minimum.outer(a.end, b.end)
+    both = start < end
+    return Intervals(start[both], end[both])
 
 
 def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:

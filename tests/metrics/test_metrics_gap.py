@@ -3,17 +3,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gap_pairwise import gaps
+from gap_pairwise import gaps, intersection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, log, requests
 
 from fairbench.core import ServiceBound
-from fairbench.metrics import gap_bookings
+from fairbench.metrics import gap as search
+from fairbench.metrics import gap_bookings, gap_inside, gap_pairs
 from fairbench.metrics.gap import Gap, max_service_gap
 from fairbench.metrics.gap_inside import Inside
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
-from fairbench.metrics.waiting import intersection, merged, unqueued_share, waits
+from fairbench.metrics.waiting import merged, unqueued_share, waits
 
 
 def lists(intervals):
@@ -313,10 +314,14 @@ def schedules(draw):
 
 
 @settings(deadline=None, max_examples=150)
-@given(schedules(), st.sampled_from([1, 20, 2**20]))
-def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once):
+@given(schedules(), st.sampled_from([1, 20, 2**20]), st.sampled_from([1, 20, 2**20]))
+def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gap_bookings, "AT_ONCE", at_once)
+        patch.setattr(gap_pairs, "AT_ONCE", few)
+        patch.setattr(gap_inside, "AT_ONCE", few)
+        patch.setattr(search, "LOOKS_AT_ONCE", few)
+        patch.setattr(search, "WAITING", few)
         gap = max_service_gap(*schedule)
     every = gaps(*schedule)
     assert (gap is None) == (not every)
@@ -331,7 +336,12 @@ def test_a_fair_run_of_many_clients_is_settled_by_a_few_pairs(workers, monkeypat
     table, made = big_run(clients=60, per_client=100, stretches=400, steps=4, workers=workers)
     looks = []
     ranges = Inside.ranges
-    monkeypatch.setattr(Inside, "ranges", lambda *given: looks.append(1) or ranges(*given))
+
+    def counted(inside, joint, above):
+        looks.extend(zip(joint.first.tolist(), joint.second.tolist(), strict=True))
+        return ranges(inside, joint, above)
+
+    monkeypatch.setattr(Inside, "ranges", counted)
     known = facts(clients=60, horizon_s=500.0, workers=workers)
     gap = max_service_gap(table, made, known)
     every = gaps(table, made, known)

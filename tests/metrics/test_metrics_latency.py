@@ -7,13 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, programs, requests
 
-from fairbench.metrics.latency import (
-    Percentile,
-    Sample,
-    client_sample,
-    mean_percentile,
-    percentile,
-)
+from fairbench.metrics.client_samples import samples
+from fairbench.metrics.latency import Percentile, Sample, mean_percentile, percentile
 from fairbench.metrics.records import REFUSED, UNFINISHED, Window
 
 
@@ -132,14 +127,14 @@ FACTS = {"window": Window(10, 20), "horizon_s": 30.0}
 
 
 def test_the_cohort_is_the_clients_programs_that_arrived_in_the_window():
-    got = client_sample(REQUESTS, PROGRAMS, facts(**FACTS), Window(10, 20), 1)
+    got = samples(REQUESTS, PROGRAMS, facts(**FACTS))[1]
     assert got.known_s.tolist() == [6]
     assert got.more_than_s.tolist() == [15]  # 30 - 15
     assert (got.refused, got.n) == (1, 3)
 
 
 def test_ttft_counts_the_requests_of_those_programs_made_or_not():
-    got = client_sample(REQUESTS, PROGRAMS, facts(**FACTS, latency="ttft"), Window(10, 20), 1)
+    got = samples(REQUESTS, PROGRAMS, facts(**FACTS, latency="ttft"))[1]
     assert sorted(got.known_s.tolist()) == [1, 3, 4]  # an unfinished request may have a first token
     assert got.more_than_s.tolist() == [14, 0, 0]  # 30 - 16, and two never made
     assert got.refused == 1

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gap_pairwise import intersection
 from metrics_helpers import NAN, facts, log, programs, requests
 
+from fairbench.metrics.backlog import Backlog
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.fairness import all_active_window
-from fairbench.metrics.latency import client_sample
-from fairbench.metrics.records import FINISHED, UNFINISHED, Requests, Window
+from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Requests, Window
 from fairbench.metrics.summary import summarize
-from fairbench.metrics.waiting import EVERYWHERE, backlogs, intersection, merged, waits
+from fairbench.metrics.waiting import EVERYWHERE, merged, waits
 
 CLIENTS, WORKERS = 7, 3
 
@@ -65,16 +66,46 @@ def test_the_backlogs_of_all_clients(seed, held):
     if held:
         routed_s = table.arrival_s + rng.exponential(5, len(table))
         table = Requests.from_columns(table.to_columns() | {"routed_s": routed_s})
-    for client, found in enumerate(backlogs(table, known)):
+    every = Backlog.of(table, known)
+    for client in range(CLIENTS):
+        found = every.of_client(client)
         expected = backlog_one_by_one(table, known, client)
         assert [column.tolist() for column in found] == [column.tolist() for column in expected]
 
 
+def in_window(table, known, client):
+    window = known.window
+    inside = (table.arrival_s >= window.start_s) & (table.arrival_s < window.end_s)
+    return table.take(inside & (table.client == client))
+
+
+def programs_one_by_one(calls, table, known, client):
+    """What each took, what it took at least, and how many were refused."""
+    own = in_window(table, known, client)
+    latency_s = own.finish_s - own.arrival_s
+    more_than_s = known.horizon_s - own.arrival_s[own.status == UNFINISHED]
+    return latency_s[own.status == FINISHED], more_than_s, np.sum(own.status == REFUSED)
+
+
+def first_tokens_one_by_one(calls, table, known, client):
+    """The same of the first tokens of its programs' requests, made or not."""
+    programs = in_window(table, known, client)
+    own = calls.take(np.isin(calls.program_id, programs.program_id))
+    answered = ~np.isnan(own.first_token_s)
+    refused = ~answered & (own.status == REFUSED)
+    cut = programs.take(programs.status == UNFINISHED)
+    unmade = np.maximum(0, cut.demand_requests - cut.requests).sum()
+    more_than_s = known.horizon_s - own.arrival_s[~answered & ~refused]
+    ttft_s = (own.first_token_s - own.arrival_s)[answered]
+    return ttft_s, np.append(more_than_s, np.zeros(unmade)), np.sum(refused)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("latency", ["ttft", "program"])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_latencies_of_all_clients(seed, latency):
+def test_the_latencies_of_all_clients(seed, latency, repeated):
     rng = np.random.default_rng(seed)
-    ids = rng.permutation(30)[: rng.integers(5, 25)]
+    ids = rng.integers(12, size=20) if repeated else rng.permutation(30)[: rng.integers(5, 25)]
     own = [
         {"program_id": one, "client": rng.integers(CLIENTS), "arrival_s": rng.uniform(0, 120)}
         | {"status": rng.choice(3), "demand_requests": 4, "requests": rng.integers(1, 4)}
@@ -87,10 +118,11 @@ def test_the_latencies_of_all_clients(seed, latency):
     ]
     tables, known = (requests(*calls), programs(*own)), facts(clients=CLIENTS, latency=latency)
     for client, found in enumerate(samples(*tables, known)):
-        expected = client_sample(*tables, known, known.window, client)
-        assert found.known_s.tobytes() == expected.known_s.tobytes()
-        assert found.more_than_s.tobytes() == expected.more_than_s.tobytes()
-        assert found.refused == expected.refused
+        one_by_one = first_tokens_one_by_one if latency == "ttft" else programs_one_by_one
+        known_s, more_than_s, refused = one_by_one(*tables, known, client)
+        assert found.known_s.tobytes() == known_s.tobytes()
+        assert found.more_than_s.tobytes() == more_than_s.tobytes()
+        assert found.refused == refused
 
 
 def rows_one_by_one(tables, known, client):

@@ -8,7 +8,8 @@ from metrics_helpers import log
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Window
-from fairbench.metrics.service import View, cumulative, step_ends, window_service
+from fairbench.metrics.service import View, cumulative, window_service
+from fairbench.metrics.stretches import step_ends
 
 WEIGHTS = ServiceWeights()
 

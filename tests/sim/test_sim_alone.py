@@ -71,14 +71,14 @@ def test_the_window_ends_with_the_last_arrival_of_anyone(monkeypatch):
     spec = resolve(flags)
     windows = []
 
-    def noted(requests, programs, facts, window, client):
-        windows.append(window)
-        return original(requests, programs, facts, window, client)
+    def noted(requests, programs, facts):
+        windows.append(facts.window)
+        return original(requests, programs, facts)
 
     from fairbench.sim import alone
 
-    original = alone.client_sample
-    monkeypatch.setattr(alone, "client_sample", noted)
+    original = alone.samples
+    monkeypatch.setattr(alone, "samples", noted)
     simulate_alone(spec)
     summary = simulate(spec).summary
     expected = Window(summary["window_start_s"], summary["window_end_s"])

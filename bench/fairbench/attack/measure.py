@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from fairbench.attack.workload import ATTACK, HONEST
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
-from fairbench.metrics.latency import client_sample, mean_percentile, percentile
-from fairbench.metrics.parties import PLAIN, Padding, party
+from fairbench.metrics.client_samples import samples
+from fairbench.metrics.latency import Ranked, mean_percentile
+from fairbench.metrics.parties import party
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
 from fairbench.results.intervals import MeanInterval, t_interval
@@ -71,17 +72,11 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     end_s = facts.window.end_s
     attackers = {plan.index: _padding(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
-    each = [party(tables, {index: PLAIN}, end_s) for index in victims]
+    each = [party(tables, {index: 0}, end_s) for index in victims]
     if not all(one.due for one in each):
         raise UsageError(f"duration = {end_s:g}: too short for every victim to send")
-    p95 = mean_percentile(
-        [
-            percentile(
-                client_sample(tables.requests, tables.programs, facts, facts.window, index), PERCENT
-            )
-            for index in victims
-        ]
-    )
+    each_p95 = Ranked(samples(tables.requests, tables.programs, facts)).percentiles(PERCENT)
+    p95 = mean_percentile([each_p95[index] for index in victims])
     return Seen(
         attacker=party(tables, attackers, end_s).programs_served,
         victims=fmean(one.fraction for one in each),
@@ -144,10 +139,8 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
     return replayed(spec, honest, HONEST), replayed(spec, workload, ATTACK)
 
 
-def _padding(plan: ClientPlan) -> Padding:
-    if plan.disguise is None:
-        return PLAIN
-    return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
+def _padding(plan: ClientPlan) -> int:
+    return plan.disguise.padding_tokens if plan.disguise else 0
 
 
 def _over(part: float, whole: float) -> float:

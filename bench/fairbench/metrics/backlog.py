@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.records import Flags, Floats, Ints
-from fairbench.metrics.waiting import Intervals, overlaps
+from fairbench.metrics.ragged import spread
+from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests
+from fairbench.metrics.waiting import EVERYWHERE, Intervals, Waits, merged_each, waits
 
 
 class Backlog(NamedTuple):
-    """One row per interval in which a client was backlogged: by client, then in ascending order."""
+    """One row per interval in which a client was backlogged: by client, then in ascending order.
+
+    Those of a client are disjoint.
+    """
 
     client: Ints
     start: Floats
     end: Floats
 
     @classmethod
-    def of(cls, intervals: list[Intervals]) -> Self:
-        """That of each client from 0 on."""
-        counts = [len(one.start) for one in intervals]
-        start = np.concatenate([one.start for one in intervals] or [np.empty(0)])
-        end = np.concatenate([one.end for one in intervals] or [np.empty(0)])
-        return cls(np.repeat(np.arange(len(counts)), counts), start, end)
+    def of(cls, requests: Requests, facts: Facts) -> Backlog:
+        """When each client had a waiting request on every worker, or for any, at every instant.
+
+        On every worker because the proof of [DLPM] Theorem 5.1 takes it for granted: it is not
+        implied.
+        """
+        table = waits(requests, facts.horizon_s)
+        everywhere = table.worker == EVERYWHERE
+        common = cls._merged(table, everywhere | (table.worker == 0))
+        for worker in range(1, facts.workers):
+            backlogged = np.zeros(len(facts.clients), dtype=np.bool_)
+            backlogged[common.client] = True
+            here = everywhere | (table.worker == worker)
+            common = common.together(cls._merged(table, here & backlogged[table.client]))
+        return common
+
+    @classmethod
+    def _merged(cls, table: Waits, here: Flags) -> Backlog:
+        client, queued = merged_each(table.client[here], table.start[here], table.end[here])
+        return cls(client, queued.start, queued.end)
+
+    def of_client(self, client: int) -> Intervals:
+        """When one client was."""
+        low, high = np.searchsorted(self.client, [client, client + 1])
+        return Intervals(self.start[low:high], self.end[low:high])
+
+    def of_rows(self, rows: Flags | Ints) -> Backlog:
+        """Some of the rows."""
+        return Backlog(self.client[rows], self.start[rows], self.end[rows])
 
     @property
     def shared(self) -> bool:
@@ -38,22 +65,38 @@ class Backlog(NamedTuple):
         over = np.searchsorted(np.sort(self.end), at_s, "left")
         return begun - over
 
-    def joint(self, client: int, others: Flags) -> Backlog:
-        """The intervals in which a client was backlogged together with one of the others."""
-        low, high = np.searchsorted(self.client, [client, client + 1])
-        mine = Intervals(self.start[low:high], self.end[low:high])
-        theirs = self.of_rows(others[self.client])
-        row, own = overlaps(Intervals(theirs.start, theirs.end), mine)
+    def together(self, others: Backlog) -> Backlog:
+        """When each client was backlogged by both tables."""
+        every = np.arange(len(others.client))
+        other, own = Overlaps(self).found(others, every, others.client)
         return Backlog(
-            theirs.client[row],
-            np.maximum(theirs.start[row], mine.start[own]),
-            np.minimum(theirs.end[row], mine.end[own]),
+            self.client[own],
+            np.maximum(self.start[own], others.start[other]),
+            np.minimum(self.end[own], others.end[other]),
         )
 
-    def of_rows(self, rows: Flags) -> Backlog:
-        """Some of the rows."""
-        return Backlog(self.client[rows], self.start[rows], self.end[rows])
 
-    def row(self, number: int) -> tuple[int, float, float]:
-        """One row."""
-        return int(self.client[number]), float(self.start[number]), float(self.end[number])
+class Overlaps:
+    """Finds the rows of a table that have an instant in common with those of another."""
+
+    def __init__(self, table: Backlog) -> None:
+        # By their ranks, so that client and time are one number.
+        self._times = np.unique(np.concatenate([table.start, table.end]))
+        self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
+        self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
+
+    def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
+        """Of each of some rows of the others the overlapping rows of a client, ``client``, here.
+
+        Pairs of a place in ``row`` and a row here, ascending.
+        """
+        begun = np.searchsorted(self._times, others.start, "right")
+        over = np.searchsorted(self._times, others.end, "left")
+        # From the first that ends after the other starts, to the first that starts when it ends.
+        low = np.searchsorted(self._ends, self._keys(client, begun[row]))
+        high = np.searchsorted(self._starts, self._keys(client, over[row]))
+        return spread(low, np.maximum(0, high - low))
+
+    def _keys(self, client: Ints, rank: Ints) -> Ints:
+        keys: Ints = client * (len(self._times) + 1) + rank
+        return keys

@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairbench.core import ServiceBound, ServiceWeights
+from fairbench.metrics.by_client import in_order
 from fairbench.metrics.instants import Instants
-from fairbench.metrics.records import Facts, Floats, Ints, Requests, Service
-from fairbench.metrics.service import step_ends
+from fairbench.metrics.ragged import spread
+from fairbench.metrics.records import Facts, Floats, Requests, Service
 from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.stretches import Stretches, step_times
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
@@ -75,21 +77,24 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
     # Between a client's own admissions it only gets less: no other instant need be looked at.
-    instants = Instants(here.worker * clients + here.client, here.admitted_s)
-    remaining = instants.landed(
-        here.worker * clients + here.client, here.admitted_s, here.output_tokens
-    )
+    queue, every = here.worker * clients + here.client, np.arange(len(here))
+    instants = Instants(queue, here.admitted_s)
+    remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)
     for part in log.parts():
-        remaining -= _made(part, part.worker * clients + part.client, instants)
+        remaining -= _made(part, facts.workers, clients, instants)
     return int(instants.running(remaining).max(initial=0.0))
 
 
-def _made(part: Service, queue: Ints, instants: Instants) -> Floats:
+def _made(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
     """What the rows of a part make by each of the instants of their queue."""
-    cut = instants.fall_within(queue, part.start_s, part.end_s) & (part.steps > 1)
-    whole = np.flatnonzero(~cut)
-    row, at_s = step_ends(part, np.flatnonzero(cut))
-    made = instants.landed(queue[whole], part.end_s[whole], part.output_tokens[whole])
-    tokens = part.output_tokens[row] / part.steps[row]
-    made += instants.landed(queue[row], at_s, tokens)
+    own = Stretches.of(part)
+    order, _ = in_order(part.worker * clients + part.client, workers * clients)
+    queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]
+    cut = instants.fall_within(queue, own.start_s, own.end_s, stretch) & (own.steps > 1)[stretch]
+    whole, tokens = ~cut, part.output_tokens[order]
+    made = instants.landed(queue[whole], own.end_s, stretch[whole], tokens[whole])
+    place, number = spread(np.ones(np.count_nonzero(cut), dtype=np.int64), own.steps[stretch[cut]])
+    at_s = step_times(own, stretch[cut][place], number)
+    each = (tokens[cut] / own.steps[stretch[cut]])[place]
+    made += instants.landed(queue[cut][place], at_s, np.arange(len(at_s)), each)
     return made

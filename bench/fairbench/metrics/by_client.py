@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-
 import numpy as np
 
 from fairbench.metrics.records import Ints
 
 
-def rows_of(client: Ints, clients: int) -> Iterator[Ints]:
-    """The rows of each client from 0 on, in their order."""
+def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
+    """The rows client after client, each one's in their order, and where those of each begin.
+
+    The last of these bounds is the number of rows.
+    """
     # Of two bytes numpy sorts by radix, a tenth of the time.
-    order = np.argsort(client.astype(np.int16) if clients < 2**15 else client, kind="stable")
-    upto = np.searchsorted(client[order], np.arange(clients + 1))
-    for low, high in pairwise(upto):
-        yield order[low:high]
+    order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
+    bounds = np.searchsorted(client[order], np.arange(clients + 1))
+    return order, bounds

@@ -1,13 +1,15 @@
-"""The latency samples of all clients, of one look at the tables for a thousand of them."""
+"""The latencies of each client in the run's metric, of one look at the tables for all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
-from fairbench.metrics.by_client import rows_of
-from fairbench.metrics.latency import Sample, client_sample
+from fairbench.metrics.by_client import in_order
+from fairbench.metrics.latency import Sample
+from fairbench.metrics.ragged import spread
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -22,23 +24,16 @@ from fairbench.metrics.records import (
 
 
 def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
-    """The latency sample of each client."""
-    window, clients = facts.window, range(len(facts.clients))
+    """The sample of each client, over its programs that arrived in the window of ``facts``."""
+    window = facts.window
     arrived = (programs.arrival_s >= window.start_s) & (programs.arrival_s < window.end_s)
-    if facts.latency != "ttft":
-        return _of_programs(programs, arrived, facts)
-    ids, first = np.unique(programs.program_id, return_index=True)
-    if len(ids) < len(programs) or not len(ids):
-        # If ids repeat, nobody knows whose a request is, and each gets the whole tables.
-        return [client_sample(requests, programs, facts, window, client) for client in clients]
-    place = np.minimum(np.searchsorted(ids, requests.program_id), len(ids) - 1)
-    program = first[place]
-    asked = (ids[place] == requests.program_id) & arrived[program]
-    return _of_requests(requests, programs, asked, programs.client[program], arrived, facts)
+    if facts.latency == "ttft":
+        return _first_tokens(requests, programs, arrived, facts)
+    return _of_programs(programs, arrived, facts)
 
 
 def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sample]:
-    """What the programs of the window took."""
+    """Finish minus arrival of each client's programs that have arrived."""
     clients, arrival_s = len(facts.clients), programs.arrival_s
 
     def of_clients(status: int, latency_s: Floats) -> Iterator[Floats]:
@@ -54,16 +49,20 @@ def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sampl
     return list(map(Sample, known, more_than, refused.tolist()))
 
 
-def _of_requests(
-    requests: Requests, programs: Programs, asked: Flags, owner: Ints, arrived: Flags, facts: Facts
+def _first_tokens(
+    requests: Requests, programs: Programs, arrived: Flags, facts: Facts
 ) -> list[Sample]:
-    """``time_to_first_token`` of each client, the ``owner`` of requests, as far as ``asked``."""
+    """First token minus arrival of the requests of each client's programs that have arrived.
+
+    Requests that an unfinished program had yet to make are censored at 0 s: a starved client makes
+    fewer requests, and would otherwise be judged by the lucky ones.
+    """
     clients = len(facts.clients)
-    answered = ~np.isnan(requests.first_token_s)
-    known, refused = asked & answered, asked & ~answered & (requests.status == REFUSED)
-    waiting = asked & ~answered & ~refused
-    ttft_s = (requests.first_token_s - requests.arrival_s)[known]
-    waits_s = facts.horizon_s - requests.arrival_s[waiting]
+    row, owner = _asked(requests, programs, arrived, clients)
+    first_s, arrival_s = requests.first_token_s[row], requests.arrival_s[row]
+    answered = ~np.isnan(first_s)
+    refused = ~answered & (requests.status[row] == REFUSED)
+    waiting = ~answered & ~refused
     cut_short = arrived & (programs.status == UNFINISHED)
     unmade = np.bincount(
         programs.client[cut_short],
@@ -73,14 +72,37 @@ def _of_requests(
     more_than = (
         np.concatenate([mine_s, np.zeros(int(more))]) if more else mine_s
         for mine_s, more in zip(
-            _of_each(owner[waiting], waits_s, clients), unmade.tolist(), strict=True
+            _of_each(owner[waiting], (facts.horizon_s - arrival_s)[waiting], clients),
+            unmade.tolist(),
+            strict=True,
         )
     )
+    known = _of_each(owner[answered], (first_s - arrival_s)[answered], clients)
     count = np.bincount(owner[refused], minlength=clients)
-    known_s = _of_each(owner[known], ttft_s, clients)
-    return list(map(Sample, known_s, more_than, count.tolist()))
+    return list(map(Sample, known, more_than, count.tolist()))
+
+
+def _asked(
+    requests: Requests, programs: Programs, arrived: Flags, clients: int
+) -> tuple[Ints, Ints]:
+    """The requests of programs that have arrived, and whose those are.
+
+    Where clients have programs of the same id nobody knows, and a request is each one's.
+    """
+    order = np.argsort(programs.program_id, kind="stable")
+    ids = programs.program_id[order]
+    low = np.searchsorted(ids, requests.program_id, "left")
+    high = np.searchsorted(ids, requests.program_id, "right")
+    row, place = spread(low, high - low)
+    program = order[place]
+    row, owner = row[arrived[program]], programs.client[program[arrived[program]]]
+    if len(ids) > 1 and (ids[1:] == ids[:-1]).any():
+        row, owner = np.divmod(np.unique(row * clients + owner), clients)
+    return row, owner
 
 
 def _of_each(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
     """The values of each client, in their order."""
-    return (values[own] for own in rows_of(client, clients))
+    order, bounds = in_order(client, clients)
+    mine = values[order]
+    return (mine[low:high] for low, high in pairwise(bounds.tolist()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import NamedTuple
@@ -10,22 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.fairness import Shares
-from fairbench.metrics.latency import Ranked, Sample, mean_percentile
+from fairbench.metrics.latency import Percentile, Ranked, Sample, mean_percentile
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.reasons import NO_COHORT, NO_VICTIM
-from fairbench.metrics.records import (
-    Client,
-    Facts,
-    Programs,
-    Requests,
-)
+from fairbench.metrics.records import Facts, Programs, Requests
 from fairbench.metrics.totals import ratio
 
 PERCENTS = (50, 95, 99)
+RATES = ("service_rate_tok_s", "actual_service_tok_s", "demand_tok_s", "entitlement_tok_s")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSummary:
+class ClientSummary(NamedTuple):
     """``programs``, ``requests`` and the cache hit rate are of the whole run, rates of the window.
 
     ``demand_tok_s`` (what was due) and ``entitlement_tok_s`` are client-view service rates; the
@@ -92,85 +87,92 @@ def client_summaries(
     programs: Programs,
     facts: Facts,
     got: Shares,
-    cohorts: list[Ranked],
+    cohorts: Ranked,
     notes: Notes,
 ) -> Iterator[ClientSummary]:
     """The rows of all clients."""
     counts = _counts(requests, programs, len(facts.clients))
-    for index, cohort in enumerate(cohorts):
-        yield _client_summary(facts.clients[index], index, counts, got, cohort, notes)
+    percentiles = list(zip(*map(cohorts.percentiles, PERCENTS), strict=True))
+    length = got.window.length_s or float("nan")
+    rates = [got.service, got.actual, got.demand, got.entitlement]
+    shares = [(amount / length).tolist() for amount in rates]
+    shares.append((got.ratio if got.contended else np.full(len(got.ratio), np.nan)).tolist())
+    for index, client in enumerate(facts.clients):
+        service, actual, demand, entitlement, share = (column[index] for column in shares)
+        latency, sample = percentiles[index], cohorts.samples[index]
+        p50, p95, p99 = latency
+        row = ClientSummary(
+            client=client.name,
+            misbehaving=client.misbehaving,
+            programs=counts.programs[index],
+            requests=counts.requests[index],
+            service_rate_tok_s=service,
+            actual_service_tok_s=actual,
+            demand_tok_s=demand,
+            entitlement_tok_s=entitlement,
+            entitlement_ratio=share,
+            p50_s=p50.value_s,
+            p95_s=p95.value_s,
+            p99_s=p99.value_s,
+            latency_n=sample.n,
+            latency_unfinished=len(sample.more_than_s),
+            latency_refused=sample.refused,
+            cache_hit_rate=counts.cache_hit_rate[index],
+        )
+        _note(row, latency, sample, got, notes)
+        yield row
 
 
-def _client_summary(
-    client: Client, index: int, counts: _Counts, got: Shares, cohort: Ranked, notes: Notes
-) -> ClientSummary:
-    length, sample = got.window.length_s, cohort.sample
-    key = f"clients.{client.name}."
-
-    def rate(name: str, amount: float) -> float:
-        return notes.value(key + name, ratio(amount, length))
-
-    p50, p95, p99 = (
-        notes.latency(f"{key}p{p}_s", cohort.percentile(p), _undefined(sample)) for p in PERCENTS
-    )
-    return ClientSummary(
-        client=client.name,
-        misbehaving=client.misbehaving,
-        programs=counts.programs[index],
-        requests=counts.requests[index],
-        service_rate_tok_s=rate("service_rate_tok_s", float(got.service[index])),
-        actual_service_tok_s=rate("actual_service_tok_s", float(got.actual[index])),
-        demand_tok_s=rate("demand_tok_s", float(got.demand[index])),
-        entitlement_tok_s=rate("entitlement_tok_s", float(got.entitlement[index])),
-        entitlement_ratio=notes.value(
-            key + "entitlement_ratio",
-            float(got.ratio[index]) if got.contended else float("nan"),
-            got.not_judged,
-        ),
-        p50_s=p50,
-        p95_s=p95,
-        p99_s=p99,
-        latency_n=sample.n,
-        latency_unfinished=len(sample.more_than_s),
-        latency_refused=sample.refused,
-        cache_hit_rate=notes.value(key + "cache_hit_rate", counts.cache_hit_rate[index]),
-    )
+def _note(
+    row: ClientSummary,
+    latency: Sequence[Percentile],
+    sample: Sample,
+    got: Shares,
+    notes: Notes,
+) -> None:
+    """Why some of a row has no value, and which are bounds; mostly nothing."""
+    values = (*row[4:12], row.cache_hit_rate)
+    if all(map(isfinite, values)) and not any(one.censored for one in latency):
+        return
+    key = f"clients.{row.client}."
+    for percent, one in zip(PERCENTS, latency, strict=True):
+        notes.latency(f"{key}p{percent}_s", one, _undefined(sample))
+    for name in RATES:
+        notes.value(key + name, getattr(row, name))
+    notes.value(key + "entitlement_ratio", row.entitlement_ratio, got.not_judged)
+    notes.value(key + "cache_hit_rate", row.cache_hit_rate)
 
 
-def victims(cohorts: list[Ranked], facts: Facts, notes: Notes) -> Victims:
+def victims(cohorts: Ranked, facts: Facts, notes: Notes) -> Victims:
     """Latency of the well-behaved clients, undefined as soon as it is for one of them."""
     p50, p95, p99 = (victim_percentile(cohorts, facts, notes, percent) for percent in PERCENTS)
-    good = zip(facts.clients, cohorts, strict=True)
+    good = zip(facts.clients, cohorts.samples, strict=True)
     smallest = min((one.n for client, one in good if not client.misbehaving), default=0)
     return Victims(p50, p95, p99, smallest)
 
 
-def victim_percentile(cohorts: list[Ranked], facts: Facts, notes: Notes, percent: int) -> float:
+def victim_percentile(cohorts: Ranked, facts: Facts, notes: Notes, percent: int) -> float:
     """A percentile of them."""
-    good = [
-        (client.name, cohort)
-        for client, cohort in zip(facts.clients, cohorts, strict=True)
-        if not client.misbehaving
-    ]
-    each = [cohort.percentile(percent) for _, cohort in good]
+    every = zip(facts.clients, cohorts.samples, cohorts.percentiles(percent), strict=True)
+    good = [one for one in every if not one[0].misbehaving]
     reasons = (
-        f"client {name}: {_undefined(cohort.sample)}"
-        for (name, cohort), one in zip(good, each, strict=True)
+        f"client {client.name}: {_undefined(sample)}"
+        for client, sample, one in good
         if not isfinite(one.value_s)
     )
-    why = next(reasons, NO_VICTIM)
-    return notes.latency(f"victim_p{percent}_s", mean_percentile(each), why)
+    mean = mean_percentile([one for _, _, one in good])
+    return notes.latency(f"victim_p{percent}_s", mean, next(reasons, NO_VICTIM))
 
 
-def chosen_of_client(
-    cohort: Ranked, client: str, percentiles: Iterable[int], notes: Notes
-) -> dict[str, float]:
-    """The percentiles of a client that a user chose, by key."""
-    found = {}
-    for one in percentiles:
-        key = f"clients.{client}.p{one}_s"
-        found[f"p{one}_s"] = notes.latency(key, cohort.percentile(one), _undefined(cohort.sample))
-    return found
+def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
+    """The percentiles that a user chose, of each client by key."""
+    chosen = [cohorts.percentiles(one) for one in facts.percentiles]
+    for index, client in enumerate(facts.clients):
+        why = _undefined(cohorts.samples[index])
+        yield {
+            f"p{percent}_s": notes.latency(f"clients.{client.name}.p{percent}_s", each[index], why)
+            for percent, each in zip(facts.percentiles, chosen, strict=True)
+        }
 
 
 def _undefined(sample: Sample) -> str:

@@ -12,11 +12,15 @@ import numpy as np
 
 from fairbench.metrics.backlog import Backlog
 from fairbench.metrics.gap_cells import divided
-from fairbench.metrics.gap_inside import Inside
-from fairbench.metrics.records import Facts, Floats, Requests
+from fairbench.metrics.gap_inside import ROUNDING, Inside
+from fairbench.metrics.gap_pairs import Joint, Pairs, bounded
+from fairbench.metrics.records import Facts, Floats, Ints, Requests
 from fairbench.metrics.service import View
 from fairbench.metrics.service_log import ServiceLog
-from fairbench.metrics.waiting import backlogs
+
+PAIRS_AT_ONCE = 2**16  # whose bounds are looked at together
+WAITING = 2**18  # joint backlogs that may wait to be looked into
+LOOKS_FIRST, LOOKS_AT_ONCE = 8, 2**12  # looked into together
 
 
 class Gap(NamedTuple):
@@ -39,47 +43,85 @@ def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | 
     (``client`` or, also without a bound, as charged). None if no two clients had
     a waiting request on every worker, at every instant of some interval.
     """
-    backlog = Backlog.of(backlogs(requests, facts))
+    backlog = Backlog.of(requests, facts)
     if not backlog.shared:
         return None
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
-    return _largest(backlog, log, view, facts)
+    return _Search(backlog, log, view, facts).largest()
 
 
-def _largest(backlog: Backlog, log: ServiceLog, view: View, facts: Facts) -> Gap:
-    """The gap, found by branch and bound: the pairs that may differ most are looked at first.
+class _Search:
+    """Branch and bound: who may be furthest ahead is looked at first.
 
-    A client is ``ahead`` of, or ``behind``, what all get on average. The gap of a pair is at most
-    the sum of both at some instant, and that of one joint backlog at most what its cells allow.
+    A client is ahead of, or behind, what all get on average. The gap of a pair is at most the sum
+    of both at some instant, and at most what the one ahead is served meanwhile; that of a joint
+    backlog is between what the edges of its cells say.
     """
-    cells = divided(log, view, backlog, facts)
-    inside = Inside(log, view, cells, facts)
-    ahead, behind = cells.ahead(), cells.behind()
-    reach, furthest = (ahead + behind.max(axis=0)).max(axis=1), behind.max(axis=1)
-    best = Gap(-1.0, 0, 0, 0.0, 0.0)
-    for first in np.argsort(-reach, kind="stable").tolist():
-        if reach[first] <= best.tokens:
-            break
-        rivals = furthest + ahead[first].max() > best.tokens
-        rivals[first] = False
-        rivals[rivals] = (ahead[first] + behind[rivals]).max(axis=1) > best.tokens
-        joint, bound = cells.bounded(first, backlog.joint(first, rivals), best.tokens)
-        best = _closest_look(inside, first, joint, bound, best)
-    return best
 
+    def __init__(self, backlog: Backlog, log: ServiceLog, view: View, facts: Facts) -> None:
+        self._cells = divided(log, view, backlog, facts)
+        self._pairs = Pairs(self._cells, backlog)
+        self._inside = Inside(log, view, self._cells, facts)
+        self._known = -1.0  # the gap is more
+        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)  # of those looked into
+        self._waiting: list[tuple[Joint, Floats]] = []  # to be looked into, with their bounds
 
-def _closest_look(inside: Inside, first: int, joint: Backlog, bound: Floats, best: Gap) -> Gap:
-    """The better one of ``best`` and the gap of a client in joint backlogs with bounds."""
-    most = np.full(joint.client.max(initial=-1) + 1, -np.inf)
-    np.maximum.at(most, joint.client, bound)
-    for second in np.argsort(-most, kind="stable").tolist():
-        if most[second] <= best.tokens:
-            break
-        of_pair = joint.of_rows((joint.client == second) & (bound > best.tokens))
-        ranges = inside.ranges(first, second, of_pair, best.tokens)
+    @property
+    def _above(self) -> float:
+        """What else is of no interest."""
+        return max(self._known, self._best.tokens)
+
+    def largest(self) -> Gap:
+        """The gap."""
+        promise, limit = self._pairs.promise, 1
+        rows: list[int] = []
+        rivals: list[Ints] = []
+        for row in np.argsort(-promise, kind="stable").tolist():
+            if promise[row] <= self._above:
+                break
+            rows.append(row)
+            rivals.append(self._pairs.rivals(row, self._above))
+            if sum(map(len, rivals)) >= limit:
+                self._consider(rows, rivals)
+                rows, rivals = [], []
+                limit = min(8 * limit, PAIRS_AT_ONCE)
+        self._consider(rows, rivals)
+        self._look()
+        return self._best
+
+    def _consider(self, rows: list[int], rivals: list[Ints]) -> None:
+        """Put down the joint backlogs of rows' clients with their rivals, as far as they matter."""
+        if not rows:
+            return
+        row = np.repeat(rows, [len(some) for some in rivals])
+        joint = self._pairs.joint(row, np.concatenate(rivals), self._above)
+        least, most = bounded(self._cells, joint)
+        if (at_least := float(least.max(initial=0.0))) > 0:
+            self._known = max(self._known, at_least * (1 - ROUNDING))
+        kept = np.flatnonzero(most > self._above)
+        self._waiting.append((joint.of_rows(kept), most[kept]))
+        if self._best.tokens < 0 or sum(len(most) for _, most in self._waiting) > WAITING:
+            self._look()
+
+    def _look(self) -> None:
+        """Look into what has been put down, the most promising first."""
+        if not self._waiting:
+            return
+        tables = [joint for joint, _ in self._waiting]
+        most = np.concatenate([most for _, most in self._waiting])
+        joint = Joint(*map(np.concatenate, zip(*tables, strict=True)))
+        self._waiting.clear()
+        order = np.argsort(-most, kind="stable")
+        done, count = 0, LOOKS_FIRST
+        while done < len(order) and most[order[done]] > self._above:
+            some = order[done : done + count]
+            self._look_into(joint.of_rows(some[most[some] > self._above]))
+            done, count = done + count, LOOKS_AT_ONCE
+
+    def _look_into(self, joint: Joint) -> None:
+        ranges = self._inside.ranges(joint, self._above)
         at = int(np.argmax(ranges))
-        if ranges[at] > best.tokens:
-            start_s, end_s = float(of_pair.start[at]), float(of_pair.end[at])
-            pair = sorted((first, second))
-            best = Gap(float(ranges[at]), pair[0], pair[1], start_s, end_s)
-    return best
+        if ranges[at] > self._best.tokens:
+            first, second = sorted((int(joint.first[at]), int(joint.second[at])))
+            start_s, end_s = float(joint.start[at]), float(joint.end[at])
+            self._best = Gap(float(ranges[at]), first, second, start_s, end_s)

@@ -1,4 +1,4 @@
-"""What each client was booked, by cells: of the log only the places of rows are kept."""
+"""What clients were booked, by cells: of the log only the places of rows are kept."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.by_client import rows_of
+from fairbench.metrics.by_client import in_order
 from fairbench.metrics.gap_cells import Cells
-from fairbench.metrics.records import Facts, Flags, Floats, Ints, Service
-from fairbench.metrics.service import View, amounts, step_ends
+from fairbench.metrics.ragged import portions, spread
+from fairbench.metrics.records import Facts, Floats, Ints, Service
+from fairbench.metrics.service import View, amounts
 from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.stretches import Stretches, step_times, steps_by
 
 END, START = 0, 1  # in this order at one instant
-AT_ONCE = 2**20  # bookings in memory, of those that one cell does not have alone
+AT_ONCE = 2**20  # bookings in memory, of those that one place does not have alone
+
+
+class Places(NamedTuple):
+    """Clients in cells."""
+
+    client: Ints
+    cell: Ints
 
 
 class Bookings(NamedTuple):
-    """Tokens of a client by instant, and whether an iteration ends or starts there."""
+    """Tokens at an instant, which place they are of, and whether an iteration ends or starts."""
 
+    place: Ints
     at_s: Floats
     kind: Ints
     tokens: Floats
@@ -28,38 +38,44 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """The rows of a part of the log that touch cells where several wait, client after client.
 
-    ``bounds`` says where those of each client begin, ``first`` and ``last`` which cells they touch.
+    ``first`` and ``reach`` are the first cell of each, and the last that it or one before it of its
+    client touches, as places: client after client, cell after cell.
     """
 
     begin: int  # of the part in the log
     after: int
     rows: Ints
-    bounds: Ints
     first: Ints
-    last: Ints
+    reach: Ints
 
     @classmethod
     def of(cls, part: Service, begin: int, cells: Cells, clients: int) -> _Part:
         """That of a part which begins with a row of the log."""
-        first, last = _cells_of(part, cells)
-        shared = np.append(0, np.cumsum(cells.waits.sum(axis=0) > 1))  # no other cell is wanted
-        touching = np.flatnonzero(shared[last + 1] > shared[first])
-        of = list(rows_of(part.client[touching], clients))
-        rows = touching[np.concatenate(of)]
+        own = Stretches.of(part)
+        final = len(cells) - 1
+        first = np.clip(cells.of_starts(own.start_s), 0, final)
+        last = np.clip(cells.of_ends(own.end_s), first, final)
+        shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))  # no other cell is wanted
+        touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
+        # By time, as they mostly are already, and then by client.
+        touching = touching[np.argsort(part.start_s[touching], kind="stable")]
+        rows = touching[in_order(part.client[touching], clients)[0]]
+        before = part.client[rows] * len(cells)
         # They stay as long as the gap is sought, of a log that may be longer than memory.
-        small = np.min_scalar_type(-max(len(part), cells.waits.shape[1]))
+        small = np.min_scalar_type(-max(len(part), clients * len(cells)))
+        stretch = own.of_row[rows]
         return cls(
             *(begin, begin + len(part), rows.astype(small)),
-            np.cumsum([0, *map(len, of)]),
-            *(first[rows].astype(small), last[rows].astype(small)),
+            (before + first[stretch]).astype(small),
+            np.maximum.accumulate(before + last[stretch]).astype(small),
         )
 
-    def touching(self, client: int, upto: Ints) -> Ints:
-        """Which of ``rows`` are a client's and touch wanted cells, counted by ``upto``."""
-        low, high = self.bounds[client], self.bounds[client + 1]
-        last = self.last[low:high].astype(np.int64)
-        at: Ints = low + np.flatnonzero(upto[last + 1] > upto[self.first[low:high]])
-        return at
+    def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
+        """The rows that may touch each of some places: the place, and which of ``rows``."""
+        wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
+        low = np.searchsorted(self.reach, wanted, "left")
+        high = np.searchsorted(self.first, wanted, "right")
+        return spread(low, np.maximum(0, high - low))
 
 
 class BookingsByCell:
@@ -72,49 +88,40 @@ class BookingsByCell:
             begin = self._parts[-1].after if self._parts else 0
             self._parts.append(_Part.of(part, begin, cells, len(facts.clients)))
 
-    def portions(self, clients: tuple[int, ...], wanted: Flags) -> Iterator[Flags]:
-        """The wanted cells, so many at a time that what clients are booked in them is not much."""
-        booked = np.zeros(len(wanted))
-        for client in clients:
-            for part, at, rows in self._touching(client, wanted):
-                booked += np.bincount(part.first[at], 1 + rows.steps, minlength=len(wanted))
-        cells = np.flatnonzero(wanted)
-        portion = np.cumsum(booked)[cells] // AT_ONCE
-        for some in np.split(cells, np.flatnonzero(np.diff(portion)) + 1):
-            chosen = np.zeros(len(wanted), dtype=np.bool_)
-            chosen[some] = True
-            yield chosen
+    def portions(self, *places: Places) -> Iterator[slice]:
+        """Equally many places each, so many at a time that what is booked there is not much."""
+        booked = np.zeros(len(places[0].cell), dtype=np.int64)
+        for part in self._parts:
+            steps = self._log.between(part.begin, part.after).steps
+            for some in places:
+                place, at = part.touching(some, self._cells)
+                count = np.bincount(place, 1 + steps[part.rows[at]], minlength=len(booked))
+                booked += count.astype(np.int64)
+        return portions(booked, AT_ONCE)
 
-    def of(self, client: int, wanted: Flags) -> Bookings:
-        """What is booked for a client in the wanted cells."""
-        found = [Bookings(np.empty(0), np.empty(0, dtype=np.int64), np.empty(0))]
-        found += [self._of_rows(rows, wanted) for _, _, rows in self._touching(client, wanted)]
+    def of(self, places: Places) -> Bookings:
+        """What is booked in places."""
+        nothing = np.empty(0, dtype=np.int64)
+        found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
+        for part in self._parts:
+            place, at = part.touching(places, self._cells)
+            if len(at):
+                rows = self._log.between(part.begin, part.after).take(part.rows[at])
+                found += self._of_rows(rows, place, places.cell[place])
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
-    def _touching(self, client: int, wanted: Flags) -> Iterator[tuple[_Part, Ints, Service]]:
-        """The rows of a client that touch wanted cells, part by part, and their places in it."""
-        upto = np.append(0, np.cumsum(wanted))
-        for part in self._parts:
-            at = part.touching(client, upto)
-            if len(at):
-                yield part, at, self._log.between(part.begin, part.after).take(part.rows[at])
-
-    def _of_rows(self, log: Service, wanted: Flags) -> Bookings:
-        """What rows book in the wanted cells."""
-        cells = self._cells
+    def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
+        """What rows book in a cell each: when they start, and by the ends of their steps."""
         at_start, _, stepwise = amounts(log, self._view, self._weights)
-        row, step_end_s = step_ends(log, np.arange(len(log)))
-        at_s = np.concatenate([log.start_s, step_end_s])
-        kind = np.repeat([START, END], [len(log), len(row)])
-        tokens = np.concatenate([at_start, stepwise[row] / log.steps[row]])
-        cell = np.concatenate([cells.of_starts(log.start_s), cells.of_ends(step_end_s)])
-        inside = (cell >= 0) & (cell < len(wanted))
-        inside[inside] = wanted[cell[inside]]
-        return Bookings(at_s[inside], kind[inside], tokens[inside])
-
-
-def _cells_of(rows: Service, cells: Cells) -> tuple[Ints, Ints]:
-    """The first and the last cell that each row touches."""
-    final = len(cells.edge_s) - 2
-    first = np.clip(cells.of_starts(rows.start_s), 0, final)
-    return first, np.clip(cells.of_ends(rows.end_s), first, final)
+        own = np.flatnonzero((self._cells.of_starts(log.start_s) == cell) & (at_start > 0))
+        yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
+        every, edge_s = np.arange(len(log)), self._cells.edge_s
+        before = steps_by(log, every, edge_s[cell], inclusive=True)
+        by_then = steps_by(log, every, edge_s[cell + 1], inclusive=True)
+        row, number = spread(before + 1, by_then - before)
+        yield Bookings(
+            place[row],
+            step_times(log, row, number),
+            np.full(len(row), END),
+            (stepwise / log.steps)[row],
+        )

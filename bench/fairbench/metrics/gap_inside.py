@@ -1,14 +1,14 @@
-"""The exact gap of two clients, from their bookings inside the few cells that can decide it."""
+"""The exact gaps of joint backlogs, from bookings inside the few cells that can decide them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fairbench.metrics.backlog import Backlog
-from fairbench.metrics.gap_bookings import END, BookingsByCell
+from fairbench.metrics.gap_bookings import END, BookingsByCell, Places
 from fairbench.metrics.gap_cells import Cells
-from fairbench.metrics.ragged import spread
-from fairbench.metrics.records import Facts, Flags, Floats, Ints
+from fairbench.metrics.gap_pairs import AT_ONCE, Differences, Joint
+from fairbench.metrics.ragged import portions
+from fairbench.metrics.records import Facts, Floats, Ints
 from fairbench.metrics.service import View
 from fairbench.metrics.service_log import ServiceLog
 
@@ -22,78 +22,71 @@ class Inside:
         self._cells, self._weights = cells, facts.client_weights
         self._bookings = BookingsByCell(log, view, cells, facts)
 
-    def ranges(self, first: int, second: int, joint: Backlog, above: float) -> Floats:
-        """The range of the difference between two clients over each of their joint backlogs.
+    def ranges(self, joint: Joint, above: float) -> Floats:
+        """The range of the difference between two clients over each of some joint backlogs.
 
         It is exact where it is ``above``, and the largest is, else at most that.
         """
-        wanted = self._wanted(first, second, joint, above)
+        parts = portions(joint.high + 1 - joint.low, AT_ONCE)
+        return np.concatenate([self._ranges(joint.of_rows(some), above) for some in parts])
+
+    def _ranges(self, joint: Joint, above: float) -> Floats:
         high, low = np.full(len(joint.start), -np.inf), np.full(len(joint.start), np.inf)
-        for cells in self._bookings.portions((first, second), wanted):
-            at_s, difference = self._states(first, second, joint, cells)
-            begin = np.searchsorted(at_s, joint.start)
-            ends_here = cells[self._cells.of_ends(joint.end)]
-            after = np.searchsorted(at_s, joint.end) + ends_here  # exclusive
-            some = np.flatnonzero(after > begin)
-            bounds = np.column_stack([begin[some], after[some]]).ravel()
-            states = np.append(difference, 0.0)  # a bound may be after the last
-            high[some] = np.maximum(high[some], np.maximum.reduceat(states, bounds)[::2])
-            low[some] = np.minimum(low[some], np.minimum.reduceat(states, bounds)[::2])
+        row, cell = self._wanted(joint, above)
+        first, second = Places(joint.first[row], cell), Places(joint.second[row], cell)
+        for some in self._bookings.portions(first, second):
+            own, difference = self._states(joint, row[some], cell[some])
+            np.maximum.at(high, own, difference)
+            np.minimum.at(low, own, difference)
         ranges: Floats = high - low
         return ranges
 
-    def _states(
-        self, first: int, second: int, joint: Backlog, wanted: Flags
-    ) -> tuple[Floats, Floats]:
-        """The instants in wanted cells at which something is booked, and the difference then.
+    def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
+        """The cells in which a difference may be so high or low that a range is ``above``.
 
-        Joint backlogs have one at both ends too.
+        The joint backlog and the cell of each. Nor need a range be looked for that is less than one
+        between edges, where all is known.
         """
-        cells = self._cells
-        one, two = self._bookings.of(first, wanted), self._bookings.of(second, wanted)
-        marks = np.concatenate([joint.start, joint.end])
-        marks = marks[wanted[cells.of_ends(marks)]]
-        at_s = np.concatenate([one.at_s, two.at_s, marks])
-        kind = np.concatenate([one.kind, two.kind, np.full(len(marks), END)])
-        order = np.lexsort((kind, at_s))
-        at_s, kind = at_s[order], kind[order]
-        cell = np.where(kind == END, cells.of_ends(at_s), cells.of_starts(at_s))
-        tokens = np.zeros((2, len(order)))
-        tokens[0, : len(one.at_s)] = one.tokens
-        tokens[1, len(one.at_s) : len(one.at_s) + len(two.at_s)] = two.tokens
-        ours, theirs = tokens[:, order]
-        difference = self._service(first, ours, cell) - self._service(second, theirs, cell)
-        settled = np.append((at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1]), True)
-        return at_s[settled], difference[settled]
+        states = Differences.of(self._cells, joint)
+        above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
+        row, cell = states.row, states.cell
+        wanted = states.most - states.lowest[row] > above
+        wanted |= states.highest[row] - states.least > above
+        wanted |= (cell == joint.low[row]) | (cell == joint.high[row])
+        return row[wanted], cell[wanted]
 
-    def _wanted(self, first: int, second: int, joint: Backlog, above: float) -> Flags:
-        """The cells in which the difference may be so high or low that a range is ``above``.
+    def _states(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
+        """Every difference within cells of joint backlogs, and which joint backlog it is of.
 
-        Nor need a range be looked for that is less than one between edges, where all is known.
+        That is, at the ends of a joint backlog and wherever one of its clients is booked in it.
         """
-        low, high = self._cells.of_ends(joint.start), self._cells.of_ends(joint.end)
-        row, cell = spread(low, high + 1 - low)
-        mine, theirs = self._cells.service[first], self._cells.service[second]
-        begin = np.cumsum(high + 1 - low) - (high + 1 - low)
-        at_edge = mine[cell] - theirs[cell]
-        before = cell == low[row]  # the edge before the backlog
-        most = np.maximum.reduceat(np.where(before, -np.inf, at_edge), begin)
-        least = np.minimum.reduceat(np.where(before, np.inf, at_edge), begin)
-        above = max(above, float((most - least).max()) * (1 - ROUNDING))
-        most, least = mine[cell + 1] - theirs[cell], mine[cell] - theirs[cell + 1]
-        highest = np.maximum.reduceat(most, begin)
-        lowest = np.minimum.reduceat(least, begin)
-        decides = (most - lowest[row] > above) | (highest[row] - least > above)
-        wanted = np.zeros(len(mine) - 1, dtype=np.bool_)
-        wanted[cell[decides]] = True
-        wanted[low] = wanted[high] = True
-        return wanted
+        one = self._bookings.of(Places(joint.first[row], cell))
+        two = self._bookings.of(Places(joint.second[row], cell))
+        starts = np.flatnonzero(cell == joint.low[row])
+        ends = np.flatnonzero(cell == joint.high[row])
+        place = np.concatenate([one.place, two.place, starts, ends])
+        at_s = np.concatenate([one.at_s, two.at_s, joint.start[row[starts]], joint.end[row[ends]]])
+        kind = np.concatenate([one.kind, two.kind, np.full(len(starts) + len(ends), END)])
+        tokens = np.zeros((2, len(place)))
+        tokens[0, : len(one.place)] = one.tokens
+        tokens[1, len(one.place) : len(one.place) + len(two.place)] = two.tokens
+        order = np.lexsort((kind, at_s, place))
+        place, at_s, kind = place[order], at_s[order], kind[order]
+        own = row[place]
+        ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
+        theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
+        settled = np.ones(len(order), dtype=np.bool_)  # all of that instant and kind is booked
+        settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
+        begun = at_s >= joint.start[own]
+        over = (at_s > joint.end[own]) | ((at_s == joint.end[own]) & (kind != END))
+        kept = settled & begun & ~over
+        return own[kept], (ours - theirs)[kept]
 
-    def _service(self, client: int, tokens: Floats, cell: Ints) -> Floats:
+    def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
         """Normalised service after each booking: that at its cell's edge and what came since."""
         total = np.cumsum(tokens)
-        begin = np.flatnonzero(np.diff(cell, prepend=-1))
-        before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(cell)))
+        begin = np.flatnonzero(np.diff(place, prepend=-1))
+        before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
         since = total - before
         service: Floats = (self._cells.tokens[client, cell] + since) / self._weights[client]
         return service

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from fairbench.metrics.by_client import rows_of
+from fairbench.metrics.by_client import in_order
 from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.tables import Tables
 
@@ -25,5 +27,7 @@ def gpu_time_of_clients(tables: Tables, facts: Facts) -> Floats:
     for part in tables.service.parts():
         if (gpu_s := part.gpu_s) is None:
             return np.full(clients, np.nan)
-        total += [gpu_s[own].sum() for own in rows_of(part.client, clients)]
+        order, bounds = in_order(part.client, clients)
+        mine_s = gpu_s[order]
+        total += [mine_s[low:high].sum() for low, high in pairwise(bounds.tolist())]
     return total

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from fairbench.metrics.records import Flags, Floats, Ints
 
+Side: TypeAlias = Literal["left", "right"]
+
 
 class Instants:
-    """The different instants ``at_s`` of each of the queues ``queue`` (any integers)."""
+    """The different instants ``at_s`` of each of the queues ``queue`` (any integers).
+
+    What is asked of many rows is asked with the times of their stretches, and ``stretch`` of each.
+    Rows queue after queue are found faster.
+    """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
         # One more for each queue, after all of its instants, where what comes too late is put.
         late = np.unique(queue) * self._stride + len(self._times)
-        self._keys = np.unique(np.concatenate([self._key(queue, at_s, "left"), late]))
+        every = np.arange(len(queue))
+        self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
 
-    def _key(self, queue: Ints, at_s: Floats, side: Literal["left", "right"]) -> Ints:
-        keys: Ints = queue * self._stride + np.searchsorted(self._times, at_s, side)
+    def _key(self, queue: Ints, at_s: Floats, stretch: Ints, side: Side) -> Ints:
+        keys: Ints = queue * self._stride + np.searchsorted(self._times, at_s, side)[stretch]
         return keys
 
-    def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats) -> Flags:
+    def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
         """Whether one of a queue's instants is in (start, end]."""
-        first = np.searchsorted(self._keys, self._key(queue, start_s, "right"))
-        after = np.searchsorted(self._keys, self._key(queue, end_s, "right"))
+        first = np.searchsorted(self._keys, self._key(queue, start_s, stretch, "right"))
+        after = np.searchsorted(self._keys, self._key(queue, end_s, stretch, "right"))
         within: Flags = first < after
         return within
 
-    def landed(self, queue: Ints, at_s: Floats, amount: Ints | Floats) -> Floats:
+    def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
         """Amounts by the first instant of their queue at which they have come."""
         count = len(self._keys)
         if not count:
             return np.zeros(0)
-        place = np.searchsorted(self._keys, self._key(queue, at_s, "left"))
+        place = np.searchsorted(self._keys, self._key(queue, at_s, stretch, "left"))
         known = (place < count) & (
             self._keys[np.minimum(place, count - 1)] // self._stride == queue
         )

@@ -6,23 +6,13 @@ was refused took for ever. Leaving either out would flatter the scheduler that s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isinf
 from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.records import (
-    FINISHED,
-    REFUSED,
-    UNFINISHED,
-    Facts,
-    Flags,
-    Floats,
-    Programs,
-    Requests,
-    Window,
-)
+from fairbench.metrics.records import Floats, Ints
 
 
 class Percentile(NamedTuple):
@@ -49,37 +39,52 @@ class Sample:
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
+def pooled(samples: Sequence[Sample]) -> Sample:
+    """All of them as one."""
+    return Sample(
+        np.concatenate([one.known_s for one in samples]),
+        np.concatenate([one.more_than_s for one in samples]),
+        sum(one.refused for one in samples),
+    )
+
+
 class Ranked:
-    """A sample in order, of which percentiles are read."""
+    """Samples in order, of which percentiles are read: those of all clients at once."""
 
-    def __init__(self, sample: Sample) -> None:
-        self.sample = sample
-        self.n = sample.n
-        self._unknown: Flags | None = None  # which are lower bounds, if some are
-        known, bounds, refused = sample.known_s, sample.more_than_s, sample.refused
-        if not len(bounds) and not refused:
-            self._least = self._most = np.sort(known)
-            return
-        values = np.concatenate([known, bounds, np.full(refused, np.inf)])
-        unknown = np.zeros(self.n, dtype=np.bool_)
-        unknown[len(known) : len(values) - refused] = True
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples = samples
+        self._n = np.array([sample.n for sample in samples], dtype=np.int64)
+        self._begin = np.cumsum(self._n) - self._n
+        known = [sample.known_s for sample in samples]
+        bounds = [sample.more_than_s for sample in samples]
+        refused = [sample.refused for sample in samples]
+        every = np.arange(len(samples))
+        counts = [list(map(len, known)), list(map(len, bounds)), refused]
+        owner = np.concatenate([np.repeat(every, count) for count in counts])
+        values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
+        unknown = np.repeat([False, True, False], [sum(count) for count in counts])
         # A lower bound ranks above an equal known value: its latency is really the larger one.
-        order = np.lexsort((unknown, values))
+        order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
-        self._most = np.sort(np.where(unknown, np.inf, values))
+        self._most = self._least
+        if unknown.any():
+            most = np.where(unknown, np.inf, values)
+            self._most = most[np.lexsort((most, owner))]
 
-    def percentile(self, percent: float) -> Percentile:
-        """As ``percentile`` of the sample."""
-        if not self.n:
-            return Percentile(float("nan"), False)
-        rank = (self.n - 1) * percent / 100
-        least = _interpolate(self._least, rank)
-        if self._unknown is None or least == _interpolate(self._most, rank):
-            return Percentile(least, False)
-        if self._unknown[floor(rank) : ceil(rank) + 1].any():
-            return Percentile(least, True)
-        # The percentile may equal this known value, if the latencies censored below it are short.
-        return Percentile(float(np.nextafter(least, -np.inf)), True)
+    def percentiles(self, percent: float) -> list[Percentile]:
+        """As ``percentile`` of each sample."""
+        value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
+        some = np.flatnonzero(self._n)
+        rank = (self._n[some] - 1) * percent / 100
+        low, high = (self._begin[some] + end(rank).astype(np.int64) for end in (np.floor, np.ceil))
+        part = rank - np.floor(rank)
+        least = _interpolate(self._least, low, high, part)
+        open_ended = least != _interpolate(self._most, low, high, part)
+        unsure = self._unknown[low] | self._unknown[high]
+        # Else it may equal this known value, if the latencies censored below it are short.
+        below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
+        value_s[some], censored[some] = below, open_ended
+        return list(map(Percentile, value_s.tolist(), censored.tolist()))
 
 
 def percentile(sample: Sample, percent: float) -> Percentile:
@@ -88,7 +93,7 @@ def percentile(sample: Sample, percent: float) -> Percentile:
     It is exact if it is the same whatever the censored latencies turn out to be; otherwise the
     value is the largest one that it is certain to exceed.
     """
-    return Ranked(sample).percentile(percent)
+    return Ranked([sample]).percentiles(percent)[0]
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
@@ -99,54 +104,10 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
     return Percentile(mean, any(p.censored for p in percentiles))
 
 
-def program_latency(programs: Programs, chosen: Flags, horizon_s: float) -> Sample:
-    """Finish minus arrival of the chosen programs."""
-    own = programs.take(chosen)
-    latency = own.finish_s - own.arrival_s
-    return Sample(
-        latency[own.status == FINISHED],
-        horizon_s - own.arrival_s[own.status == UNFINISHED],
-        int(np.count_nonzero(own.status == REFUSED)),
-    )
-
-
-def time_to_first_token(
-    requests: Requests, programs: Programs, chosen: Flags, horizon_s: float
-) -> Sample:
-    """First token minus arrival of the requests of the chosen programs.
-
-    Requests that an unfinished program had yet to make are censored at 0 s: a starved client makes
-    fewer requests, and would otherwise be judged by the lucky ones.
-    """
-    own = requests.take(np.isin(requests.program_id, programs.program_id[chosen]))
-    answered = ~np.isnan(own.first_token_s)
-    refused = ~answered & (own.status == REFUSED)
-    waiting = own.arrival_s[~answered & ~refused]
-    cut_short = programs.take(chosen & (programs.status == UNFINISHED))
-    unmade = int(np.maximum(0, cut_short.demand_requests - cut_short.requests).sum())
-    return Sample(
-        (own.first_token_s - own.arrival_s)[answered],
-        np.concatenate([horizon_s - waiting, np.zeros(unmade)]),
-        int(np.count_nonzero(refused)),
-    )
-
-
-def client_sample(
-    requests: Requests, programs: Programs, facts: Facts, window: Window, client: int
-) -> Sample:
-    """A client's latencies in the run's metric, over its programs that arrived in the window."""
-    arrival = programs.arrival_s
-    chosen = (arrival >= window.start_s) & (arrival < window.end_s) & (programs.client == client)
-    if facts.latency == "ttft":
-        return time_to_first_token(requests, programs, chosen, facts.horizon_s)
-    return program_latency(programs, chosen, facts.horizon_s)
-
-
-def _interpolate(ascending: Floats, rank: float) -> float:
-    """The value at a fractional rank, infinite if it leans on an infinite one."""
-    low, part = floor(rank), rank - floor(rank)
-    below = float(ascending[low])
-    if part == 0 or isinf(below):
-        return below
-    above = float(ascending[low + 1])
-    return above if isinf(above) else below + part * (above - below)
+def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
+    """The value so far between two places, infinite if it leans on an infinite one."""
+    below, above = ascending[low], ascending[high]
+    with np.errstate(invalid="ignore"):
+        between = below + part * (above - below)
+    found: Floats = np.where(np.isinf(below) | np.isinf(above) | (part == 0), above, between)
+    return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 
 from fairbench.metrics.records import Ints
@@ -12,3 +15,14 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
     return row, number
+
+
+def portions(length: Ints, most: int) -> Iterator[slice]:
+    """Neighbouring rows of so many numbers in all at most, or one row that is longer by itself."""
+    upto = np.cumsum(length)
+    bounds = [0]
+    while bounds[-1] < len(length):
+        first = bounds[-1]
+        before = upto[first - 1] if first else 0
+        bounds.append(max(first + 1, int(np.searchsorted(upto, before + most, "right"))))
+    return (slice(*pair) for pair in pairwise(bounds))

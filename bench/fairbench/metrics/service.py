@@ -15,6 +15,7 @@ from fairbench.core import ServiceWeights
 from fairbench.metrics.ragged import spread
 from fairbench.metrics.records import Floats, Ints, Service, Window
 from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.stretches import Stretches, steps_before, steps_by
 
 
 class View(Enum):
@@ -60,17 +61,18 @@ def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
     if window.length_s == 0:
         return Booked(*total)
     for part in log.parts():
-        started = (part.start_s >= window.start_s) & (part.start_s < window.end_s)
-        ended = (part.end_s >= window.start_s) & (part.end_s < window.end_s)
-        steps = _steps_before(part, window.end_s) - _steps_before(part, window.start_s)
-        some = part.output_tokens / part.steps * steps
-        output = np.where(steps == part.steps, part.output_tokens, some)
+        own = Stretches.of(part)
+        started = (own.start_s >= window.start_s) & (own.start_s < window.end_s)
+        ended = (own.end_s >= window.start_s) & (own.end_s < window.end_s)
+        steps = steps_before(own, window.end_s) - steps_before(own, window.start_s)
+        some = part.output_tokens / part.steps * steps[own.of_row]
+        output = np.where((steps == own.steps)[own.of_row], part.output_tokens, some)
         for sums, tokens in zip(
             total,
             (
-                part.input_tokens * started,
-                part.extend_charged_tokens * started,
-                part.extend_tokens * ended,
+                part.input_tokens * started[own.of_row],
+                part.extend_charged_tokens * started[own.of_row],
+                part.extend_tokens * ended[own.of_row],
                 output,
             ),
             strict=True,
@@ -105,34 +107,17 @@ def cumulative(
     cells = np.zeros(clients * width)
     for part in log.parts():
         at_start, at_end, stepwise = amounts(part, view, weights)
-        row, place, tokens = _step_bookings(part, stepwise, times, with_ends)
-        client = np.concatenate([part.client, part.client, part.client[row]])
-        first = np.concatenate(
-            [
-                np.searchsorted(times, part.start_s, "left" if with_starts else "right"),
-                np.searchsorted(times, part.end_s, "left" if with_ends else "right"),
-                place,
-            ]
-        )
-        amount = np.concatenate([at_start, at_end, tokens])
+        own = Stretches.of(part)
+        row, place, tokens = _step_bookings(own, stepwise, times, with_ends)
+        starts, ends = np.flatnonzero(at_start), np.flatnonzero(at_end)
+        start = np.searchsorted(times, own.start_s, "left" if with_starts else "right")
+        end = np.searchsorted(times, own.end_s, "left" if with_ends else "right")
+        client = part.client[np.concatenate([starts, ends, row])]
+        first = np.concatenate([start[own.of_row[starts]], end[own.of_row[ends]], place])
+        amount = np.concatenate([at_start[starts], at_end[ends], tokens])
         cells += np.bincount(client * width + first, weights=amount, minlength=len(cells))
     booked = np.cumsum(cells.reshape(clients, width), axis=1, dtype=np.float64)
     return booked[:, :-1]
-
-
-def step_ends(log: Service, rows: Ints) -> tuple[Ints, Floats]:
-    """Every step of the given rows: the row it belongs to and the second at which it ends.
-
-    The first step lasts d with ``steps * d + growth * steps * (steps - 1) / 2 = end - start``.
-    """
-    steps = log.steps[rows]
-    row = np.repeat(rows, steps)
-    count = log.steps[row]
-    number = np.arange(len(row)) - np.repeat(np.cumsum(steps) - steps, steps) + 1
-    growth = log.step_growth_s[row]
-    start, end = log.start_s[row], log.end_s[row]
-    first = (end - start) / count - growth * (count - 1) / 2
-    return row, np.where(number == count, end, _step_end(start, first, growth, number))
 
 
 def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
@@ -154,9 +139,9 @@ def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, 
 
 
 def _step_bookings(
-    log: Service, stepwise: Floats, times: Floats, inclusive: bool
+    log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Ints, Floats]:
-    """What steps book, put together where no time falls between them.
+    """What the steps of rows book, put together where no time falls between them.
 
     The row, the first time by which it is booked (before it, or ``inclusive`` at it), the tokens.
     """
@@ -165,46 +150,23 @@ def _step_bookings(
     low = np.searchsorted(times, log.start_s, "left")
     high = np.searchsorted(times, log.end_s, "right")
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
-    row, place = spread(low, count)
-    done = _steps_by(log, row, times[place], inclusive)
-    # Of each row the differences: the first since 0, and what is left when its last time has come.
+    stretch, place = spread(low, count)
+    done = steps_by(log, stretch, times[place], inclusive)
+    # Of each stretch the differences: the first since 0, and what is left when its last time has
+    # come.
     since = np.diff(done, prepend=0)
-    begin = (np.cumsum(count) - count)[count > 0]
-    since[begin] = done[begin]
+    begin = np.cumsum(count) - count
+    cut = count > 0
+    since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
-    left[count > 0] -= done[begin + count[count > 0] - 1]
-    each = stepwise / log.steps
-    everyone = np.arange(len(log))
+    left[cut] -= done[(begin + count - 1)[cut]]
+    of_row = log.of_row
+    each = stepwise / log.steps[of_row]
+    row, entry = spread(begin[of_row], count[of_row])
     return (
-        np.concatenate([everyone, row]),
-        np.concatenate([last, place]),
-        np.concatenate([np.where(count > 0, left * each, stepwise), since * each[row]]),
+        np.concatenate([np.arange(len(of_row)), row]),
+        np.concatenate([last[of_row], place[entry]]),
+        np.concatenate(
+            [np.where(cut[of_row], left[of_row] * each, stepwise), since[entry] * each[row]]
+        ),
     )
-
-
-def _steps_before(log: Service, at_s: float) -> Ints:
-    """How many steps of each row had ended before an instant."""
-    steps: Ints = np.where(log.end_s < at_s, log.steps, 0)
-    cut = np.flatnonzero((log.start_s < at_s) & (log.end_s >= at_s) & (log.steps > 1))
-    steps[cut] = _steps_by(log, cut, np.full(len(cut), at_s), inclusive=False)
-    return steps
-
-
-def _steps_by(log: Service, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
-    """How many steps of each of the rows had ended before an instant, or ``inclusive`` at it."""
-    steps, growth = log.steps[row], log.step_growth_s[row]
-    start, end = log.start_s[row], log.end_s[row]
-    first = (end - start) / steps - growth * (steps - 1) / 2
-    ended, beyond = np.zeros(len(row), dtype=np.int64), steps + 1
-    while np.any(beyond - ended > 1):
-        middle = (ended + beyond) // 2
-        step_s = np.where(middle == steps, end, _step_end(start, first, growth, middle))
-        over = (step_s <= at_s) if inclusive else (step_s < at_s)
-        ended, beyond = np.where(over, middle, ended), np.where(over, beyond, middle)
-    return ended
-
-
-def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) -> Floats:
-    """When a step ends that is not the last, the first of which takes ``first_s``."""
-    end_s: Floats = start_s + number * first_s + growth_s * number * (number - 1) / 2
-    return end_s

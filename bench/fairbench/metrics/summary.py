@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite, nextafter
 from typing import Any
 
@@ -14,7 +14,7 @@ from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import (
     ClientSummary,
     Victims,
-    chosen_of_client,
+    chosen_of_clients,
     client_summaries,
     victim_percentile,
     victims,
@@ -36,8 +36,6 @@ from fairbench.metrics.totals import (
     time_to_finish,
     totals,
 )
-
-OF_CLIENTS = [field.name for field in fields(ClientSummary)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Summary:
             "clients": [
                 _without_nan(
                     {
-                        **{name: getattr(one, name) for name in OF_CLIENTS},
+                        **one._asdict(),
                         **more,
                         **goodputs.get(one.client, {}),
                         **some,
@@ -103,7 +101,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
     horizon_s = nextafter(facts.horizon_s, inf)
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
     got = shares(with_admissions(requests), programs, log, facts, window)
-    cohorts = [Ranked(one) for one in samples(requests, programs, facts)]
+    cohorts = Ranked(samples(requests, programs, facts))
     tables = Tables([client.name for client in facts.clients], requests, programs, log)
     cut = replace(facts, window=window)
     return Summary(
@@ -120,11 +118,10 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
         tenants=tenant_shares(got, facts, notes),
         some=_demoted(requests) | _chosen(cohorts, facts, notes),
         some_clients=tuple(
-            demoted | chosen_of_client(cohort, client.name, facts.percentiles, notes)
-            for demoted, cohort, client in zip(
+            demoted | chosen
+            for demoted, chosen in zip(
                 _demoted_of_clients(requests, len(facts.clients)),
-                cohorts,
-                facts.clients,
+                chosen_of_clients(cohorts, facts, notes),
                 strict=True,
             )
         ),
@@ -172,7 +169,7 @@ def _demoted_of_clients(requests: Requests, clients: int) -> list[dict[str, int]
     return [{"demoted": int(count)} for count in counts.tolist()]
 
 
-def _chosen(cohorts: list[Ranked], facts: Facts, notes: Notes) -> dict[str, Any]:
+def _chosen(cohorts: Ranked, facts: Facts, notes: Notes) -> dict[str, Any]:
     """The percentiles that a user asked for, of the well-behaved clients; empty if he did not."""
     if not facts.percentiles:
         return {}

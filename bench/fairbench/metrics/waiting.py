@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.by_client import rows_of
-from fairbench.metrics.ragged import spread
-from fairbench.metrics.records import REFUSED, Facts, Floats, Ints, Requests, Window
+from fairbench.metrics.records import REFUSED, Floats, Ints, Requests, Window
 
 
 class Intervals(NamedTuple):
@@ -65,53 +63,23 @@ def merged(start: Floats, end: Floats) -> Intervals:
     If one wait ends when the next begins, then the queue was empty inside an admission pass, and
     the client was not backlogged there, as the theorems require of every instant.
     """
+    return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
+
+
+def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
+    """The same of each queue (numbers from 0 on), queue after queue, and whose they are."""
     if len(start) == 0:
-        return Intervals(start, end)
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    first = np.concatenate([[True], start[1:] >= reach[:-1]])
+        return queue, Intervals(start, end)
+    order = np.lexsort((start, queue))
+    queue, start, end = queue[order], start[order], end[order]
+    # The latest end so far, by its rank among all: so that it begins anew with each queue.
+    ends = np.sort(end)
+    before = queue * len(ends)
+    latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
+    reach = ends[latest]
+    first = np.concatenate([[True], (start[1:] >= reach[:-1]) | (queue[1:] != queue[:-1])])
     last = np.concatenate([first[1:], [True]])
-    return Intervals(start[first], reach[last])
-
-
-def overlaps(a: Intervals, b: Intervals) -> tuple[Ints, Ints]:
-    """The rows of ``a`` and of ``b`` that have an instant in common; ``a`` may be in any order."""
-    low = np.searchsorted(b.end, a.start, "right")  # the first of b that ends after a starts
-    high = np.searchsorted(b.start, a.end, "left")
-    return spread(low, np.maximum(0, high - low))
-
-
-def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """The instants that lie in both."""
-    mine, other = overlaps(a, b)
-    return Intervals(
-        np.maximum(a.start[mine], b.start[other]), np.minimum(a.end[mine], b.end[other])
-    )
-
-
-def backlogs(requests: Requests, facts: Facts) -> list[Intervals]:
-    """Per client, when it had a waiting request on every worker, or for any, at every instant.
-
-    On every worker because the proof of [DLPM] Theorem 5.1 takes it for granted: it is not implied.
-    """
-    table = waits(requests, facts.horizon_s)
-    return [
-        _everywhere(table.of(rows), facts.workers)
-        for rows in rows_of(table.client, len(facts.clients))
-    ]
-
-
-def _everywhere(own: Waits, workers: int) -> Intervals:
-    """When waits of one client were at every worker."""
-    common: Intervals | None = None
-    for worker in range(workers):
-        here = (own.worker == worker) | (own.worker == EVERYWHERE)
-        queue = merged(own.start[here], own.end[here])
-        common = queue if common is None else intersection(common, queue)
-        if not len(common.start):
-            break
-    assert common is not None
-    return common
+    return queue[first], Intervals(start[first], reach[last])
 
 
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:

@@ -15,8 +15,9 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
+from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import PERCENTS
-from fairbench.metrics.latency import Percentile, client_sample, percentile
+from fairbench.metrics.latency import Percentile, percentile
 from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.records.tables import tables_of
@@ -90,7 +91,7 @@ def _row(
         simulation.cluster.settle()
         facts = facts_of(simulation)
         tables = tables_of(simulation.cluster.clients, simulation.logs)
-        sample = client_sample(tables.requests, tables.programs, facts, facts.window, 0)
+        (sample,) = samples(tables.requests, tables.programs, facts)
         for percent, (key, best) in zip(PERCENTS, found.items(), strict=True):
             found[key] = min(best, percentile(sample, percent))
     return {

@@ -53,12 +53,11 @@ class Desk:
 
     # What happens.
 
-    def request(self, client, tokens=10, *, priority=0, deadline_s=None, key=None, program=None):
+    def request(self, client, tokens=10, *, priority=0, deadline_s=None, key=None):
         number = next(self._numbers)
         prompt = (Segment(key or f"p{number}", tokens),)
         return Request(
-            *(number, client, number if program is None else program),
-            *(0, prompt, tokens, 100, self.now_s, deadline_s, priority),
+            number, client, number, 0, prompt, tokens, 100, self.now_s, deadline_s, priority
         )
 
     def arrive(self, client, tokens=10, *, go=True, **kwargs):

@@ -9,9 +9,8 @@ from math import nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from fairbench.metrics.latency import Percentile, Sample, client_sample, mean_percentile, percentile
+from fairbench.metrics.client_samples import samples
+from fairbench.metrics.latency import Percentile, Sample, mean_percentile, percentile, pooled
 from fairbench.metrics.records import Window
 from fairbench.results.comparison_summary import compared_summary
 from fairbench.results.run_facts import stored_facts
@@ -75,20 +74,12 @@ def victims(run: StoredRun) -> Samples:
     tables, stored = read_tables(run), run.summary
     window = Window(stored["window_start_s"], stored["window_end_s"])
     facts = stored_facts(run, window)
+    each = samples(tables.requests, tables.programs, facts)
     return {
-        client.name: client_sample(tables.requests, tables.programs, facts, window, number)
-        for number, client in enumerate(facts.clients)
+        client.name: sample
+        for client, sample in zip(facts.clients, each, strict=True)
         if not client.misbehaving
     }
-
-
-def pooled(samples: Sequence[Sample]) -> Sample:
-    """All of them as one."""
-    return Sample(
-        np.concatenate([one.known_s for one in samples]),
-        np.concatenate([one.more_than_s for one in samples]),
-        sum(one.refused for one in samples),
-    )
 
 
 @dataclass(frozen=True)

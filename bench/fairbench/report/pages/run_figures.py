@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fairbench.metrics.latency import Sample, client_sample
+from fairbench.metrics.client_samples import samples
+from fairbench.metrics.latency import Sample, pooled
 from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import Tables
@@ -31,12 +32,13 @@ def run_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figu
         yield from crowd_figures(summary, tables, facts)
     if facts.horizon_s > 0:
         yield _service_over_time(tables, facts, shown, rest)
+    each = samples(tables.requests, tables.programs, facts)
     if is_crowd(summary):
-        samples, rest = _by_behaviour(tables, facts), " All clients together."
+        lines, rest = _by_behaviour(each, facts), " All clients together."
     else:
-        samples = {facts.clients[n].name: _sample(tables, facts, n) for n in shown}
-    if any(len(sample.known_s) for sample in samples.values()):
-        yield _latencies(samples, facts, rest)
+        lines = {facts.clients[n].name: each[n] for n in shown}
+    if any(len(sample.known_s) for sample in lines.values()):
+        yield _latencies(lines, facts, rest)
     if summary["max_service_gap"] is not None and summary["service_gap_bound"]:
         yield _gap_and_bound(summary)
 
@@ -53,22 +55,17 @@ def _shown(summary: Summary, facts: Facts) -> tuple[list[int], str]:
     return worst, f" The {len(worst)} of {total} clients that came off worst."
 
 
-def _sample(tables: Tables, facts: Facts, client: int) -> Sample:
-    return client_sample(tables.requests, tables.programs, facts, facts.window, client)
-
-
-def _by_behaviour(tables: Tables, facts: Facts) -> dict[str, Sample]:
+def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
     """The latencies of all clients, those of the misbehaving ones apart."""
     found: dict[str, Sample] = {}
     for name, wrong in (("well-behaved", False), ("misbehaving", True)):
-        own = [n for n, client in enumerate(facts.clients) if client.misbehaving is wrong]
-        samples = [_sample(tables, facts, n) for n in own]
-        if samples:
-            found[name] = Sample(
-                np.concatenate([one.known_s for one in samples]),
-                np.concatenate([one.more_than_s for one in samples]),
-                sum(one.refused for one in samples),
-            )
+        own = [
+            sample
+            for client, sample in zip(facts.clients, each, strict=True)
+            if client.misbehaving is wrong
+        ]
+        if own:
+            found[name] = pooled(own)
     return found
 
 

@@ -1,0 +1,143 @@
+"""Which clients may differ most, and when: joint backlogs, the most promising first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.backlog import Backlog, Overlaps
+from fairbench.metrics.gap_cells import Cells
+from fairbench.metrics.ragged import portions, spread
+from fairbench.metrics.records import Floats, Ints
+
+AT_ONCE = 2**18  # cells of joint backlogs in memory
+
+
+class Joint(NamedTuple):
+    """Joint backlogs of pairs of clients, a row each, and the cells in which they begin and end."""
+
+    first: Ints
+    second: Ints
+    start: Floats
+    end: Floats
+    low: Ints
+    high: Ints
+
+    def of_rows(self, rows: slice | Ints) -> Joint:
+        """Some of the rows."""
+        return Joint._make(column[rows] for column in self)
+
+
+class Pairs:
+    """All pairs of clients in their backlogs, and how far one gets ahead of the other at most."""
+
+    def __init__(self, cells: Cells, backlog: Backlog) -> None:
+        self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)
+        self._low, self._high = cells.of_ends(backlog.start), cells.of_ends(backlog.end)
+        self._ahead, self._behind = cells.ahead(), cells.behind()
+        self._furthest = self._behind.max(axis=1)
+        self.promise = np.minimum(self._gained(), self._reach())
+
+    def _gained(self) -> Floats:
+        """What each backlog's client is served in it: nobody gets further ahead, or back."""
+        client = self._backlog.client
+        return self._cells.served(client, self._high + 1) - self._cells.served(client, self._low)
+
+    def _reach(self) -> Floats:
+        """How far it is ahead at most of who is furthest behind."""
+        reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
+        begin = self._backlog.client * len(self._cells)
+        bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
+        reached: Floats = np.maximum.reduceat(np.append(reach, -np.inf), bounds)[::2]
+        return reached
+
+    def rivals(self, row: int, above: float) -> Ints:
+        """Whom a backlog's client may be so far ahead of."""
+        client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
+        ahead = self._ahead[cells, client]
+        hot = np.flatnonzero(ahead + self._furthest[cells] > above)
+        apart = (self._behind[cells][hot] + ahead[hot, np.newaxis]).max(axis=0, initial=-np.inf)
+        apart[client] = -np.inf
+        return np.flatnonzero(apart > above)
+
+    def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
+        """The joint backlogs of rows' clients with rivals in which they are served more."""
+        place, other = self._overlaps.found(self._backlog, row, rival)
+        own, backlog = row[place], self._backlog
+        client = backlog.client[own]
+        low = np.maximum(self._low[own], self._low[other])
+        high = np.minimum(self._high[own], self._high[other])
+        gained = self._cells.served(client, high + 1) - self._cells.served(client, low)
+        kept = np.flatnonzero(gained > above)
+        own, other = own[kept], other[kept]
+        return Joint(
+            client[kept],
+            backlog.client[other],
+            np.maximum(backlog.start[own], backlog.start[other]),
+            np.minimum(backlog.end[own], backlog.end[other]),
+            low[kept],
+            high[kept],
+        )
+
+
+def bounded(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
+    """Between what the gaps of joint backlogs are: by what is known at the edges of cells."""
+    least, most = [np.empty(0)], [np.empty(0)]
+    for some in portions(joint.high + 1 - joint.low, AT_ONCE):
+        here = joint.of_rows(some)
+        states = Differences.of(cells, here)
+        least.append(states.at_least)
+        most.append(states.at_most)
+    return np.concatenate(least), np.concatenate(most)
+
+
+class Differences(NamedTuple):
+    """Between two clients in the cells of joint backlogs: within what bounds in each cell.
+
+    ``row`` is the joint backlog, ``begin`` where the cells of each begin. ``edge`` is the
+    difference at a cell's first edge if that is in the backlog, else NaN.
+    """
+
+    row: Ints
+    cell: Ints
+    begin: Ints
+    least: Floats
+    most: Floats
+    edge: Floats
+
+    @classmethod
+    def of(cls, cells: Cells, joint: Joint) -> Differences:
+        """Those of some joint backlogs."""
+        count = joint.high + 1 - joint.low
+        row, cell = spread(joint.low, count)
+        first, second = joint.first[row], joint.second[row]
+        mine, theirs = cells.served(first, cell), cells.served(second, cell)
+        least = mine - cells.served(second, cell + 1)
+        most = cells.served(first, cell + 1) - theirs
+        edge = np.where(cell == joint.low[row], np.nan, mine - theirs)
+        return cls(row, cell, np.cumsum(count) - count, least, most, edge)
+
+    @property
+    def lowest(self) -> Floats:
+        """Of each joint backlog."""
+        found: Floats = np.minimum.reduceat(self.least, self.begin)
+        return found
+
+    @property
+    def highest(self) -> Floats:
+        """Of each joint backlog."""
+        found: Floats = np.maximum.reduceat(self.most, self.begin)
+        return found
+
+    @property
+    def at_most(self) -> Floats:
+        """The range of the difference over each joint backlog, or more."""
+        return self.highest - self.lowest
+
+    @property
+    def at_least(self) -> Floats:
+        """The same or less; 0 where no edge is in it."""
+        high = np.fmax.reduceat(self.edge, self.begin)
+        found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
+        return found
