@@ -33,6 +33,8 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.metrics.parties import Padding, party
+from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
 
 PLAN = Plan(
@@ -171,6 +173,42 @@ def test_an_attack_keeps_within_its_gpu_time(tmp_path):
     store = SearchStore.create(tmp_path, spec, Plan(**(vars_of(PLAN) | bounded)))
     kept = Search(store, RunContext()).workload(Behaviour(padding_tokens=8000))
     assert gpu_s_per_hour(_of(spec, kept)) == pytest.approx(honest, rel=1e-3)
+
+
+def test_longer_answers_are_in_both_budgets(tmp_path):
+    spec = spec_of(duration=600.0, request_rate=0.31)
+    free = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
+    honest, longer = (
+        _of(spec, free.workload(one)) for one in (Behaviour(), Behaviour(output_multiple=16))
+    )
+    programs = 3600 * 3 * 0.31  # of 4 calls, and 770 tokens of output
+    more = tokens_per_hour(longer) - tokens_per_hour(honest)
+    assert more == pytest.approx(programs * 2 * 15 * 770)
+    # By the mean call: its context grows by half of what it produces.
+    costs = ProfileCosts(load_profile(spec.gpu))
+    token_s = costs.decode_step_s(1, 1) - costs.decode_step_s(1, 0)
+    request_s = (costs.decode_step_s(128, 0) - costs.decode_step_s(64, 0)) / 64
+    input_tokens = tokens_per_hour(honest) / programs / 4 - 2 * 770 / 4
+    took_s = [770 * m * (token_s * (input_tokens + 770 * m / 4 / 2) + request_s) for m in (1, 16)]
+    assert gpu_s_per_hour(longer) - gpu_s_per_hour(honest) == pytest.approx(
+        programs * (took_s[1] - took_s[0]), rel=0.02
+    )
+
+
+def test_when_all_is_over_longer_answers_were_of_the_same_use(tmp_path):
+    free = search(tmp_path, duration=20.0, request_rate=0.2)
+    runs = []
+    for one in (Behaviour(), Behaviour(output_multiple=4, padding_tokens=500)):
+        spec = _of(free.spec.model_copy(update={"max_drain_s": 600.0}), free.workload(one))
+        tables, _ = simulate_tables(spec, lambda: False)
+        padding = Padding(one.padding_tokens, one.output_multiple)
+        runs.append((tables.requests.output_tokens, party(tables, {0: padding}, 600.0)))
+    (short, plain), (long, longer) = runs
+    assert plain == longer
+    assert plain.fraction == 1
+    assert plain.finished == plain.programs > 3
+    assert sorted(set(long)) == [2, 8, 256, 1024]
+    assert sum(short) < sum(long)
 
 
 def test_a_search_ends_when_its_processor_time_is_spent(tmp_path):

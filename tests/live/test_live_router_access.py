@@ -6,16 +6,18 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_router import GENERATE, PATHS, cluster
+from live_router import GENERATE, PATHS, cluster, until
 
 from fairbench.errors import DataError
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router import access as access_module
 from fairbench.live.router.access import Access
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.keys_file import KeysFile, read_keys
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.quotas import Quota, Quotas
+from fairbench.schedulers.routing.fair_finish import FairFinish
 
 FILE = """\
 "secret-1" = "ann"
@@ -84,7 +86,8 @@ def changed(path, text):
 def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
     caplog.set_level("INFO")
     at = access(keys, bob=2.0)
-    weights = at.weights
+    weights, told = at.weights, []
+    at.on_weights = lambda: told.append(dict(weights))
     assert (at.keys.get("secret-1"), weights) == ("ann", {"ann": 4.0, "bob": 2.0})
     at.look()
     changed(keys, '"secret-3" = "ann"\n')
@@ -94,6 +97,7 @@ def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
     assert (at.keys.get("secret-1"), at.keys.get("secret-3")) == (None, "ann")
     assert at.weights is weights
     assert weights == {"bob": 2.0}
+    assert told == [weights]
     assert at.quotas.limits == {}
     assert [one.partition("keys.toml: ")[2] for one in caplog.messages] == [
         "read again: 1 keys of 1 clients"
@@ -233,3 +237,23 @@ def test_a_tenant_has_a_weight_and_no_quota(keys):
     keys.write_text('"secret-1" = "acme/ml/ann"\n[clients."acme/web/"]\nweight = 2\n')
     with pytest.raises(DataError, match="entry 1 is no table of a client with a key"):
         read_keys(keys)
+
+
+@pytest.mark.parametrize("behind", ["fair-finish", "fair-finish behind a queue"])
+def test_a_router_hears_of_weights_that_have_changed(keys, behind, monkeypatch):
+    monkeypatch.setattr(access_module, "LOOK_S", 0.01)
+    told = []
+    monkeypatch.setattr(
+        FairFinish, "on_weights", lambda self: told.append(dict(self.setup.weights))
+    )
+
+    async def run():
+        settings = {"router": "fair-finish", "keys_file": keys}
+        if behind.endswith("queue"):
+            settings |= {"gateway": "vtc", "saturation": "concurrency"}
+        async with cluster(1, router=settings):
+            changed(keys, FILE.replace("weight = 4", "weight = 5"))
+            await until(lambda: told)
+            assert told == [{"ann": 5.0}]
+
+    asyncio.run(run())

@@ -5,6 +5,7 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+from live_driving import driven
 from live_emulator import CONFIG, running
 from live_recipes import recipes_here
 from live_router import GENERATE, PATHS, cluster
@@ -26,6 +27,8 @@ from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.processes.router import router_recipe
+from fairbench.live.sent_names import sent_names
+from fairbench.workloads.plan import places_of
 
 WEIGHTS = {"client-0": 2.0, "client-1": 0.1}
 FLAGS = ["--weights", "client-0=2.0,client-1=0.1"]
@@ -84,6 +87,32 @@ def test_a_live_run_starts_its_processes_with_them(monkeypatch):
         assert config_from(recipe.environment).weights == WEIGHTS
     assert same_workers(spec, spec)
     assert not same_workers(spec, live("emulator", weights={"client-0": 2.0}))
+
+
+OWNED = {"workload": "chat", "name": "owned", "client_owners": {"client-2": "client-0"}}
+
+
+def test_who_has_an_owner_is_told_of_as_one_of_its_clients():
+    spec = live("emulator", workload=OWNED, weights={"client-1": 3.0, "client-2": 2.0})
+    assert sent_names(spec) == {"client-0": "client-0/client-0", "client-2": "client-0/client-2"}
+    assert sent_names(spec) == places_of(spec.client_plans())  # as simulated schedulers know them
+    commands = [one.command([1, 2, 3]) for one in recipes_here(spec)]
+    for command in (*commands, router_recipe(spec, []).command([1])):
+        at = command.index("--weights")
+        assert command[at + 1] == "client-1=3.0,client-0/client-2=2.0"
+
+
+def test_requests_bear_the_name_of_its_place_and_records_its_own():
+    spec = resolve(
+        {"workload": OWNED, "scheduler": "fcfs", "num_programs": 1, "request_rate": 1.0},
+        {"chat.turns_min": 1, "chat.turns_max": 1, "chat.output_tokens": 4.0},
+    )
+    records, server, _ = driven(spec, target={"names": sent_names(spec)})
+    names = {"client-0/client-0", "client-1", "client-0/client-2", "client-3"}
+    assert {one.headers[headers.CLIENT] for one in server.requests} == names
+    assert {one.headers[headers.ROUTING_KEY] for one in server.requests} == names
+    assert {one.body["routing_key"] for one in server.requests} == names
+    assert {one.client for one in records.requests} == {f"client-{n}" for n in range(4)}
 
 
 def test_an_emulator_has_them_and_says_so():

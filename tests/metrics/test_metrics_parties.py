@@ -4,7 +4,7 @@ from math import isnan
 
 from metrics_helpers import log, programs, requests
 
-from fairbench.metrics.parties import party
+from fairbench.metrics.parties import PLAIN, Padding, party
 from fairbench.metrics.records import UNFINISHED
 from fairbench.metrics.tables import Tables
 
@@ -35,7 +35,7 @@ TABLES = Tables(
 
 
 def test_padding_is_no_use():
-    one = party(TABLES, {0: 100}, 5.0)
+    one = party(TABLES, {0: Padding(100)}, 5.0)
     assert one.served == 50 + 2 * 20
     assert one.due == 3 * (50 + 2 * 20)
     assert (one.programs, one.finished) == (3, 1)
@@ -44,17 +44,24 @@ def test_padding_is_no_use():
 
 
 def test_later_more_has_been_served():
-    one = party(TABLES, {0: 100}, 12.0)
+    one = party(TABLES, {0: Padding(100)}, 12.0)
     assert (one.served, one.finished) == (2 * 90, 2)
 
 
 def test_clients_of_one_owner_are_counted_together_each_with_its_own_padding():
-    one = party(TABLES, {0: 100, 1: 0}, 5.0)
+    one = party(TABLES, {0: Padding(100), 1: PLAIN}, 5.0)
     assert one.served == 90 + 30 + 2 * 5
     assert (one.programs, one.finished) == (4, 2)
 
 
+def test_of_an_answer_that_goes_on_its_part_is_useful():
+    one = party(TABLES, {0: Padding(100, 4)}, 5.0)
+    assert one.served == 50 + 2 * 20 / 4
+    assert one.due == 3 * (50 + 2 * 20 / 4)
+    assert party(TABLES, {0: Padding(output_multiple=4)}, 5.0).served == 150 + 10
+
+
 def test_who_asked_for_nothing():
-    one = party(TABLES, {2: 0}, 5.0)
+    one = party(TABLES, {2: PLAIN}, 5.0)
     assert isnan(one.fraction)
     assert one.programs_served == 0

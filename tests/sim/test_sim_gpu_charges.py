@@ -9,8 +9,10 @@ from sim_helpers import PLAIN, US, Home, prompt, small_spec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import Simulation, simulate
 from invariants import assert_same_records
@@ -161,3 +163,27 @@ def test_where_it_cannot_be_it_is_refused():
         simulate(small_spec("lpm", "chat", flags=gateway, vtc__charge="gpu-time"))
     with pytest.raises(UsageError, match="it charges by its cost"):
         simulate(charging("vtc-predict"))
+
+
+@pytest.mark.parametrize(
+    ("charge", "more"),
+    [("input", {}), ("gpu-time", {}), ("gpu-time", {"routers": 2})],
+    ids=["input", "gpu-time", "of-two-routers"],
+)
+def test_what_each_request_took_is_counted_where_its_router_asks(charge, more):
+    flags = {"num_programs": 2, "scheduler": "d2lpm"} | more
+    simulation = ran(small_spec("d2lpm", "chat", dp=2, flags=flags, d2lpm__charge=charge))
+    workers = simulation.cluster.workers
+    assert simulation.router.wants_gpu_time == (charge == "gpu-time")
+    assert {worker.batch.times_requests for worker in workers} == {charge == "gpu-time"}
+    assert any(worker.batch._time.each > 0 for worker in workers) == (charge == "gpu-time")
+
+
+def test_a_router_that_hears_of_gpu_time_wants_it():
+    class Hearing(RoundRobin):
+        def on_gpu_time(self, request, worker, gpu_s):
+            self.heard_s = gpu_s
+
+    assert Hearing(RoundRobin.Params(), 1).wants_gpu_time
+    assert not RoundRobin(RoundRobin.Params(), 1).wants_gpu_time
+    assert rerouting(Hearing(RoundRobin.Params(), 1)).wants_gpu_time

@@ -70,15 +70,23 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
     def unlocked(self):
         return sum(not self.is_locked(tokens) for tokens in self.touched)
 
+    def look(self, text):
+        """Match a prompt and touch what is found of it, as whoever looks does."""
+        tokens = tokens_of(text)
+        self.cut(tokens)
+        node, place = self.cache.match(text, len(tokens))
+        assert node.depth == self.cached(tokens)
+        self.cache.touch(node)
+        self.touch(tokens[: node.depth])
+        return node, place
+
     # What engines and queues do.
 
     @rule(text=texts)
     def store(self, text):
         """A request's prompt, computed in private memory and then stored."""
         tokens, total = tokens_of(text), prompt_tokens(text)
-        self.cut(tokens)
-        node, place = self.cache.match(text, total)
-        assert node.depth == self.cached(tokens)
+        node, place = self.look(text)
         need = total - node.depth
         self.cache.lock(node)
         self.locks.append((node, tokens[: node.depth]))
@@ -109,16 +117,11 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     @rule(text=texts)
     def use(self, text):
-        tokens = tokens_of(text)
-        self.cut(tokens)
-        node, _ = self.cache.match(text, len(tokens))
-        self.cache.touch(node)
-        self.touch(tokens[: self.cached(tokens)])
+        self.look(text)
 
     @rule(text=texts)
     def lock(self, text):
-        self.cut(tokens_of(text))
-        node, _ = self.cache.match(text, prompt_tokens(text))
+        node, _ = self.look(text)
         self.cache.lock(node)
         self.locks.append((node, tokens_of(path(node))))
 
@@ -188,6 +191,16 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         assert cache.evictable == self.unlocked()
         check_tree(cache)
         check_evictable_leaves_are_listed(cache)
+
+    @invariant()
+    def what_locks_alone_keep_is_known(self):
+        for count in range(len(self.locks) + 1):
+            gone, stay = (
+                {p for _, held in part for p in prefixes_of(held)}
+                for part in (self.locks[:count], self.locks[count:])
+            )
+            ends = [node for node, _ in self.locks[:count]]
+            assert self.cache.locked_by(ends) == len(gone - stay)
 
     @invariant()
     def waiting_requests_know_their_match(self):

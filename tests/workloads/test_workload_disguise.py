@@ -1,5 +1,6 @@
-"""Clients that cheat: padding, other clients' prefixes, reservations, owners of several clients."""
+"""Clients that cheat: padding of prompts and answers, others' prefixes, reservations, owners."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -8,7 +9,7 @@ from workload_fakes import calls_of, demand_of
 
 from fairbench.core import Segment
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.disguise import beginning, first_prompt
+from fairbench.workloads.disguise import Disguise, beginning, first_prompt
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.spec import load_workload, workload_names
@@ -98,6 +99,39 @@ def test_reservations_grow_and_outputs_do_not():
     assert greedy.demand == plain.demand
 
 
+class TestLongerAnswers:
+    def pair(self, **wrong):
+        plain, longer = (jobs(workload(one), 0)[0] for one in ([], [wrong]))
+        return plain, longer, calls_of(plain), calls_of(longer)
+
+    def test_they_go_on_and_no_later_prompt_has_the_rest(self):
+        plain, longer, before, after = self.pair(output_multiple=16)
+        assert [call.output_tokens for call in before] == [256, 256, 256, 2]
+        assert [call.output_tokens for call in after] == [4096, 4096, 4096, 32]
+        assert [call.prompt for call in after] == [call.prompt for call in before]
+        assert longer.demand.input_tokens == plain.demand.input_tokens
+        assert longer.demand.output_tokens == 16 * plain.demand.output_tokens
+
+    def test_it_announces_what_it_will_produce_or_more(self):
+        *_, after = self.pair(output_multiple=4, max_new_multiple=2.5)
+        assert [call.max_new_tokens for call in after] == [1024, 1024, 1024, 8]
+        *_, after = self.pair(output_multiple=2, max_new_multiple=2.5)
+        assert [call.max_new_tokens for call in after] == [640, 640, 640, 5]
+
+    @pytest.mark.parametrize("spec", OF_EACH_KIND.values(), ids=OF_EACH_KIND)
+    def test_every_kind_of_program_goes_on_as_it_would_have(self, spec):
+        plan = plan_clients(spec, "none", duration_s=100.0, request_rate=1.0)[0]
+        disguise = Disguise(plan.owner, padding_tokens=10, output_multiple=3)
+        plain, longer = (
+            next(iter(program_stream(one, seed=0))).program
+            for one in (plan, replace(plan, disguise=disguise))
+        )
+        before, after = calls_of(plain), calls_of(longer)
+        assert [call.prompt[1:] for call in after] == [call.prompt for call in before]
+        assert [call.output_tokens for call in after] == [3 * call.output_tokens for call in before]
+        assert longer.demand == demand_of(after)
+
+
 def test_without_a_disguise_nothing_is_wrapped():
     plan = plan_clients(workload([{"rate_multiple": 4.0}]), "s1")[0]
     assert plan.disguise is None
@@ -122,6 +156,10 @@ def test_a_scenario_may_have_fewer_clients():
         ({}, {"client_owners": {"client-8": "eve"}}, "unknown client in client_owners 'client-8'"),
         ({"max_new_multiple": 0.5}, {}, "max_new_multiple"),
         ({"in_flight": 0}, {}, "in_flight"),
+        ({"output_multiple": 0}, {}, "output_multiple"),
+        ({"output_multiple": 1.5}, {}, "output_multiple"),
+        ({"output_multiple": 1001}, {}, "output_multiple"),
+        ({"output_multiple": True}, {}, "output_multiple"),
     ],
 )
 def test_what_is_refused(wrong, keys, complaint):

@@ -59,14 +59,16 @@ def test_what_is_refused(wrong, complaint):
         claiming(**wrong)
 
 
-def test_nobody_reacts_to_servers_and_none_are_started(tmp_path):
+@pytest.mark.parametrize("key", ["reaction = 'refill'", "output_multiple = 2"])
+def test_what_only_simulated_clients_do_is_refused_before_any_server_is_started(tmp_path, key):
     judge = Path(__file__).parents[2] / "workloads/judge.toml"
-    reacting = '[scenarios.x]\nrate = 1.0\nmisbehaving = [{ client = 0, reaction = "refill" }]\n'
+    reacting = f"[scenarios.x]\nrate = 1.0\nmisbehaving = [{{ client = 0, {key} }}]\n"
     file = tmp_path / "reacting.toml"
     file.write_text(f"{judge.read_text()}\n{reacting}")
     flags = {"workload": str(file), "scenario": "x", "scheduler": "d2lpm"}
-    assert experiment(flags, {}).client_plans()[0].reaction == "refill"
-    with pytest.raises(UsageError, match="reaction: backend emulator"):
+    plan = experiment(flags, {}).client_plans()[0]
+    assert plan.reaction or plan.disguise.output_multiple > 1
+    with pytest.raises(UsageError, match=f"{key.split()[0]}: backend emulator"):
         experiment(flags | {"backend": "emulator"}, {})
 
 

@@ -23,6 +23,7 @@ class Behaviour:
     ``period_s``. At most ``in_flight`` programs of an identity are under way, 0 being no limit;
     with a ``reaction`` they begin when what it sees of its own requests says so. It claims
     ``deadline_part`` of the time that it was promised, and ``weight_multiple`` times its weight.
+    Its answers go on until they are ``output_multiple`` times as long as its twin's.
     """
 
     identities: int = 1
@@ -37,6 +38,7 @@ class Behaviour:
     reaction: str = ""
     deadline_part: float = 1.0
     weight_multiple: float = 1.0
+    output_multiple: int = 1
 
     def plain(self) -> Behaviour:
         """The same with honest values wherever others make no difference."""
@@ -75,6 +77,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "reaction": ("", "refill", "eviction"),
     "deadline_part": (1.0, 0.5, 0.1),
     "weight_multiple": (1.0, 2.0, 4.0),
+    "output_multiple": (1, 2, 4, 16),
 }
 
 
@@ -111,3 +114,5 @@ def _words(one: Behaviour) -> Iterator[str]:
         yield f"deadlines x{one.deadline_part:g}"
     if one.weight_multiple > 1:
         yield f"weight x{one.weight_multiple:g}"
+    if one.output_multiple > 1:
+        yield f"answers x{one.output_multiple} as long"

@@ -12,7 +12,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.latency import Ranked, mean_percentile
-from fairbench.metrics.parties import party
+from fairbench.metrics.parties import PLAIN, Padding, party
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
 from fairbench.results.intervals import MeanInterval, t_interval
@@ -72,7 +72,7 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     end_s = facts.window.end_s
     attackers = {plan.index: _padding(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
-    each = [party(tables, {index: 0}, end_s) for index in victims]
+    each = [party(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
         raise UsageError(f"duration = {end_s:g}: too short for every victim to send")
     each_p95 = Ranked(samples(tables.requests, tables.programs, facts)).percentiles(PERCENT)
@@ -139,8 +139,10 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
     return replayed(spec, honest, HONEST), replayed(spec, workload, ATTACK)
 
 
-def _padding(plan: ClientPlan) -> int:
-    return plan.disguise.padding_tokens if plan.disguise else 0
+def _padding(plan: ClientPlan) -> Padding:
+    if plan.disguise is None:
+        return PLAIN
+    return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
 
 
 def _over(part: float, whole: float) -> float:

@@ -112,6 +112,8 @@ def _sends(
             sends["padding_of"] = 1
     if one.max_new_multiple > 1:
         sends["max_new_multiple"] = one.max_new_multiple
+    if one.output_multiple > 1:
+        sends["output_multiple"] = one.output_multiple
     if one.in_flight:
         sends["in_flight"] = one.in_flight
     if one.reaction:

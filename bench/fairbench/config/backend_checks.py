@@ -49,9 +49,23 @@ def check_machine(
                 )
 
 
-def check_reactions(spec: ExperimentSpec) -> None:
-    """Raise UsageError for clients that react to what they see of real or emulated servers."""
-    if spec.backend is not None and any(plan.reaction for plan in spec.client_plans()):
-        raise UsageError(
-            f"misbehaving.reaction: backend {spec.backend.kind} has none, only simulated clients do"
-        )
+def check_behaviours(spec: ExperimentSpec) -> None:
+    """Raise UsageError for what only simulated clients do, if servers are real or emulated.
+
+    They react to what they see, and repeat the beginning alone of an answer that went on.
+    """
+    if spec.backend is None:
+        return
+    plans = spec.client_plans()
+    found = {
+        "reaction": any(plan.reaction for plan in plans),
+        "output_multiple": any(
+            plan.disguise is not None and plan.disguise.output_multiple > 1 for plan in plans
+        ),
+    }
+    for key, there in found.items():
+        if there:
+            kind = spec.backend.kind
+            raise UsageError(
+                f"misbehaving.{key}: backend {kind} has none, only simulated clients do"
+            )

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairbench.config.backend import resolve_backend
-from fairbench.config.backend_checks import check_engine, check_machine, check_reactions
+from fairbench.config.backend_checks import check_behaviours, check_engine, check_machine
 from fairbench.config.defaults import (
     DEFAULTS,
     engine_of,
@@ -128,7 +128,7 @@ def _resolve(
     except ValidationError as error:
         raise UsageError(explain(error)) from None
     _check_size(spec)
-    check_reactions(spec)
+    check_behaviours(spec)
     return spec
 
 

@@ -22,6 +22,7 @@ from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
 from fairbench.live.run_folder import run_folder
+from fairbench.live.sent_names import sent_names
 from fairbench.results.run_result import RunResult
 
 
@@ -183,7 +184,7 @@ def _serving(
         served = replace(backend.served(workers.server_info()), hosts=workers.hosts)
         target = backend.target(router.url, options)
         if not target.foreign_router:
-            target = replace(target, objectives=objectives(spec))
+            target = replace(target, objectives=objectives(spec), names=sent_names(spec))
         yield _Serving(
             target,
             served,

@@ -211,6 +211,11 @@ class Router(ABC):
         Not told of a request that ended without one, nor where the home did not see it.
         """
 
+    @property
+    def wants_gpu_time(self) -> bool:
+        """Whether it does anything with ``on_gpu_time``: simulated workers count it only then."""
+        return type(self).on_gpu_time is not Router.on_gpu_time
+
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
         """What it took of the worker's time. Told at its end, before ``on_finish``, if known."""
 
@@ -226,6 +231,9 @@ class Router(ABC):
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         """The last ``evicted_tokens`` of ``prefix`` have left that worker's cache. Late news."""
+
+    def on_weights(self) -> None:
+        """The weights of the setup have changed, in place."""
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         """A worker with an empty cache takes (again) part from now on. RunFailed if it cannot."""

@@ -9,14 +9,17 @@ from heapq import heappop, heappush
 ARRIVE, END, DECIDE = 0, 1, 2
 
 
+Event = tuple[int, int, int, int, Callable[[], None]]
+"""Time, priority, key, number of its insertion, and what it does."""
+
+
 class Clock:
     """Runs callbacks in order of (time, priority, key, insertion)."""
 
     def __init__(self) -> None:
         self.now_ps = 0
-        self._reached = (-1, 0)  # the latest (priority, key) that has run at this instant
-        # A heap: (time, priority, key, insertion, action), the next one first.
-        self.events: list[tuple[int, int, int, int, Callable[[], None]]] = []
+        self.events: list[Event] = []  # a heap, the next one first
+        self._latest: Event = (0, -1, 0, 0, _nothing)  # in their order, of those that have run
         self._inserted = 0
 
     def at(self, time_ps: int, priority: int, key: int, action: Callable[[], None]) -> None:
@@ -38,12 +41,11 @@ class Clock:
 
     def step(self) -> None:
         """Run the next event."""
-        time_ps, priority, key, _, action = heappop(self.events)
-        reached = priority, key
-        if time_ps > self.now_ps or reached > self._reached:
-            self._reached = reached
-        self.now_ps = time_ps
-        action()
+        event = heappop(self.events)
+        if event > self._latest:
+            self._latest = event
+        self.now_ps = event[0]
+        event[4]()
 
     def clear(self) -> None:
         """Drop every event."""
@@ -51,9 +53,13 @@ class Clock:
 
     def past(self, priority: int, key: int) -> bool:
         """Whether an event of this priority and key that was due now would have run by now."""
-        return (priority, key) <= self._reached
+        return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:
         """Go to ``time_ps``, by which everything that was due has run."""
         assert time_ps >= self.now_ps, "the clock only moves forward"
-        self.now_ps, self._reached = time_ps, (DECIDE + 1, 0)
+        self.now_ps, self._latest = time_ps, (time_ps, DECIDE + 1, 0, 0, _nothing)
+
+
+def _nothing() -> None:
+    pass

@@ -81,6 +81,9 @@ class Cluster:
         self._deadlines = deadlines or Deadlines((), None)
         if ingress is None and router.holds:
             ingress = Ingress.of_router(clock, router, workers)
+        self._times_requests = router.wants_gpu_time
+        for worker in workers:
+            worker.batch.times_requests = self._times_requests
         self.ingress = ingress  # where requests are held back; None: every one goes at once
 
     @property
@@ -223,7 +226,8 @@ class Cluster:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
         if sequence.worker >= 0:  # no router knows of what was refused before it
-            self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
+            if self._times_requests:
+                self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
             now_s = self.clock.now_ps / PS_PER_S
             self.router.on_finish(request, sequence.worker, output, now_s)
         if refused:

@@ -37,6 +37,10 @@ class DecodeTime:
         self.read += token_ps * steps
         self.numbered += token_ps * (first * steps + grown)
 
+    def sums(self) -> Sums:
+        """What they are now."""
+        return self.each, self.read, self.numbered
+
     def of(self, base: int, joined: Sums) -> float:
         """What a request has cost that joined when the sums were ``joined``."""
         each, read, numbered = joined

@@ -175,16 +175,18 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
     copied = None if wrong.padding_of is None else plans[wrong.padding_of]
     closed = any(isinstance(one.arrivals, ClosedArrivals) for one in (copied, plan) if one)
     waits = wrong.in_flight or wrong.reaction
-    if closed and (wrong.padding_tokens or wrong.max_new_multiple or waits):
+    disguised = wrong.padding_tokens or wrong.max_new_multiple or wrong.output_multiple
+    if closed and (disguised or waits):
         raise UsageError("misbehaving: who pads, asks for more or waits has no closed arrivals")
     if wrong.in_flight and wrong.reaction:
         raise UsageError("misbehaving: in_flight and reaction both say when to begin: give one")
-    if wrong.padding_tokens is not None or wrong.max_new_multiple is not None:
+    if disguised:
         disguise = Disguise(
             plan.owner,
             wrong.padding_tokens or 0,
             copied,
             wrong.max_new_multiple or 1.0,
+            wrong.output_multiple or 1,
         )
     return replace(
         plan,

@@ -20,22 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
-    """Padding before each prompt, in tokens, and how many times as much output it asks for.
+    """Padding before each prompt, in tokens, and how long answers are, and may be.
 
     Padding is the beginning of what ``prefix_of`` last asked first, if that is given, and of a text
-    of the ``owner``'s own; none of it is useful to anyone.
+    of the ``owner``'s own; none of it is useful to anyone. An answer goes on until it is
+    ``output_multiple`` times as long as it was; only its beginning is in later prompts.
+    ``max_new_multiple`` is how many times as long the client says that it may be, which is never
+    less than it will be.
     """
 
     owner: str
     padding_tokens: int = 0
     prefix_of: ClientPlan | None = None
     max_new_multiple: float = 1.0
+    output_multiple: int = 1
 
     def dress(self, program: Program, copied: Program | None) -> Job:
         """The program in disguise; ``copied`` is whose first prompt comes before its own."""
         prompt = first_prompt(copied) if copied is not None else ()
         padding = (*prompt, Segment(f"{self.owner}/padding", self.padding_tokens))
-        return _Disguised(program, beginning(padding, self.padding_tokens), self.max_new_multiple)
+        return _Disguised(program, self, beginning(padding, self.padding_tokens))
 
 
 def beginning(prompt: Prompt, tokens: int) -> Prompt:
@@ -83,40 +87,43 @@ class _Latest:
 class _Disguised(Job):
     """A program whose calls are padded and ask for more than they need."""
 
-    def __init__(self, program: Program, padding: Prompt, max_new_multiple: float) -> None:
+    def __init__(self, program: Program, disguise: Disguise, padding: Prompt) -> None:
         wanted, tokens = program.demand, prompt_tokens(padding)
         demand = Demand(
             requests=wanted.requests,
             input_tokens=wanted.input_tokens + wanted.requests * tokens,
-            output_tokens=wanted.output_tokens,
+            output_tokens=wanted.output_tokens * disguise.output_multiple,
         )
         super().__init__(program.program_id, program.client, demand)
         self._program = program
+        self._disguise = disguise
         self._padding = padding
-        self._max_new_multiple = max_new_multiple
 
     async def run(self, llm: LLM) -> None:
-        await self._program.run(_PaddedLLM(llm, self._padding, self._max_new_multiple))
+        await self._program.run(_PaddedLLM(llm, self._disguise, self._padding))
 
 
 class _PaddedLLM:
     """The ``core.LLM`` that a program in disguise thinks it has."""
 
-    def __init__(self, llm: LLM, padding: Prompt, max_new_multiple: float) -> None:
+    def __init__(self, llm: LLM, disguise: Disguise, padding: Prompt) -> None:
         self._llm = llm
+        self._disguise = disguise
         self._padding = padding
-        self._max_new_multiple = max_new_multiple
 
-    def generate(
+    async def generate(
         self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
-    ) -> Awaitable[Segment]:
-        return self._llm.generate(
+    ) -> Segment:
+        produced = output_tokens * self._disguise.output_multiple
+        allowed = ceil(max_new_tokens * self._disguise.max_new_multiple)
+        answer = await self._llm.generate(
             (*self._padding, *prompt),
             name=name,
-            output_tokens=output_tokens,
-            max_new_tokens=ceil(max_new_tokens * self._max_new_multiple),
+            output_tokens=produced,
+            max_new_tokens=max(allowed, produced),
             depth=depth,
         )
+        return Segment(answer.key, min(answer.length, output_tokens))
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         return self._llm.sleep(seconds)

@@ -53,11 +53,12 @@ class Desk:
 
     # What happens.
 
-    def request(self, client, tokens=10, *, priority=0, deadline_s=None, key=None):
+    def request(self, client, tokens=10, *, priority=0, deadline_s=None, key=None, program=None):
         number = next(self._numbers)
         prompt = (Segment(key or f"p{number}", tokens),)
         return Request(
-            number, client, number, 0, prompt, tokens, 100, self.now_s, deadline_s, priority
+            *(number, client, number if program is None else program),
+            *(0, prompt, tokens, 100, self.now_s, deadline_s, priority),
         )
 
     def arrive(self, client, tokens=10, *, go=True, **kwargs):

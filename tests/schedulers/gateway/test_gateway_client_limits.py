@@ -75,6 +75,42 @@ def test_shares_do_not_hang_on_the_order_in_which_weights_are_summed(number):
     assert sum(request.client == f"{number}c" for request in home.sent) == 2
 
 
+def test_of_the_requests_that_workers_run_each_has_its_share_however_small_they_are():
+    home = desk(None, workers=2, gateway__client_requests=4, weights={"a": 3.0})
+    home.arrive("b", 1)
+    for _ in range(9):
+        home.arrive("a", 1)
+    for _ in range(4):
+        home.arrive("b", 1)
+    assert clients(home.sent).count("a") == 6  # of 8 three parts of four
+    assert clients(home.sent).count("b") == 2
+    home.answer(next(one for one in home.at if one.client == "b"), 128)
+    assert clients(home.sent).count("b") == 3
+
+
+def test_whichever_limit_is_lower_holds():
+    for requests, sent in ((2, 2), (9, 4)):
+        home = desk(400, gateway__client_requests=requests)
+        for _ in range(6):
+            home.arrive("a", WEIGHS_100)
+        assert len(home.sent) == sent
+
+
+@pytest.mark.parametrize("number", [3, 7, 49])
+def test_shares_of_requests_are_whole_where_they_come_out_even(number):
+    home = desk(None, gateway__client_requests=2 * number)
+    for client in [f"c{one}" for one in range(number)] * 3:
+        home.arrive(client, 1)
+    assert len(home.sent) == 2 * number
+
+
+def test_a_share_below_one_request_is_one():
+    home = desk(None, gateway__client_requests=2)
+    for client in "abcabc":
+        home.arrive(client, 1)
+    assert clients(home.sent) == "abc"
+
+
 def test_one_request_may_always_go_however_long_it_is():
     home = desk(400)
     home.arrive("a", 5_000)
@@ -199,7 +235,7 @@ def test_auto_is_what_the_load_cap_is():
             return (0,)
 
     costs = Costs()
-    limits = ClientLimits("auto", None, Setup(costs=costs, fleet=OneWorker()))
+    limits = ClientLimits("auto", None, None, Setup(costs=costs, fleet=OneWorker()))
     asking = Desk("fcfs", "none")
     gone = sum(limits.enters(asking.request("a", WEIGHS_100)) for _ in range(100))
     assert gone * 100 == CAP_UNITS * step_units(costs).unit_tokens
@@ -215,6 +251,9 @@ def test_auto_needs_costs():
     for wrong in (0, -1, "much"):
         with pytest.raises(UsageError, match="client_limit"):
             desk(wrong)
+    for wrong in (0, -1, "auto"):
+        with pytest.raises(UsageError, match="client_requests"):
+            desk(None, gateway__client_requests=wrong)
 
 
 @settings(max_examples=60, deadline=None)
@@ -222,10 +261,11 @@ def test_auto_needs_costs():
     policy=st.sampled_from(policy_names()),
     events=EVENTS,
     limit=st.integers(1, 2_000),
+    requests=st.none() | st.integers(1, 9),
     ttl_s=st.sampled_from([0.0, 30.0]),
 )
-def test_every_request_goes_once_or_is_refused_once(policy, events, limit, ttl_s):
-    home = desk(limit, policy, gateway__ttl_s=ttl_s)
+def test_every_request_goes_once_or_is_refused_once(policy, events, limit, requests, ttl_s):
+    home = desk(limit, policy, gateway__ttl_s=ttl_s, gateway__client_requests=requests)
 
     def conserved():
         gone = [*home.sent, *home.refused, *home.shed]

@@ -72,6 +72,23 @@ def test_credit_that_is_given_back_does_not_exceed_a_quantum():
         assert balance(made) == credit
 
 
+def test_turns_that_were_paid_for_answers_that_did_not_come_do_not_add_up():
+    """Who is alone has a turn again and again until it owes nothing (mdrr)."""
+    made = Desk("mdrr", concurrency__requests=9, gateway__outputs="ahead", mdrr__quantum=60)
+    made.arrive("a")
+    made.answer(output_tokens=50)
+    assert balance(made) == 60 - 10 - 2 * 50
+    requests = []
+    for granted in (180, 120, 120, 120):
+        before = balance(made)
+        requests.append(made.arrive("a"))
+        assert balance(made) == before + granted - 10 - 2 * 50
+    assert balance(made) == 50
+    for _ in range(4):
+        made.answer(requests.pop(), output_tokens=1)
+        assert balance(made) == 60
+
+
 @pytest.mark.parametrize(("outputs", "charged"), [(None, 10), ("end", 10), ("ahead", 50)])
 def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
     settings = {} if outputs is None else {"gateway__outputs": outputs}
@@ -93,10 +110,11 @@ def test_who_counts_what_each_request_produced_hears_it_either_way(outputs):
 
 
 @pytest.mark.parametrize(
-    "policy", ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "mdrr", "lpm", "autellix"]
+    "policy",
+    ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "fairserve", "lpm", "autellix"],
 )
 def test_others_are_as_they_were(policy):
-    """They charge ahead by themselves, or nothing."""
+    """They charge ahead by themselves, or nothing, or could not give back what they charged."""
     orders = []
     for settings in ({}, {"gateway__outputs": "ahead"}):
         made = one_at_a_time(policy, **settings)

@@ -338,6 +338,7 @@ def test_weights_that_change_in_place_count_at_once():
     assert router.route(first, 0.0) == 0
     router.on_failure(first, 0, 0.0)
     weights["g"] = 2.0
+    router.on_weights()
     assert router.route(request(1, "h", ("q", 100)), 0.0) == 0  # a tie would go to 1
 
 

@@ -24,7 +24,6 @@ class EveryWorker(FairFinish):
     """The definition, at every worker."""
 
     def route(self, request, now_s):
-        self._heed_weights()
         found = self._tree.find(request.prompt)
         cached = self._tree.cached_tokens(found.node)
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
@@ -103,6 +102,8 @@ class Stream:
 
     def reweigh(self):
         self.weights[self.rng.choice(CLIENTS)] = self.rng.choice([0.25, 1.0, 3.7])
+        for router in self.pair:
+            router.on_weights()
 
     def play(self, events):
         rare = [self.come_or_go, self.evict, self.reweigh]

@@ -17,6 +17,7 @@ from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.place import Place
 from fairbench.live.processes.start import Recipe, Server
+from fairbench.live.sent_names import sent_weights
 
 C = TypeVar("C", bound=BackendConfig)
 
@@ -110,7 +111,7 @@ class LiveBackend(ABC, Generic[C]):
         """Raise RunFailed unless the worker there schedules as the experiment has it."""
         spec = self.spec
         require_active(
-            fetch_report(url), local=spec.local, settings=spec.settings, weights=spec.weights
+            fetch_report(url), local=spec.local, settings=spec.settings, weights=sent_weights(spec)
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
@@ -131,7 +132,7 @@ class LiveBackend(ABC, Generic[C]):
             "dp": spec.dp,
             "local": spec.local,
             "settings": worker_settings(spec),
-            "weights": spec.weights or {},
+            "weights": sent_weights(spec),
         }
 
 

@@ -23,6 +23,7 @@ from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.place import Place
 from fairbench.live.processes.start import Recipe, Server
+from fairbench.live.sent_names import sent_weights
 from fairbench.schedulers.params import make_params
 
 
@@ -57,7 +58,7 @@ class EmulatorBackend(WorkerBackend[Emulator]):
             arguments += ["--number", str(index)]
         for key, value in worker_settings(spec).items():
             arguments += ["--set", f"{key}={toml_value(value)}"]
-        arguments += weight_flags(spec.weights)
+        arguments += weight_flags(sent_weights(spec))
         return [*arguments, *self.config.server_args]
 
     def served(self, info: Mapping[str, Any]) -> Served:

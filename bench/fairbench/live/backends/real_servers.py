@@ -11,6 +11,7 @@ from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.config import LOCAL, plugin_environment
 from fairbench.live.processes.server_python import ServerPython
+from fairbench.live.sent_names import sent_weights
 
 R = TypeVar("R", bound=RealServers)
 
@@ -36,7 +37,7 @@ class RealServerBackend(WorkerBackend[R]):
         """The variables that tell the plugin what to be."""
         if self.config.schedule_policy is not None:
             return {LOCAL: ""}  # whatever this process was told itself
-        return plugin_environment(self.spec.local, self.spec.settings, self.spec.weights)
+        return plugin_environment(self.spec.local, self.spec.settings, sent_weights(self.spec))
 
     def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:
         config = self.config

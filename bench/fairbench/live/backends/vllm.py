@@ -19,6 +19,7 @@ from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.processes.place import Place
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.processes.start import Recipe
+from fairbench.live.sent_names import sent_weights
 from fairbench.live.vllm_metrics import info_in
 from fairbench.schedulers.params import own_settings
 
@@ -67,7 +68,8 @@ class VLLMBackend(RealServerBackend[VLLM]):
         spec, told = self.spec, self.info(url).get("fairbench")
         if self.config.schedule_policy is None:
             reports = [] if told is None else [PluginReport(**told)]
-            require_active(reports, local=spec.local, settings=spec.settings, weights=spec.weights)
+            weights = sent_weights(spec)
+            require_active(reports, local=spec.local, settings=spec.settings, weights=weights)
         elif told is not None:
             raise RunFailed(f"the server runs fairbench's {told['local']}, not vLLM's own policy")
 

@@ -71,7 +71,7 @@ class Caller:
         """Fill in an attempt. Raises Disconnected if there is no connection."""
         call = attempt.call
         body = self._api.body(
-            Question(call.prompt, outputs, call.client, attempt.max_tokens, attempt.min_tokens)
+            Question(call.prompt, outputs, self._name(call), attempt.max_tokens, attempt.min_tokens)
         )
         head = self._pool.head(self._api.path, self._headers(attempt))
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -99,12 +99,15 @@ class Caller:
         attempt.error = attempt.stream.error
         self._pool.give_back(connection)
 
+    def _name(self, call: ProgramCall) -> str:
+        return self._target.names.get(call.client, call.client)
+
     def _headers(self, attempt: Attempt) -> dict[str, str]:
         call = attempt.call
         headers = {
             **self._target.headers,
-            CLIENT: call.client,
-            ROUTING_KEY: call.client,
+            CLIENT: self._name(call),
+            ROUTING_KEY: self._name(call),
             PROGRAM: str(call.program_id),
             DEPTH: str(call.depth),
             OUTPUT_TOKENS: str(call.true_tokens),

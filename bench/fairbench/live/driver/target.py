@@ -30,7 +30,8 @@ class Target:
     the requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
     ``foreign_router`` facts of ours travel in the request id too, and only what an answer itself
     says of its worker is known. ``objectives``: what is named of each client's requests, by which
-    a router of ours knows what they were promised.
+    a router of ours knows what they were promised. ``names``: whose a client's requests say that
+    they are, where that is not its own name.
     Raises UsageError for a value that is impossible.
     """
 
@@ -45,6 +46,7 @@ class Target:
     time_scale: float = 1.0
     foreign_router: bool = False
     objectives: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.api not in get_args(Api):

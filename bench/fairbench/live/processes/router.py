@@ -23,6 +23,7 @@ from fairbench.live.processes.start import (
     start_all,
     stop_all,
 )
+from fairbench.live.sent_names import sent_weights
 from fairbench.schedulers.gateway.admission.control import ADMISSION
 from fairbench.schedulers.gateway.build import admission_params
 from fairbench.schedulers.params import as_settings
@@ -54,7 +55,7 @@ def router_recipe(
             if key.startswith(f"{spec.router}."):
                 arguments += ["--set", f"{key}={toml_value(value)}"]
         arguments += [*_admission_flags(spec), *objective_flags(spec, _time_scale(spec))]
-        return [*arguments, *weight_flags(spec.weights)]
+        return [*arguments, *weight_flags(sent_weights(spec))]
 
     return Recipe("router", command, place=place)
 

@@ -24,11 +24,13 @@ class Access:
     The keys file is read again once it has changed and has then been the same at two looks, so that
     one which is being written is left alone. It counts as a whole or not at all. Weights of the
     configuration count more than the file's. ``keys`` is None if a request says whose it is.
-    Raises DataError for a file that is wrong from the start.
+    ``on_weights`` is called when ``weights`` may have changed. Raises DataError for a file that is
+    wrong from the start.
     """
 
     def __init__(self, config: RouterConfig, now_s: Callable[[], float]) -> None:
         self.weights = dict(config.weights)
+        self.on_weights: Callable[[], None] = lambda: None
         self.quotas = Quotas(now_s)
         self.keys = None if config.keys is None else Keyring(config.keys)
         self._own = config.weights
@@ -66,6 +68,7 @@ class Access:
         weights = {**file.weights, **self._own}
         self.weights.clear()
         self.weights.update(weights)
+        self.on_weights()
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -74,6 +74,7 @@ async def running(
         facts = WorkerFacts(session, workers, info, config)
         breakers = Breakers(len(workers), time.monotonic)
         poll = await hold_requests(config, session, dispatcher, info, access.weights)
+        access.on_weights = dispatcher.router.on_weights
         peering = peering_of(config, dispatcher)
         subscribers: dict[int, Subscriber] = {}
         metrics.watch(dispatcher, subscribers)

@@ -32,7 +32,8 @@ class GatewayParams:
     there is one. ``priority`` of clients by name, larger first, in place of what their requests
     say: a band goes only if nothing in a higher one can. ``outputs``: when a local scheduler is
     charged for them, at the ``end`` of the request if nothing is said, or ``ahead``, as
-    ``OutputsAhead`` does, if it can give back what did not come.
+    ``OutputsAhead`` does, if it can give back what did not come. ``client_limit``,
+    ``client_requests`` and whose shares of them are those of ``tenants``: ``ClientLimits``.
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
@@ -43,9 +44,15 @@ class GatewayParams:
     outputs: Literal["end", "ahead"] | None = None
     client_limit: ClientLimit = None
     tenants: Tenants | None = None
+    client_requests: Annotated[int, Ge(1)] | None = None
+
+    @property
+    def limits_clients(self) -> bool:
+        """Whether there are limits of clients (``ClientLimits``)."""
+        return self.client_limit is not None or self.client_requests is not None
 
     def __post_init__(self) -> None:
-        if self.tenants is not None and self.client_limit is None:
+        if self.tenants is not None and not self.limits_clients:
             raise ValueError(
                 f"tenants = {self.tenants!r}: of no client_limit, which they would share: set "
                 "gateway.client_limit, too (tenants of a policy: POLICY.tenants)"

@@ -101,6 +101,6 @@ def build_gateway(
         return GatewayQueue(scheduler, router, detector, FlowView(order), shared, ahead)
 
     limits = None
-    if params.client_limit is not None:
-        limits = ClientLimits(params.client_limit, params.tenants, setup)
+    if params.limits_clients:
+        limits = ClientLimits(params.client_limit, params.client_requests, params.tenants, setup)
     return Gateway(queue, params, limits)

@@ -8,7 +8,8 @@ there in order of arrival, and then for its long contexts at every step. So the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import fsum
+from itertools import count
+from math import fsum, inf
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import PlainValidator
@@ -18,6 +19,7 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, step_units
 from fairbench.schedulers.gateway.client_line import ClientLine
 from fairbench.schedulers.load_cap import AUTO, CAP_UNITS
+from fairbench.schedulers.local.programs import Programs
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import Tenants
 
@@ -39,20 +41,23 @@ ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 
 
 class ClientLimits:
-    """Who may go on to the queue, and who waits in a line of its own, by priority.
+    """Who may go on to the queue, and who waits in a line of its own, by priority and program.
 
-    A worker may be given ``setting`` tokens of context, as ``batch_cost`` counts them, and
-    ``auto`` is what the load cap is. Of that, over all workers, those who have anything here get
-    their shares by weight; one request of a client may always go. With ``tenants`` they are the
-    outermost ones, whatever names their clients have. Raises UsageError for ``auto`` where nobody
-    knows what steps take.
+    A worker may be given so many ``tokens`` of context, as ``batch_cost`` counts them, and ``auto``
+    is what the load cap is; and so many ``requests``. Of both, over all workers, those who have
+    anything here get their shares by weight; one request of a client may always go. None is no
+    limit. With ``tenants`` they are the outermost ones, whatever names their clients have. Raises
+    UsageError for ``auto`` where nobody knows what steps take.
     """
 
-    def __init__(self, setting: int | str, tenants: Tenants | None, setup: Setup) -> None:
+    def __init__(
+        self, tokens: int | str | None, requests: int | None, tenants: Tenants | None, setup: Setup
+    ) -> None:
         units = step_units(setup.costs)
         self._request_tokens = 0.0 if units is None else units.request_tokens
-        if setting != AUTO:
-            self._worker_tokens = float(setting)
+        self._worker_requests = inf if requests is None else float(requests)
+        if tokens != AUTO:
+            self._worker_tokens = inf if tokens is None else float(tokens)
         elif units is not None:
             self._worker_tokens = CAP_UNITS * units.unit_tokens
         else:
@@ -62,23 +67,25 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
+        self._programs = Programs(count().__next__)  # the numbers of those that have come
 
     def enters(self, request: Request, priority: int = 0) -> bool:
         """A request arrives: whether it may go on at once, and does. Else it is in line."""
         owner = self._owner(request)
-        if owner not in self._lines and self._has_room(owner, request, self._share(owner)):
+        program, _ = self._programs.enter(request)
+        if owner not in self._lines and self._has_room(owner, request, self._weights(owner)):
             self._go(owner, request)
             return True
-        self._lines.setdefault(owner, ClientLine()).add(request, priority)
+        self._lines.setdefault(owner, ClientLine()).add(request, priority, program)
         return False
 
     def freed(self) -> Iterator[Request]:
         """Those in line that may go on now, and do."""
-        share = self._share()  # the same for all: whoever is in line is there already
+        weights = self._weights()  # the same for all: whoever is in line is there already
         for owner in list(self._lines):
             line = self._lines[owner]
-            while len(line) and self._has_room(owner, request := line.first(), share):
-                line.leave(request)
+            while len(line) and self._has_room(owner, line.first(), weights):
+                request = line.go()
                 self._go(owner, request)
                 yield request
             if not len(line):
@@ -90,6 +97,7 @@ class ClientLimits:
         line = self._lines.get(owner)
         if line is None or not line.leave(request):
             return False
+        self._programs.leave(request)
         if not len(line):
             del self._lines[owner]
         return True
@@ -97,6 +105,7 @@ class ClientLimits:
     def over(self, request: Request, output_tokens: int) -> None:
         """A request that went on is over, or was withdrawn."""
         owner = self._owner(request)
+        self._programs.leave(request)
         self._under_way[owner].finish(request, output_tokens)
         if not len(self._under_way[owner]):
             del self._under_way[owner]
@@ -106,20 +115,22 @@ class ClientLimits:
             self._under_way[owner] = BatchCost(self._lengths)
         self._under_way[owner].enter(request)
 
-    def _has_room(self, owner: str, request: Request, share_tokens: float) -> bool:
+    def _has_room(self, owner: str, request: Request, weights: float) -> bool:
         mine = self._under_way.get(owner)
         if mine is None:
             return True
+        assert self._setup.fleet is not None, "limits are of workers"
+        weighed = len(self._setup.fleet.workers()) * self._setup.weight(owner)
+        if len(mine) + 1 > weighed * self._worker_requests / weights:
+            return False
         more = mine.expected_context(request) + self._request_tokens
-        most_tokens = share_tokens * self._setup.weight(owner)
+        most_tokens = weighed * self._worker_tokens / weights
         return mine.tokens(self._request_tokens) + more <= most_tokens
 
-    def _share(self, *newcomers: str) -> float:
-        """The tokens of a client of weight 1, with those who come just now."""
-        assert self._setup.fleet is not None, "limits are of workers"
+    def _weights(self, *newcomers: str) -> float:
+        """Of all who have anything here, with those who come just now."""
         present = {*self._under_way, *self._lines, *newcomers}
-        weights = fsum(map(self._setup.weight, present))  # the same in any order
-        return len(self._setup.fleet.workers()) * self._worker_tokens / weights if present else 0.0
+        return fsum(map(self._setup.weight, present))  # the same in any order
 
     def _owner(self, request: Request) -> str:
         return self._setup.lineage(request.client)[0] if self._by_tenant else request.client

@@ -28,6 +28,7 @@ class MDRR(LocalScheduler):
     """
 
     name = "mdrr"
+    refunds_tokens = True
 
     @dataclass(frozen=True)
     class Params:
@@ -89,7 +90,11 @@ class MDRR(LocalScheduler):
         self.credit[request.client] -= self.params.input_weight * more
 
     def on_tokens(self, client: str, tokens: int) -> None:
+        credit = self.credit[client]
         self.credit[client] -= self.params.output_weight * tokens
+        if tokens < 0:  # quanta were granted for what has not come: they are not to add up
+            most = max(credit, self._quantum(client))
+            self.credit[client] = min(self.credit[client], most)
 
     def balances(self) -> Mapping[str, float]:
         return self.credit

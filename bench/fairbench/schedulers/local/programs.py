@@ -59,7 +59,7 @@ class Programs(Generic[T]):
 
 
 def _name(request: Request) -> tuple[str, int]:
-    """Homes that know of no programs call them all 0, and leave ``calls_left`` open."""
-    if request.program_id or request.calls_left is not None:
+    """Homes that know of no programs call them all 0 or -1, and leave ``calls_left`` open."""
+    if request.program_id > 0 or request.calls_left is not None:
         return request.client, request.program_id
     return "", request.request_id

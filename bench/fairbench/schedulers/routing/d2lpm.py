@@ -184,6 +184,10 @@ class D2LPM(Router):
             return request.input_tokens
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
 
+    @property
+    def wants_gpu_time(self) -> bool:
+        return self.params.charge == GPU_TIME
+
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
         if self._time is not None:
             self._took_ps[request.request_id] = round(gpu_s * PS_PER_S)

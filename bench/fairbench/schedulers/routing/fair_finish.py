@@ -63,7 +63,6 @@ class FairFinish(Router):
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         self._lengths = OutputLengths()
         self._work = RequestWork()
-        self._weights: dict[str, float] = {}  # by which backlogs are summed; the setup's may change
         self._backlogs = {worker: self._backlog() for worker in self._fleet.workers}
         self._bounds: FinishBounds | None = None  # of a large fleet, made when it is asked for
 
@@ -80,7 +79,6 @@ class FairFinish(Router):
         self._work = RequestWork(setup.costs)
 
     def route(self, request: Request, now_s: float) -> int:
-        self._heed_weights()
         found = self._tree.find(request.prompt)
         levels = self._tree.levels(found.node)
         costs = self._costs(request, levels)
@@ -91,13 +89,6 @@ class FairFinish(Router):
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
-
-    def _heed_weights(self) -> None:
-        if self.setup.weights != self._weights:
-            self._weights = dict(self.setup.weights)
-            self._bounds = None
-            for backlog in self._backlogs.values():
-                backlog.reweigh()
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
         """What the request costs at each worker; at least one token is always computed."""
@@ -164,6 +155,11 @@ class FairFinish(Router):
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_weights(self) -> None:
+        self._bounds = None
+        for backlog in self._backlogs.values():
+            backlog.reweigh()
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)

@@ -34,6 +34,7 @@ class RunningBatch:
         # Who ends after which step, the first one first; not if ``Sequence.due`` says otherwise.
         self.due: list[tuple[int, int, Sequence]] = []
         self._joined = 0  # the last place given
+        self.times_requests = True  # whether ``Sequence.gpu_ps`` is counted
         self._time = DecodeTime()
         self._in_batch = InBatch(self.per_client, self._context_bases, 0)
 
@@ -84,11 +85,10 @@ class RunningBatch:
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
         """So many decode steps are over. ``fixed_ps`` of each would be the same without context."""
-        first = self.steps
-        if size := self.size:
-            context = self._context_base + size * first
+        if self.times_requests and (size := self.size):
+            first, context = self.steps, self.context_tokens
             self._time.add(took_ps, fixed_ps * steps, size, context, first, steps)
-        self.steps = first + steps
+        self.steps += steps
 
     def report(self, steps: int, scheduler: LocalScheduler) -> None:
         """Tell the scheduler of ``steps`` decode steps, one token per sequence and step."""
@@ -112,8 +112,9 @@ class RunningBatch:
     def join(self, sequence: Sequence) -> None:
         """Add a sequence whose prefill is complete."""
         request = sequence.request
-        sequence.joined_step, time = self.steps, self._time
-        sequence.joined_time = time.each, time.read, time.numbered
+        sequence.joined_step = self.steps
+        if self.times_requests:
+            sequence.joined_time = self._time.sums()
         self._joined += 1
         self.sequences[sequence] = self._joined
         self.size += 1
@@ -138,7 +139,8 @@ class RunningBatch:
         base = request.input_tokens + sequence.produced - joined
         self._context_base -= base
         self._context_bases[request.client] -= base
-        sequence.gpu_ps += self._time.of(base, sequence.joined_time)
+        if self.times_requests:
+            sequence.gpu_ps += self._time.of(base, sequence.joined_time)
         self._reserve_base -= request.max_new_tokens - sequence.produced + joined
         sequence.produced += private
         del self.sequences[sequence]

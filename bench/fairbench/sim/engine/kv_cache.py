@@ -24,9 +24,14 @@ Access = tuple[int, int, int]
 
 
 class KVNode(Node):
-    """A cached stretch of some prompt."""
+    """A cached stretch of some prompt.
 
-    __slots__ = ("last_access", "listed", "locks", "number", "waiters", "waiting_below")
+    What is said of a path is kept at its end, so that nobody walks it: ``locks`` are those of the
+    node itself, and one for each child that has any; ``last_access`` is when the node was the end
+    of what was used, or of what has since been dropped below it. Of a leaf both are the whole.
+    """
+
+    __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
         # As in Node, without the call: they are many.
@@ -39,7 +44,6 @@ class KVNode(Node):
         self.last_access: Access = (0, 0, 0)
         self.number = 0  # creation order, breaks LRU ties
         self.listed = False  # has an entry in the eviction heap
-        self.waiting_below = 0  # waiting requests whose match goes through or ends here
         self.waiters: Waiters | None = None
 
 
@@ -68,7 +72,7 @@ class KVCache(PrefixTree[KVNode]):
         # (stamp, access, number, node): most entries differ in the stamp, which is quick to compare
         self._leaves: list[tuple[int, Access, int, KVNode]] = []
         self._latest: Waiter | None = None  # who was attached last
-        self._matching: Access | None = None  # the refresh touch of the waiter being matched
+        self._matching: Waiter | None = None  # who is being attached
 
     # Memory.
 
@@ -123,6 +127,8 @@ class KVCache(PrefixTree[KVNode]):
         if self.on_evict is not None:
             self.on_evict(path(leaf), leaf.length)
         parent = self.remove(leaf)
+        if parent.last_access < leaf.last_access:
+            parent.last_access = leaf.last_access
         self.free += leaf.length
         self.evictable -= leaf.length
         if leaf.waiters:
@@ -137,43 +143,46 @@ class KVCache(PrefixTree[KVNode]):
         return self._stamp
 
     def touch(self, node: KVNode) -> None:
-        """Mark the whole path to ``node`` as used now."""
-        self._stamp += 1
-        access = self._stamp, 0, 0
-        at: KVNode | None = node
-        while at is not None:
-            at.last_access = access
-            at = at.parent
+        """Mark the whole path to ``node`` as used now. Whoever matches does, which may cut an edge.
 
-    def lock(self, node: KVNode, held: KVNode | None = None) -> None:
-        """Keep the path to ``node`` from eviction (counted); what ``held`` locks already aside."""
-        while node is not held and (parent := node.parent) is not None:
-            if not node.locks:
-                self.evictable -= node.length
-                self.locked += node.length
+        Else what is above the cut would count as used together with what is below.
+        """
+        self._stamp += 1
+        node.last_access = self._stamp, 0, 0
+
+    def lock(self, node: KVNode) -> None:
+        """Keep the path to ``node`` from eviction (counted)."""
+        while (parent := node.parent) is not None:
             node.locks += 1
+            if node.locks > 1:
+                return
+            self.evictable -= node.length
+            self.locked += node.length
             node = parent
 
     def unlock(self, node: KVNode) -> None:
         """Undo one ``lock``."""
         while (parent := node.parent) is not None:
             node.locks -= 1
-            if not node.locks:
-                self.evictable += node.length
-                self.locked -= node.length
-                if not node.children:
-                    self._list_if_leaf(node)
+            if node.locks:
+                return
+            self.evictable += node.length
+            self.locked -= node.length
+            if not node.children:
+                self._list_if_leaf(node)
             node = parent
 
     def locked_by(self, ends: Iterable[KVNode]) -> int:
         """Tokens that only these locks keep from eviction, one ``lock`` for each end."""
-        locks: Counter[KVNode] = Counter()
-        for end in ends:
-            node = end
+        tokens, gone = 0, Counter[KVNode]()
+        for node in ends:
             while (parent := node.parent) is not None:
-                locks[node] += 1
+                gone[node] += 1
+                if gone[node] < node.locks:
+                    break
+                tokens += node.length
                 node = parent
-        return sum(node.length for node, count in locks.items() if count == node.locks)
+        return tokens
 
     # The tree.
 
@@ -198,20 +207,23 @@ class KVCache(PrefixTree[KVNode]):
             if parent.waiters:
                 self._advance(parent.waiters, end)
         self.touch(end)
-        if lock:
-            self.lock(end, held=node)
-        else:
+        if not lock:
             self._list_if_leaf(end)
+        elif end is not node:
+            self.lock(end)
+            self.unlock(node)
         return end, cached
 
     def on_split(self, upper: KVNode, lower: KVNode) -> None:
         self._created += 1
         upper.number = self._created
-        upper.locks = lower.locks
-        upper.waiting_below = lower.waiting_below
+        upper.locks = 1 if lower.locks else 0
         upper.last_access = lower.last_access
         # SGLang touches a node that matches in part before it cuts it.
-        lower.last_access = self._matching or (self.next_stamp(), 0, 0)
+        if self._matching is not None:
+            lower.last_access = self._refreshed(self._matching)
+        else:
+            self.touch(lower)
 
     # Waiting requests, attached where their match ended.
 
@@ -226,28 +238,20 @@ class KVCache(PrefixTree[KVNode]):
             self._unfile(waiter, start)
         elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
             node, place = latest.node, latest.place  # branches of a program ask the same
-        self._matching = self._refreshed(waiter)
+        self._matching = waiter
         waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)
         self._matching, self._latest = None, waiter
         self._file(waiter, waiter.node)
-        at: KVNode | None = waiter.node
-        while at is not start:
-            assert at is not None
-            at.waiting_below += 1
-            at = at.parent
 
     def detach(self, waiter: Waiter) -> None:
         """Forget a waiting request; its last touch stays on its path."""
-        at: KVNode | None = waiter.node
-        assert at is not None
-        self._unfile(waiter, at)
+        node = waiter.node
+        assert node is not None
+        self._unfile(waiter, node)
         waiter.node = None
         access = self._refreshed(waiter)
-        while at is not None:
-            if at.last_access < access:
-                at.last_access = access
-            at.waiting_below -= 1
-            at = at.parent
+        if node.last_access < access:
+            node.last_access = access
 
     def _file(self, waiter: Waiter, node: KVNode) -> None:
         if node.waiters is None:

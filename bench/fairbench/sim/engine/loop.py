@@ -40,9 +40,9 @@ class EngineLoop(ABC, Generic[N]):
 
     # CPython 3.11 looks up the attributes of an object with more than 30 the slow way, if not here.
     __slots__ = (
-        "_clock", "_computes_prompts", "_context_tokens", "_costs", "_fixed_ps", "_idle", "_inbox",
-        "_log", "_preempts", "_profile", "_run", "_stretch", "_token_ps", "_wake_up", "batch",
-        "cap", "frontend", "host", "index", "on_pass", "scheduler", "waiting",
+        "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps", "_fixed_ps", "_idle",
+        "_inbox", "_log", "_preempts", "_profile", "_run", "_stretch", "_token_ps", "_wake_up",
+        "batch", "cap", "frontend", "host", "index", "on_pass", "scheduler", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class EngineLoop(ABC, Generic[N]):
         self._preempts = scheduler.preempts
         self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
         self._run: DecodeRun | None = None
+        self._end_ps = NEVER  # of the latest run, as it is planned now
         # Of a step of the latest run without any context, and the context when the run began.
         self._fixed_ps = self._context_tokens = 0
         self._stretch: Stretch | None = None  # under way; written when the batch changes
@@ -229,11 +230,12 @@ class EngineLoop(ABC, Generic[N]):
         context, token_ps = batch.context_tokens, self._token_ps
         first_ps = profile.decode_ps(batch.size, context)
         self._context_tokens, self._fixed_ps = context, first_ps - token_ps * context
-        self._run = DecodeRun(start_ps, first_ps - saved_ps, token_ps * batch.size, steps)
-        self._await_end(self._run)
+        self._run = run = DecodeRun(start_ps, first_ps - saved_ps, token_ps * batch.size, steps)
+        self._await_end(run)
 
     def _await_end(self, run: DecodeRun) -> None:
-        self._clock.at(run.end_ps(run.steps), END, self.index, partial(self._end_decode, run))
+        self._end_ps = run.end_ps(run.steps)
+        self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
         """End the run at the first boundary from now on, which may be now."""
@@ -247,11 +249,12 @@ class EngineLoop(ABC, Generic[N]):
         """After how many steps an iteration ends next. Precondition: ``sync``."""
         return 0 if run.start_ps == self._clock.now_ps else 1
 
-    def _end_decode(self, run: DecodeRun) -> None:
-        if run is not self._run:
-            return  # it was stopped before this, its planned end
+    def _end_decode(self) -> None:
+        run, now_ps = self._run, self._clock.now_ps
+        if run is None or now_ps != self._end_ps:
+            return  # one that was planned to end now was stopped before
         self._run = None
-        self._book_decode(run, run.steps, self._clock.now_ps)
+        self._book_decode(run, run.steps, now_ps)
         self._end_iteration()
 
     def sync(self) -> None:

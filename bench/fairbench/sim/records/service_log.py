@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from fairbench.compiled import mypyc_attr
@@ -64,11 +64,11 @@ class Stretch:
     fixed_ps: int
     steps: int = 0
     end_ps: int = 0
-    told_ps: dict[str, int] = field(default_factory=dict)
+    told_ps: dict[str, int] | None = None
 
     def untold_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
         """Each client's part of the time that nobody has been told of, who is told now."""
-        before, self.told_ps = self.told_ps, self.gpu_ps(first)
+        before, self.told_ps = self.told_ps or {}, self.gpu_ps(first)
         for client, gpu_ps in self.told_ps.items():
             yield client, gpu_ps - before.get(client, 0)
 
@@ -135,15 +135,7 @@ class ServiceLog(Columns):
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
         """``batch``: what each client has in the first step, the same sequences throughout."""
         row = len(self._block) // self._row_bytes
-        count = self._stretches.add(
-            row,
-            worker,
-            (stretch.start_ps, stretch.end_ps, stretch.growth_ps),
-            stretch.steps,
-            stretch.context_tokens,
-            stretch.fixed_ps * stretch.steps,
-            batch,
-        )
+        count = self._stretches.add(row, worker, stretch, batch)
         self._block += bytes(count * self._row_bytes)  # blank until a block is full
         if (row + count) * self._row_bytes >= self._block_bytes:
             (self.on_full or self.file_block)()

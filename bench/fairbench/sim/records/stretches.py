@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from fairbench.sim.records.service_log import Stretch
 
 Ints: TypeAlias = NDArray[np.int64]
 EXACT = 2**50  # up to it ``shares_upto`` is exact in machine integers
@@ -41,26 +44,17 @@ class Stretches:
         self._requests: list[int] = []
         self._base_tokens: list[int] = []
 
-    def add(
-        self,
-        row: int,
-        worker: int,
-        times_ps: tuple[int, int, int],
-        steps: int,
-        context_tokens: int,
-        fixed_ps: int,
-        batch: InBatch,
-    ) -> int:
-        """One whose rows begin at ``row``: how many they are.
-
-        ``times_ps``: start, end and growth; ``fixed_ps`` of it would be the same without context.
-        """
-        count = len(batch.requests)
-        self._heads.append(
-            (row, count, worker, *times_ps, steps, context_tokens, fixed_ps, batch.step)
-        )
-        self._clients += batch.requests
-        self._requests += batch.requests.values()
+    def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
+        """One whose rows begin at ``row``: how many they are."""
+        requests, steps = batch.requests, stretch.steps
+        count = len(requests)
+        head = (
+            row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
+            stretch.context_tokens, stretch.fixed_ps * steps, batch.step,
+        )  # fmt: skip
+        self._heads.append(head)
+        self._clients += requests
+        self._requests += requests.values()
         self._base_tokens += batch.base_tokens.values()
         return count
 

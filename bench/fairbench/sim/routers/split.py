@@ -37,6 +37,10 @@ class SplitRouter(Router):
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         self._owner(request).on_first_token(request, worker, at_s)
 
+    @property
+    def wants_gpu_time(self) -> bool:
+        return any(router.wants_gpu_time for router in self.routers)
+
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
         self._owner(request).on_gpu_time(request, worker, gpu_s)
 
