@@ -179,21 +179,21 @@ def _common(
     edge: tuple[Slice, ...], prompt: Prompt, index: int, offset: int, limit: int
 ) -> tuple[int, Place]:
     """Tokens that an edge and a prompt share from ``index, offset`` on, and where that ends."""
-    taken = 0
-    count = len(prompt)
+    taken, count = 0, len(prompt)
     for key, start, length in edge:
         if index == count:
             break
-        segment_key, segment_length = prompt[index]
+        segment_key, left = prompt[index]
         if key != segment_key or start != offset:
             break
-        step = segment_length - offset if segment_length - offset < length else length
-        if limit - taken < step:
-            step = limit - taken
-        taken += step
-        offset += step
-        if offset == segment_length:
+        left -= offset
+        if length == left and length <= limit - taken:  # all that is left, as of most segments
+            taken += length
             index, offset = index + 1, 0
+            continue
+        step = min(length, left, limit - taken)
+        taken += step
+        index, offset = (index, offset + step) if step < left else (index + 1, 0)
         if step < length:
             break
     return taken, (index, offset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place
@@ -14,6 +14,9 @@ class CacheNode(Protocol):
 
     @property
     def depth(self) -> int: ...
+
+    @property
+    def parent(self) -> Self | None: ...
 
 
 N = TypeVar("N", bound=CacheNode)

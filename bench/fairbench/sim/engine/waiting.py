@@ -14,7 +14,7 @@ from typing import Generic
 
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
-from fairbench.schedulers.prefix_tree import Place
+from fairbench.schedulers.prefix_tree import Place, place_at
 from fairbench.schedulers.views import NothingRunning, RunningView
 from fairbench.sim.engine.match_order import MatchOrder
 from fairbench.sim.engine.prefix_cache import N, PrefixCache, Waiter
@@ -116,8 +116,11 @@ class WaitingQueue(Generic[N]):
         """Match a candidate (at most its length - 1), touching its path."""
         entry = self.entries[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
-        if node is None or node.depth > limit:
+        if node is None:
             node, place = self._cache.root, (0, 0)
+        elif node.depth > limit and node.parent is not None:  # all is cached, but one is computed
+            node = node.parent
+            place = place_at(entry.prompt, node.depth)
         node, place = self._cache.descend(node, entry.prompt, place, limit)
         self._cache.touch(node)
         return node, place
