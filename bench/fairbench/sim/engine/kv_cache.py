@@ -72,6 +72,7 @@ class KVCache(PrefixTree[KVNode]):
         # (stamp, access, number, node): most entries differ in the stamp, which is quick to compare
         self._leaves: list[tuple[int, Access, int, KVNode]] = []
         self._latest: Waiter | None = None  # who was attached last
+        self._stored: tuple[Prompt, KVNode] | None = None  # the latest prompt that was locked
         self._matching: Waiter | None = None  # who is being attached
 
     # Memory.
@@ -126,6 +127,8 @@ class KVCache(PrefixTree[KVNode]):
     def _drop(self, leaf: KVNode) -> None:
         if self.on_evict is not None:
             self.on_evict(path(leaf), leaf.length)
+        if self._stored is not None and self._stored[1] is leaf:
+            self._stored = None
         parent = self.remove(leaf)
         if parent.last_access < leaf.last_access:
             parent.last_access = leaf.last_access
@@ -197,7 +200,11 @@ class KVCache(PrefixTree[KVNode]):
         """
         end = node
         if node.children:
-            end, place = self.descend(node, prompt, place, depth)
+            stored = self._stored
+            if stored is not None and stored[0] is prompt and stored[1].depth == depth:
+                end = stored[1]  # branches of a program compute the same
+            else:
+                end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth
         if end.depth < depth:
             parent, end = end, self.extend(end, prompt, place, depth)
@@ -212,6 +219,7 @@ class KVCache(PrefixTree[KVNode]):
         elif end is not node:
             self.lock(end)
             self.unlock(node)
+            self._stored = prompt, end
         return end, cached
 
     def on_split(self, upper: KVNode, lower: KVNode) -> None:
