@@ -85,7 +85,9 @@ def step_parts(
     ``saved_ps`` is what the step saved because contexts that were read are shared.
     """
     least_s = costs.prefill_s(0, 1)
-    own = [_ps(costs.prefill_s(*chunk) - least_s) for chunk in chunks]
+    # Each kind of chunk once: branches of a program compute the same.
+    own_ps = {chunk: _ps(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
+    own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0
     if clients:
         decoding = sum(one.requests for one in clients.values())
