@@ -10,6 +10,7 @@ from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import Place, Slice
 
 MAX_NODES = 1_000_000
+NOBODY = -1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -53,6 +54,7 @@ class BoundedTree(LocationTree[RecentNode]):
         # The prompt that was added last, and its end while that is there: programs branch, and so
         # the next prompt is often the very same one.
         self._latest: tuple[Prompt, RecentNode] | None = None
+        self._marked = NOBODY  # for whom it was added, if there has been no news since
 
     def find(self, prompt: Prompt) -> Found[RecentNode]:
         if (latest := self._latest) is not None and latest[0] is prompt:
@@ -60,10 +62,13 @@ class BoundedTree(LocationTree[RecentNode]):
         return super().find(prompt)
 
     def add(self, found: Found[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
+        latest = self._latest
+        if latest is not None and latest[0] is prompt and worker == self._marked:
+            return latest[1]  # all of it is marked, and was used last
         end = super().add(found, prompt, worker)
         if self.size > self.limit:
             self._shrink(end)
-        self._latest = prompt, end
+        self._latest, self._marked = (prompt, end), worker
         return end
 
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
@@ -86,6 +91,10 @@ class BoundedTree(LocationTree[RecentNode]):
                 newest = node
             node = parent
         newest.newer, root.older = root, newest
+
+    def unmark(self, node: RecentNode, worker: int) -> None:
+        super().unmark(node, worker)
+        self._marked = NOBODY
 
     def extend(self, node: RecentNode, prompt: Prompt, place: Place, depth: int) -> RecentNode:
         child = super().extend(node, prompt, place, depth)

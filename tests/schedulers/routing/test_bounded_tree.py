@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, prompt, prompts
+from router_helpers import NaiveLocations, prefixes, prompt, prompts
 from test_location_tree import WORKERS, calls, marks, operations
 
 from fairbench.core import Segment, prompt_tokens
@@ -58,7 +58,17 @@ def ring(tree):
         at = at.newer
 
 
-@given(operations, st.integers(1, 12))
+@st.composite
+def operations_of_a_few(draw):
+    """On so few prompts that the very same one often comes twice in a row."""
+    few = st.sampled_from(draw(st.lists(prompts(), min_size=1, max_size=3)))
+    insert = st.tuples(st.just("insert"), few, st.integers(0, 1))
+    evict = st.tuples(st.just("evict"), few, st.integers(0, 1), st.floats(0, 1))
+    purge = st.tuples(st.just("purge"), st.integers(0, 1))
+    return draw(st.lists(st.one_of(insert, insert, insert, evict, purge), max_size=25))
+
+
+@given(operations | operations_of_a_few(), st.integers(1, 12))
 def test_what_is_forgotten_is_what_a_scan_finds_to_be_longest_unused(operations, limit):
     for found, expected in zip(
         run(BoundedTree(limit), operations), run(Scanning(limit), operations), strict=True
@@ -109,6 +119,18 @@ def test_the_longest_unused_goes_leaf_by_leaf_and_shared_prefixes_last():
     tree.insert((system, Segment("c", 5)), 2)
     kept = {path(node)[-1].key: node.workers for node in tree.nodes()}
     assert kept == {"system": 0b111, "a": 0b011, "c": 0b100}
+
+
+@pytest.mark.parametrize("news", [("evict", 3, 1), ("purge", 1)])
+def test_what_a_worker_has_lost_since_is_marked_again(news):
+    tree, one = BoundedTree(), prompt(("a", 5), ("b", 5))
+    for worker in (0, 1):
+        tree.insert(one, worker)
+    name, *arguments = news
+    getattr(tree, name)(*((one, *arguments) if name == "evict" else arguments))
+    assert marks(tree) < {(worker, prefix) for worker in (0, 1) for prefix in prefixes(one)}
+    tree.insert(one, 1)
+    assert marks(tree) == {(worker, prefix) for worker in (0, 1) for prefix in prefixes(one)}
 
 
 def test_a_prompt_of_more_nodes_than_the_limit_is_kept_whole_until_the_next():
