@@ -115,6 +115,33 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
             self.cache.release(cached)
             self.touch(tokens)
 
+    @rule(text=texts, gone=st.booleans())
+    def branch(self, text, gone):
+        """Two requests with the very same prompt run; the first is maybe ``gone`` by the time that
+        the second one's is computed."""
+        tokens, total = tokens_of(text), prompt_tokens(text)
+        node, place = self.look(text)
+        need = total - node.depth
+        if 2 * need > self.cache.free:
+            return
+        self.cache.allocate(2 * need)
+        self.private += 2 * need
+        for _ in range(2):
+            self.cache.lock(node)
+            self.locks.append((node, tokens[: node.depth]))
+        for number in range(2):
+            expected = self.cached(tokens) - node.depth
+            end, cached = self.cache.insert(node, text, place, total, lock=True)
+            self.cache.release(cached)
+            self.private -= need
+            self.touch(tokens)
+            self.locks.remove((node, tokens[: node.depth]))
+            self.locks.append((end, tokens))
+            assert (cached, end.depth, tokens_of(path(end))) == (expected, total, tokens)
+            if gone and not number:
+                self.unlock(-1)
+                self.evict(CAPACITY)
+
     @rule(text=texts)
     def use(self, text):
         self.look(text)
