@@ -17,7 +17,8 @@ from worker_invariants import check_tree
 clients = st.sampled_from(["x", "y", "z"])
 texts = prompts(lengths=(3, 31, 32, 33, 40), max_size=2)
 # What a scheduler does with each request that it is offered.
-decisions = st.lists(st.sampled_from(["pass", "admit", "skip", "unskip"]), max_size=8)
+credits = st.fixed_dictionaries(dict.fromkeys("xyz", st.sampled_from([-1, 0, 1])))
+decisions = st.lists(st.sampled_from(["pass", "admit", "skip", "unskip"]) | credits, max_size=8)
 
 
 class Both:
@@ -95,8 +96,22 @@ class Both:
                 case "unskip":
                     fast.unskip_all()
                     slow.unskip_all()
+                case dict(credit):
+                    fast.skip_debtors(credit)
+                    slow.skip_debtors(credit)
         assert next(fast, None) is None
         return offered
+
+
+def test_who_is_in_debt_is_skipped_when_its_turn_comes():
+    both = Both()
+    for number, client in enumerate("xyzxyz"):
+        both.arrive(prompt(f"p{number}", 40), client)
+    credit = {"x": 1, "y": 1, "z": 0}
+    offered = both.pass_over(["pass", credit, "pass"])
+    assert [request.client for request in offered] == ["x", "y", "x", "y"]
+    offered = both.pass_over([credit, "pass", "unskip"])
+    assert [request.client for request in offered] == ["x", "y", "x", "y", "z"]
 
 
 class QueueAgainstList(RuleBasedStateMachine):

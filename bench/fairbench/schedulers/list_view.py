@@ -6,7 +6,7 @@ oracle for the simulator's incremental queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from itertools import count
 
 from fairbench.core import Prompt, Request, prompt_tokens
@@ -23,21 +23,30 @@ class ListScan:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
+        self._credit: Mapping[str, float] | None = None  # of whom only creditors are offered
 
     def __iter__(self) -> Iterator[Request]:
         return self
 
     def __next__(self) -> Request:
         for request in self._order:
-            if request.client not in self._skipped and request in self._waiting:
+            client = request.client
+            if client in self._skipped or request not in self._waiting:
+                continue
+            if self._credit is None or self._credit[client] > 0:
                 return request
+            self._skipped.add(client)
         raise StopIteration
 
     def skip(self, client: str) -> None:
         self._skipped.add(client)
 
+    def skip_debtors(self, credit: Mapping[str, float]) -> None:
+        self._credit = credit
+
     def unskip_all(self) -> None:
         self._skipped.clear()
+        self._credit = None
 
 
 class ListView:

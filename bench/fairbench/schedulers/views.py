@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from fairbench.core import Request
@@ -17,6 +17,10 @@ class Scan(Protocol):
 
     def skip(self, client: str) -> None:
         """Pass over this client's requests from here on (cheap, however many there are)."""
+        ...
+
+    def skip_debtors(self, credit: Mapping[str, float]) -> None:
+        """``skip`` each client with a credit of 0 or less as soon as it is its turn, in a lump."""
         ...
 
     def unskip_all(self) -> None:

@@ -187,6 +187,8 @@ class DLPM(LocalScheduler):
                         known[tenant] = self._someone_in_credit(view, blocked, tenant)
                     if known[tenant]:
                         scan.skip(client)
+                        if not self._tree:  # nor need the others in debt be asked one by one
+                            scan.skip_debtors(self.credit)
                         break
                     if not self._may_refill(view, tenant):
                         if tenant == ROOT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from fairbench.sim.engine.match_order import MatchOrder
     from fairbench.sim.engine.waiting_entry import Entry, Order
 
+EVERYBODY: Mapping[str, float] = {}  # is offered, whatever credits are
+
 
 class QueueScan:
     """Waiting requests in queue order."""
@@ -19,21 +21,30 @@ class QueueScan:
     def __init__(self, entries: Iterator[Entry[Any]]) -> None:
         self._entries = entries
         self._skipped: set[str] = set()
+        self._credit: Mapping[str, float] = EVERYBODY
 
     def __iter__(self) -> Iterator[Request]:
         return self
 
     def __next__(self) -> Request:
         for entry in self._entries:
-            if not entry.admitted and entry.request.client not in self._skipped:
+            client = entry.request.client
+            if entry.admitted or client in self._skipped:
+                continue
+            if self._credit is EVERYBODY or self._credit[client] > 0:
                 return entry.request
+            self._skipped.add(client)
         raise StopIteration
 
     def skip(self, client: str) -> None:
         self._skipped.add(client)
 
+    def skip_debtors(self, credit: Mapping[str, float]) -> None:
+        self._credit = credit
+
     def unskip_all(self) -> None:
         self._skipped.clear()
+        self._credit = EVERYBODY
 
 
 class MatchScan:
@@ -45,6 +56,7 @@ class MatchScan:
         self._head = next(self._heads, None)  # of the first client that is not yet in the merge
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._skipped: set[str] = set()
+        self._credit: Mapping[str, float] = EVERYBODY
         self._held: dict[str, None] = {}  # skipped and taken out of the merge
         self._at: Order | None = None
 
@@ -61,8 +73,12 @@ class MatchScan:
     def skip(self, client: str) -> None:
         self._skipped.add(client)
 
+    def skip_debtors(self, credit: Mapping[str, float]) -> None:
+        self._credit = credit
+
     def unskip_all(self) -> None:
         self._skipped.clear()
+        self._credit = EVERYBODY
         if not self._held:
             return
         for client in self._held:
@@ -71,12 +87,12 @@ class MatchScan:
 
     def _following(self) -> Order | None:
         """The next of all clients that are not skipped."""
-        merge, skipped = self._merge, self._skipped
+        merge, skipped, credit = self._merge, self._skipped, self._credit
         while True:
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                if client in skipped:
+                if client in skipped or (credit is not EVERYBODY and credit[client] <= 0):
                     heappop(merge)
                     self._held[client] = None
                     continue
@@ -89,7 +105,7 @@ class MatchScan:
                 return None
             self._head = next(self._heads, None)
             client = head[2].request.client
-            if client in skipped:
+            if client in skipped or (credit is not EVERYBODY and credit[client] <= 0):
                 self._held[client] = None
                 continue
             rest = self._ordered.of(client)

@@ -1,0 +1,37 @@
+"""Who is in debt is passed over in a lump: the decisions are those of asking one by one."""
+
+import pytest
+
+from fairbench.config.resolve import resolve
+from fairbench.schedulers.list_view import ListScan
+from fairbench.sim.engine.scans import MatchScan, QueueScan
+from fairbench.sim.run import simulate
+
+FORMS = [
+    ("dlpm", {}),
+    ("dlpm", {"dlpm.no_room": "skip", "dlpm.refill": "relaxed"}),
+    ("dlpm", {"dlpm.sharing": "split"}),
+    ("dlpm", {"dlpm.charge": "gpu-time"}),
+    ("fair-finish", {}),
+    ("round-robin+dlpm-edf", {}),
+    ("round-robin+dlpm-upstream", {}),
+    ("round-robin+edf-dlpm", {}),
+]
+
+
+@pytest.mark.parametrize(("scheduler", "settings"), FORMS)
+def test_the_decisions_are_those_of_asking_each_client(scheduler, settings, monkeypatch):
+    flags = {"workload": "chat", "scenario": "none", "clients": 40, "request_rate": 0.5}
+    spec = resolve({**flags, "duration_s": 10.0, "scheduler": scheduler}, settings)
+    lumped = []
+
+    def told(scan, credit):
+        lumped.append(len(credit))
+
+    found = simulate(spec)
+    for scan in (ListScan, MatchScan, QueueScan):
+        monkeypatch.setattr(scan, "skip_debtors", told)
+    expected = simulate(spec)
+    assert len(lumped) > 20  # some were in debt while others were not
+    for name, column in expected.service.items():
+        assert column.tolist() == found.service[name].tolist(), name
