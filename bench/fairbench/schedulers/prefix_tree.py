@@ -207,15 +207,14 @@ def _slices(prompt: Prompt, place: Place, tokens: int) -> tuple[Slice, ...]:
     key, length = prompt[index]
     if tokens <= length - offset:  # as of most outputs and many questions
         return ((key, offset, tokens),)
-    slices = []
-    while tokens > 0:
-        key, length = prompt[index]
-        length -= offset
-        if length > tokens:
-            length = tokens
-        slices.append((key, offset, length))
+    slices = [(key, offset, length - offset)]
+    tokens -= length - offset
+    for key, length in prompt[index + 1 :]:
+        if tokens <= length:
+            slices.append((key, 0, tokens))
+            break
+        slices.append((key, 0, length))
         tokens -= length
-        index, offset = index + 1, 0
     return tuple(slices)
 
 

@@ -99,9 +99,9 @@ class WaitingQueue(Generic[N]):
         client = entry.request.client
         if (mine := self._of_client.get(client)) is None:
             mine = self._of_client[client] = OrderedDict()
-        for queue in (self._queue, mine):
-            queue[entry.number] = entry
-            if first:
+        self._queue[entry.number] = mine[entry.number] = entry
+        if first:
+            for queue in (self._queue, mine):
                 queue.move_to_end(entry.number, last=False)
         self.entries[entry.request] = entry
         if self._cache_aware:
