@@ -65,7 +65,8 @@ class TimingProfile:
         return round(self.coefficients_ms["c_K"] * PS_PER_MS)
 
     @cached_property
-    def _batch_ps(self) -> Callable[[int], int]:
+    def fixed_ps(self) -> Callable[[int], int]:
+        """One decode step of so many sequences without any context."""
         return cache(self._batch_time)
 
     @cached_property
@@ -80,7 +81,7 @@ class TimingProfile:
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
         """One decode step of so many sequences with so many context tokens in all."""
-        return self._batch_ps(sequences) + self.context_ps * context_tokens
+        return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:
         """What a decode step saves on context tokens that several of its sequences have in common.

@@ -21,22 +21,24 @@ class DecodeRun:
         growth = self.growth_ps * (steps * (steps - 1) // 2)
         return self.start_ps + steps * self.first_ps + growth
 
-    def steps_before(self, time_ps: int) -> int:
-        """How many steps end strictly before ``time_ps``."""
-        span = time_ps - self.start_ps
-        if span <= self.first_ps:
-            return 0
-        twice, growth = 2 * self.first_ps - self.growth_ps, self.growth_ps
+    def steps_before(self, time_ps: int) -> tuple[int, int]:
+        """How many steps end strictly before ``time_ps``, and when the last of them does."""
+        span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
+        if span <= first:
+            return 0, self.start_ps
         if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span
+            twice = 2 * first - growth
             guess = (isqrt(twice * twice + 8 * growth * span) - twice) // (2 * growth)
         else:
-            guess = span // self.first_ps
+            guess = span // first
         done = guess if guess < self.steps else self.steps
-        while done and self.end_ps(done) >= time_ps:
+        end_ps = self.end_ps(done)
+        while done and end_ps >= time_ps:
             done -= 1
-        while done < self.steps and self.end_ps(done + 1) < time_ps:
-            done += 1
-        return done
+            end_ps -= first + growth * done
+        while done < self.steps and (next_ps := end_ps + first + growth * done) < time_ps:
+            done, end_ps = done + 1, next_ps
+        return done, end_ps
 
     def advance(self, steps: int, end_ps: int) -> None:
         """Drop the first ``steps`` steps, which are done, as ``end_ps`` says of them."""

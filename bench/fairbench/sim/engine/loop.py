@@ -41,8 +41,8 @@ class EngineLoop(ABC, Generic[N]):
     # CPython 3.11 looks up the attributes of an object with more than 30 the slow way, if not here.
     __slots__ = (
         "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps", "_fixed_ps", "_idle",
-        "_inbox", "_log", "_preempts", "_profile", "_run", "_stretch", "_token_ps", "_wake_up",
-        "batch", "cap", "frontend", "host", "index", "on_pass", "scheduler", "waiting",
+        "_inbox", "_log", "_preempts", "_profile", "_run", "_step_ps", "_stretch", "_token_ps",
+        "_wake_up", "batch", "cap", "frontend", "host", "index", "on_pass", "scheduler", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +69,8 @@ class EngineLoop(ABC, Generic[N]):
         self._profile = profile
         self._costs = ProfileCosts(profile)
         self._log = log
-        self._token_ps = profile.context_ps  # here, since a cached property is no quick look-up
+        # Here, since a cached property is no quick look-up.
+        self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = scheduler.preempts
         self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
         self._run: DecodeRun | None = None
@@ -224,13 +225,14 @@ class EngineLoop(ABC, Generic[N]):
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
         """So many steps of the batch, once copies are made; each saves so much of its time."""
-        batch, profile, start_ps = self.batch, self._profile, self._clock.now_ps
+        batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
         if self.host.copied:
             start_ps += self.host.delay_ps()
-        context, token_ps = batch.context_tokens, self._token_ps
-        first_ps = profile.decode_ps(batch.size, context)
-        self._context_tokens, self._fixed_ps = context, first_ps - token_ps * context
-        self._run = run = DecodeRun(start_ps, first_ps - saved_ps, token_ps * batch.size, steps)
+        size, context = batch.size, batch.context_tokens
+        fixed_ps = self._step_ps(size)
+        self._context_tokens, self._fixed_ps = context, fixed_ps
+        first_ps = fixed_ps + token_ps * context - saved_ps
+        self._run = run = DecodeRun(start_ps, first_ps, token_ps * size, steps)
         self._await_end(run)
 
     def _await_end(self, run: DecodeRun) -> None:
@@ -264,8 +266,8 @@ class EngineLoop(ABC, Generic[N]):
         """
         if (run := self._run) is not None:
             clock = self._clock
-            if steps := run.steps_before(clock.now_ps + clock.past(END, self.index)):
-                end_ps = run.end_ps(steps)
+            steps, end_ps = run.steps_before(clock.now_ps + clock.past(END, self.index))
+            if steps:
                 self._book_decode(run, steps, end_ps)
                 run.advance(steps, end_ps)
 

@@ -152,7 +152,7 @@ class LightLLMWorker:
     def sync(self) -> None:
         """Bring counters up to the last step that has ended before now."""
         if self._run is not None:
-            self._book(self._run, self._run.steps_before(self._clock.now_ps))
+            self._book(self._run, self._run.steps_before(self._clock.now_ps)[0])
 
     def settle(self) -> None:
         """``sync``, and write the stretch under way, which is the last: the simulation is over.

@@ -278,8 +278,8 @@ class Worker(EngineLoop[KVNode]):
     def _stop_run(self, run: DecodeRun) -> None:
         """Nothing need be booked for it: memory for all of the run is there."""
         now_ps = self._clock.now_ps
-        steps = run.steps_before(now_ps + self._clock.past(END, self.index))
-        if run.end_ps(steps) != now_ps:
+        steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
+        if end_ps != now_ps:
             steps += 1
         if steps < run.steps:
             run.steps = steps

@@ -77,7 +77,8 @@ class VLLMWorker(EngineLoop[BlockNode]):
         """Also bring memory up to the last step that would have begun."""
         if (run := self._run) is None:
             return
-        begun = run.steps_before(self._clock.now_ps + self._clock.past(DECIDE, self.index)) + 1
+        over, _ = run.steps_before(self._clock.now_ps + self._clock.past(DECIDE, self.index))
+        begun = over + 1
         provided = self.batch.steps + min(begun, run.steps)
         super().sync()
         self.running.provide(provided)
