@@ -84,8 +84,7 @@ class PrefillPass:
             limit = self._chunk_left
         left = sequence.total - sequence.filled
         tokens = min(left, limit)
-        last = tokens == left
-        self._commit(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
+        self._commit(sequence, tokens, 0, first=False, last=tokens == left)
         self.out_of_memory = False  # the next candidate's own fit test will tell
 
     def would_fit(
@@ -124,27 +123,25 @@ class PrefillPass:
             return False
         loaded = self._host.behind(sequence, node.depth) if sequence.host_tokens else 0
         sequence.node, sequence.place, sequence.filled = node, place, node.depth + loaded
-        tokens = min(extend - loaded, self._chunk_left)
-        last = tokens == extend - loaded
-        self._commit(
-            Prefill(sequence, sequence.filled, tokens, first=True, last=last, loaded=loaded)
-        )
+        left = extend - loaded
+        tokens = left if left < self._chunk_left else self._chunk_left
+        self._commit(sequence, tokens, loaded, first=True, last=tokens == left)
         return True
 
-    def _commit(self, prefill: Prefill) -> None:
-        self.admitted.append(prefill)
-        if not prefill.last:
-            self.chunked = prefill.sequence
-        request = prefill.sequence.request
-        reserve = 0
-        if prefill.last:
-            most = request.max_new_tokens
-            reserve = most if most < CLIP_MAX_NEW_TOKENS else CLIP_MAX_NEW_TOKENS
-        taken = prefill.loaded + prefill.tokens + 1
-        self._total_offset += taken + reserve
+    def _commit(
+        self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
+    ) -> None:
+        self.admitted.append(Prefill(sequence, sequence.filled, tokens, first, last, loaded))
+        taken = reserved = loaded + tokens + 1
+        if last:
+            most = sequence.request.max_new_tokens
+            reserved += most if most < CLIP_MAX_NEW_TOKENS else CLIP_MAX_NEW_TOKENS
+        else:
+            self.chunked = sequence
+        self._total_offset += reserved
         self._current_offset += taken
-        self._input_left -= prefill.tokens
-        self._chunk_left -= prefill.tokens
+        self._input_left -= tokens
+        self._chunk_left -= tokens
         self.over = self.used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all:
             self.over = self.out_of_memory = True  # although this request was admitted

@@ -231,7 +231,8 @@ class Worker(EngineLoop[KVNode]):
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         parts = prompt_parts(self._costs, now_ps - start_ps, self._computed)
-        report_prompts(prefills, parts, self.scheduler)
+        if self.batch.times_requests or self.scheduler.times_steps:
+            report_prompts(prefills, parts, self.scheduler)
         for prefill in prefills:
             sequence = prefill.sequence
             store_prompt(self.cache, sequence, prefill.tokens)
