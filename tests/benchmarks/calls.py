@@ -11,7 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 from fairbench.config.resolve import resolve
-from fairbench.sim.run import Simulation, no_collector, source_of
+from fairbench.sim.collector import no_collector
+from fairbench.sim.run import Simulation, source_of
 
 CELLS = {
     "chat s1 `fcfs`": {

@@ -12,7 +12,8 @@ from itertools import repeat
 from typing import NamedTuple
 
 from fairbench.config.resolve import resolve
-from fairbench.sim.run import Simulation, no_collector, source_of
+from fairbench.sim.collector import no_collector
+from fairbench.sim.run import Simulation, source_of
 
 PROGRAMS_PER_S = 6.0  # of all clients, a replica: about what it can do
 YARDSTICK = {"chat s1 `fcfs`": ("chat", "fcfs"), "tot s1 `d2lpm`": ("tot", "d2lpm")}
@@ -37,8 +38,8 @@ def cost(flags):
     with no_collector():
         simulation = Simulation(spec, spec.client_plans(), source)
         simulation.run()
-    simulated_s = time.process_time()
-    result = simulation.result(True, source)
+        simulated_s = time.process_time()
+        result = simulation.result(True, source)
     done_s = time.process_time()
     requests = result.summary["num_requests"]
     return Cost(requests, simulated_s - start_s, done_s - simulated_s, len(simulation.log))

@@ -48,8 +48,9 @@ class Clock:
         event[4]()
 
     def clear(self) -> None:
-        """Drop every event."""
+        """Drop every event, and whatever they would have acted on."""
         self.events.clear()
+        self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
         """Whether an event of this priority and key that was due now would have run by now."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
+from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
@@ -86,13 +87,13 @@ def simulate(
         raise UsageError(f"backend = {spec.backend.kind!r}: cannot be simulated")
     plans = spec.client_plans()
     source = source_of(spec)
-    simulation = Simulation(spec, plans, source)
-    with spooled(simulation.logs._asdict(), folder) if folder else nullcontext():
-        with no_collector():
+    with no_collector():
+        simulation = Simulation(spec, plans, source)
+        with spooled(simulation.logs._asdict(), folder) if folder else nullcontext():
             complete = simulation.run(on_progress, interrupted)
-        if on_progress is not None:
-            on_progress(replace(simulation.progress(), measuring=True))
-        return simulation.result(complete, source)
+            if on_progress is not None:
+                on_progress(replace(simulation.progress(), measuring=True))
+            return simulation.result(complete, source)
 
 
 class Simulation:
@@ -229,18 +230,6 @@ class Simulation:
         summary = summary_of(self, tables, facts, source, complete)
         requests, programs, service = tables.columns()
         return RunResult(requests, programs, service, summary, complete)
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Off with the cycle collector: a third of the time, and the simulator makes no cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def source_of(spec: ExperimentSpec) -> Source | None:

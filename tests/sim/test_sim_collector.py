@@ -1,0 +1,60 @@
+"""The cycle collector is off in a simulation, goes over that alone, and is as it was then."""
+
+import gc
+import weakref
+
+import pytest
+from sim_helpers import small_spec
+
+from fairbench.sim.collector import no_collector
+from fairbench.sim.run import Simulation, simulate
+
+
+def state():
+    return gc.isenabled(), gc.get_freeze_count() > 0
+
+
+def test_inside_it_is_off_and_knows_what_was_made_inside_alone():
+    before = [[]]
+    with no_collector():
+        inside = [[]]
+        known = {id(one) for one in gc.get_objects()}
+        assert not gc.isenabled()
+    assert id(inside) in known
+    assert id(before) not in known
+    assert {id(before), id(inside)} <= {id(one) for one in gc.get_objects()}
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+@pytest.mark.parametrize("was_frozen", [True, False])
+def test_it_is_as_it_was_also_after_an_error(was_on, was_frozen):
+    gc.collect()
+    try:
+        if was_frozen:
+            gc.freeze()
+        if not was_on:
+            gc.disable()
+        with pytest.raises(KeyError), no_collector():
+            raise KeyError
+        assert state() == (was_on, was_frozen)
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_what_a_simulation_leaves_is_freed_before_its_metrics(monkeypatch):
+    caches, alive = [], []
+    made, summed = Simulation.__init__, "fairbench.sim.run.summary_of"
+
+    def remembered(self, *arguments, **named):
+        made(self, *arguments, **named)
+        caches.extend(weakref.ref(worker.cache) for worker in self.cluster.workers)
+
+    def counted(*_):
+        alive.extend(cache() for cache in caches)
+        return {"num_requests": 0}
+
+    monkeypatch.setattr(Simulation, "__init__", remembered)
+    monkeypatch.setattr(summed, counted)
+    simulate(small_spec("d2lpm", "tot", dp=2))
+    assert alive == [None, None]
