@@ -39,6 +39,7 @@ def carried_out(folder, executor=None, **given):
     return carry_out(store, RunContext(executor=executor or OneByOne()))
 
 
+@pytest.mark.slow
 def test_a_plan_is_what_brute_force_finds(tmp_path):
     grid = {"schedulers": ["vtc", "lpm"], "high": 4, "num_runs": 1}
     plan = carried_out(tmp_path, **grid)

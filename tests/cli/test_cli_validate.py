@@ -154,6 +154,7 @@ def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
 
 
 @needs(VTC_RUNS)
+@pytest.mark.slow
 def test_what_the_real_runs_are_known_to_miss_and_nothing_else():
     """docs/results/measured.md names the causes."""
     whole = json.loads(invoke(VTC_RUNS, "--json").stdout)

@@ -93,7 +93,7 @@ def test_the_simulator_hears_them_under_the_names_of_before():
     for name in ("timing.error_pct", "engine.timing_error_pct"):
         assert simulate(resolve(TINY, {name: 3.0})).summary["timing_error_pct"] == 3.0
     pool = {"engine.max_total_tokens": 4000}
-    flags = {"workload": "chat", "num_programs": 20, "scheduler": "preble", "dp": 2}
+    flags = {"workload": "chat", "num_programs": 8, "scheduler": "preble", "dp": 2}
     flags["request_rate"] = float("inf")
     found = [
         simulate(resolve(flags, {**pool, name: delay})).summary["duration"]

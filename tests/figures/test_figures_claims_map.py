@@ -169,6 +169,7 @@ def tiny(tmp_path_factory):
     return chart, folder
 
 
+@pytest.mark.slow
 def test_the_map_end_to_end_and_gone_on_with(tiny):
     chart, folder = tiny
     first = filling(map_sweep([chart], folder.name), folder)

@@ -15,6 +15,7 @@ from fairbench.results.store import read_run
 from fairbench.schedulers import registry
 from fairbench.schedulers.user_files import VARIABLE
 from fairbench.sim.run import simulate
+from slow_params import slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fewest_running.py"
 ROUTER = '''
@@ -82,7 +83,7 @@ def test_what_is_wrong_with_a_file_is_one_clear_line(name_files, tmp_path, text,
     assert "mine" in str(found.value)
 
 
-@pytest.mark.parametrize("processes", [["run"], ["sweep", "--disable-tqdm"]])
+@pytest.mark.parametrize("processes", [["run"], *slow(["sweep", "--disable-tqdm"])])
 def test_the_example_schedules_a_cluster(tmp_path, processes):
     command, *flags = processes
     plural = "s" if command == "sweep" else ""

@@ -8,6 +8,7 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.sim.run import simulate
 from invariants import check_all
+from slow_params import slow
 
 TARGETS = {"client-0.ttft": "300ms", "client-1.ttft": "300ms", "client-2.e2el": "6s"}
 LIMIT = {"engine.max_running_requests": 6}
@@ -38,7 +39,7 @@ def test_off_nothing_changes():
 
 
 @pytest.mark.parametrize("policy", ["refuse", "demote"])
-@pytest.mark.parametrize("scheduler", ["vtc", "d2lpm"])
+@pytest.mark.parametrize("scheduler", ["d2lpm", *slow("vtc")])
 def test_without_deadlines_nothing_changes(policy, scheduler):
     one = columns(simulate(busy(policy, scheduler, goodput=None)))
     other = columns(simulate(busy(None, scheduler, goodput=None)))

@@ -18,6 +18,7 @@ from fairbench.sim.engine.sglang.admission import PrefillPass
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from invariants import assert_same_records, run_checked
+from slow_params import slow
 
 # Small pools force eviction and retraction, small chunks force chunked prefill.
 CASES = {
@@ -32,8 +33,13 @@ def experiment(scheduler, workload, *, seed=0, dp=1, **more):
     return small_spec(scheduler, workload, seed=seed, dp=dp, **(CASES[workload] | more))
 
 
-@pytest.mark.parametrize("workload", CASES)
-@pytest.mark.parametrize("scheduler", PAIRS)
+CELLS = [(scheduler, workload) for scheduler in PAIRS for workload in CASES]
+LONG = [cell for cell in CELLS if cell[1] == "tot" and cell[0] not in ("d2lpm", "fair-finish")]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "workload"), [*(cell for cell in CELLS if cell not in LONG), *slow(*LONG)]
+)
 def test_step_by_step_gives_the_same_tables(scheduler, workload):
     fast = run_checked(experiment(scheduler, workload))
     slow = simulate(experiment(scheduler, workload, engine__step_by_step=True))
@@ -79,7 +85,7 @@ def test_the_small_runs_do_force_what_they_are_for(workload, monkeypatch):
         assert result.requests["retractions"].sum() > 0
 
 
-@pytest.mark.parametrize("scheduler", ["d2lpm", "preble", "vtc", "least-loaded+fcfs"])
+@pytest.mark.parametrize("scheduler", ["d2lpm", "preble", *slow("vtc", "least-loaded+fcfs")])
 @pytest.mark.parametrize("workload", ["judge", "chat", "long-qa"])
 def test_step_by_step_gives_the_same_tables_on_several_workers(scheduler, workload):
     """All programs at once, so that workers run in lockstep and events meet at one instant."""
@@ -90,7 +96,7 @@ def test_step_by_step_gives_the_same_tables_on_several_workers(scheduler, worklo
 
 
 @pytest.mark.parametrize("scheduler", ["lpm", "d2lpm"])
-@pytest.mark.parametrize("workload", ["tot", "chat"])
+@pytest.mark.parametrize("workload", ["chat", *slow("tot")])
 def test_a_run_that_is_cut_off_is_the_same_step_by_step(scheduler, workload):
     flags = {"num_programs": 3, "request_rate": 8.0, "max_drain_s": 1.0}
     fast = run_checked(experiment(scheduler, workload, flags=flags))
@@ -102,11 +108,13 @@ def test_a_run_that_is_cut_off_is_the_same_step_by_step(scheduler, workload):
 @pytest.mark.parametrize(
     "more",
     [
-        {"lpm__queue_limit": 16},
         {"engine__max_running_requests": 5},
         {"engine__full_reservation": True},
-        {"engine__max_prefill_tokens": 700},
-        {"engine__schedule_conservativeness": 0.3},
+        *slow(
+            {"lpm__queue_limit": 16},
+            {"engine__max_prefill_tokens": 700},
+            {"engine__schedule_conservativeness": 0.3},
+        ),
     ],
     ids=lambda more: next(iter(more)),
 )
@@ -153,7 +161,7 @@ def test_step_by_step_gives_the_same_tables_for_more_seeds(scheduler, workload, 
     assert_same_records(fast, slow)
 
 
-@pytest.mark.parametrize("scheduler", ["d2lpm", "preble", "vtc"])
+@pytest.mark.parametrize("scheduler", ["d2lpm", *slow("preble", "vtc")])
 def test_the_same_seed_gives_the_same_records_and_another_one_does_not(scheduler):
     one, two, other = (
         simulate(experiment(scheduler, "chat", dp=2, seed=seed)) for seed in (5, 5, 6)

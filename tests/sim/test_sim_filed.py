@@ -11,6 +11,7 @@ from fairbench.results.store import save_run
 from fairbench.sim.records import columns, filed
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, simulate
+from slow_params import slow
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(filed, "AT_ONCE", 3)
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "vtc", "d2lpm"])
+@pytest.mark.parametrize("scheduler", ["d2lpm", *slow("fcfs", "vtc")])
 def test_a_run_is_the_same_with_its_log_in_files(tmp_path, scheduler):
     spec = small_spec(scheduler, "tot", dp=2, pool=9_000)
     folder = tmp_path / "records"

@@ -16,6 +16,7 @@ from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import Simulation, simulate
 from invariants import assert_same_records
+from slow_params import slow
 
 READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_K": 0.01})  # 10 us a token
 VLLM = {"vllm__max_num_batched_tokens": 256, "vllm__num_gpu_blocks_override": 200}
@@ -98,7 +99,7 @@ def test_what_d2lpm_has_charged_when_all_is_over_is_each_workers_busy_time(engin
         assert isclose(spent, busy_ps(simulation, worker), rel_tol=1e-6)
 
 
-@pytest.mark.parametrize("local", ["vtc", "dlpm"])
+@pytest.mark.parametrize("local", ["dlpm", *slow("vtc")])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_step_by_step_charges_the_same(local, engine):
     fast = simulate(charging(local, engine))

@@ -7,6 +7,7 @@ from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import ROUTERS
 from fairbench.sim.run import simulate
 from invariants import run_checked
+from slow_params import slow
 
 LOCALS = {
     "lpm-client-cap": {"lpm-client-cap.max_running": 3},
@@ -24,6 +25,8 @@ LOCALS = {
     "edf-dlpm": {"edf-dlpm.quantum": 500, "edf-dlpm.aging_s": 1.0},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
 }
+LONG = ["edf-textbook"]
+NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
 
 
@@ -38,14 +41,14 @@ def spec(scheduler, dp=1, **settings):
     return small_spec(scheduler, "chat", dp=dp, pool=POOL_TOKENS, seed=3, flags=flags, **settings)
 
 
-@pytest.mark.parametrize("name", LOCALS)
+@pytest.mark.parametrize("name", NAMES)
 def test_local_schedulers_break_no_rule_of_the_engine(name):
     result = run_checked(spec(f"round-robin+{name}", **LOCALS[name]))
     assert result.summary["unfinished"] == 0
     assert (result.summary["refused"] > 0) == (name == "fairserve")
 
 
-@pytest.mark.parametrize("name", LOCALS)
+@pytest.mark.parametrize("name", NAMES)
 def test_they_serve_all_on_vllm_too(name):
     flags = {"scheduler": f"round-robin+{name}", "workload": "chat", "engine": "vllm", "seed": 3}
     flags |= {"num_programs": 6, "request_rate": 10.0, "gpu": GPU}  # over several steps

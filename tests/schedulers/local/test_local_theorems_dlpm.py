@@ -22,6 +22,7 @@ from local_trace import max_gap, max_lag, max_wait
 
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.dlpm import DLPM
+from slow_params import slow
 
 DLPMS = [
     DLPM.Params(quantum=QUANTUM),
@@ -118,7 +119,7 @@ def test_strict_is_fair_and_relaxed_conserves_work():
 
 @pytest.mark.parametrize(
     ("rejoin", "least", "most"),
-    [("keep", 0.9, 1.1), ("min0", 0.9, 1.1), ("paper_zero", 5, 6)],
+    [("keep", 0.9, 1.1), ("paper_zero", 5, 6), *slow(("min0", 0.9, 1.1))],
 )
 def test_leaving_and_coming_back_does_not_pay(rejoin, least, most):
     """[gaps] A5: a sends one long prompt at a time, b is backlogged; a's service over b's.

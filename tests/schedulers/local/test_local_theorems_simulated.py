@@ -15,6 +15,7 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
+from slow_params import slow
 
 POOL = LIMITS.pool_tokens
 LARGEST_INPUT = 300
@@ -71,7 +72,7 @@ class Load:
                     self.fleet.at(time_s, lambda client=client: self.send(client))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *slow(1, 2)])
 def test_vtc_lemma_4_3_and_theorem_4_4(seed):
     fleet = Fleet(vtc, "abc")
     Load(fleet, seed).keep_backlogged("abc")
@@ -89,7 +90,7 @@ def test_vtc_lemma_4_3_and_theorem_4_4(seed):
     assert 0 < max_gap(trace) <= 2 * VTC_UNIT
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *slow(1, 2)])
 def test_vtc_theorems_4_9_4_11_and_4_13(seed):
     fleet = Fleet(vtc, "abcd")
     Load(fleet, seed).come_and_go()
@@ -101,7 +102,7 @@ def test_vtc_theorems_4_9_4_11_and_4_13(seed):
 
 
 @pytest.mark.parametrize("no_room", ["stop", "skip"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *slow(1, 2)])
 def test_dlpm_credit_a_1_and_theorem_4_1(seed, no_room):
     fleet = Fleet(dlpm(no_room=no_room), "abc")
     Load(fleet, seed).keep_backlogged("abc")
@@ -123,7 +124,7 @@ def test_dlpm_credit_a_1_and_theorem_4_1(seed, no_room):
 
 
 @pytest.mark.parametrize("no_room", ["stop", "skip"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_dlpm_theorems_4_2_and_a_2(seed, no_room):
     fleet = Fleet(dlpm(no_room=no_room), "abcd")
     Load(fleet, seed).come_and_go()
