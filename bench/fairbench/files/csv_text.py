@@ -32,7 +32,8 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     separator = separator_of(header)
     if separator != ",":  # cells between other marks are not counted as memory
         texts = (_checked(text, separator, shown) for text in texts)
-    return csv.DictReader(chain([header], texts), delimiter=separator)
+    # Strictly: a quote that is never closed would hide all that follows.
+    return csv.DictReader(chain([header], texts), delimiter=separator, strict=True)
 
 
 def separator_of(header: str) -> str:

@@ -1,5 +1,6 @@
 """Traces at the edges: far times, units, missing numbers, steps at once, what was made up."""
 
+import gzip
 import json
 from dataclasses import replace
 
@@ -12,8 +13,10 @@ from fairbench.errors import DataError, UsageError
 from fairbench.execute.requests import experiment
 from fairbench.files.times import nanoseconds
 from fairbench.workloads.trace_workload import plain_names, trace_manifest, trace_workload
+from fairbench.workloads.traces import read as read_module
 from fairbench.workloads.traces.facts import facts_of_table, shared
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench.workloads.traces.table import TableBuilder
 
 DAYS = ("9999-12-31", "0001-01-01", "2250-01-01", "1700-01-01")
 
@@ -235,3 +238,48 @@ def test_a_client_without_requests_has_no_facts(read):
         ("a", 5),
         ("b", 6),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (("2026-01-01T00:00:00Z", "5"), "line 3: t = '5': is no date, unlike those before it"),
+        (("5", "1767225600"), "line 3: t = '1767225600': is a date, unlike the times before it"),
+    ],
+)
+def test_a_date_beside_seconds_from_a_start_is_refused(read, rows, problem):
+    with pytest.raises(DataError, match=problem):
+        read("t,isl,osl\n" + "".join(f"{row},5,1\n" for row in rows))
+
+
+def test_dates_may_be_written_in_two_ways(read):
+    trace = read("t,isl,osl\n2026-01-01T00:00:00Z,5,1\n1767225602.5,5,1\n")
+    assert trace.span_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("start", "problem"),
+    [
+        (gzip.compress(b"t,isl,osl\n1,5,1\n"), "is packed with gzip, .* let it end in .gz"),
+        (b"PK\x03\x04rest", "is a spreadsheet or a zip archive: save it as CSV"),
+        (b"PAR1rest", "is Parquet: save it as CSV or JSON lines"),
+        ("t,isl,osl\n1,5,1\n".encode("utf-16"), "is UTF-16: save it as UTF-8"),
+        (b't,isl,osl,c\n1,5,1,"a\n2,5,1,b\n', "line 3: not CSV: unexpected end of data"),
+    ],
+)
+def test_what_is_no_csv_is_named(tmp_path, start, problem):
+    path = tmp_path / "export.csv"
+    path.write_bytes(start)
+    with pytest.raises(DataError, match=problem):
+        read_trace(TraceParams(str(path)))
+
+
+def test_a_file_is_read_once_whoever_found_out_its_format(tmp_path, monkeypatch):
+    path = tmp_path / "once.csv"
+    path.write_text("t,isl,osl\n" + "".join(f"{at},5,1\n" for at in range(9)))
+    tables = []
+    monkeypatch.setattr(
+        read_module, "TableBuilder", lambda shown: tables.append(shown) or TableBuilder(shown)
+    )
+    assert fairbench.run(trace=str(path), scheduler="fcfs").summary["completed"] == 9
+    assert tables == [f"{path}"]

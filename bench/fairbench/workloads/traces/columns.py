@@ -29,6 +29,8 @@ FIELDS = (
     "text",
 )
 
+CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long
+
 OWN = "="
 """Begins the names under which a format puts fields that it has found itself."""
 
@@ -49,6 +51,7 @@ class Columns:
         self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
         self._unit = unit
         self._guessed: str | None = None  # that unit, if only the size of a time says it
+        self._dated: bool | None = None  # whether its times are of a calendar, or from some start
         self._block_size = block_size
         self._unseen = set(self._names)
         self._last: tuple[str, Record] | None = None
@@ -130,7 +133,14 @@ class Columns:
             self._guessed = self._unit = unit_of(value)
         if not self._notes:
             self._notes["unit"] = self._said(value, column)
-        return _nanoseconds(value, self._unit_of(column), column, where)
+        at_ns = _nanoseconds(value, self._unit_of(column), column, where)
+        dated = abs(at_ns) >= CALENDAR_NS
+        if self._dated is None:
+            self._dated = dated
+        elif self._dated is not dated:
+            kinds = "a date, unlike the times" if dated else "no date, unlike those"
+            raise DataError(f"{where}: {_shown(column, value)}: is {kinds} before it")
+        return at_ns
 
     def _said(self, value: Any, column: Column) -> str:
         """The unit of its times and what says it, for people."""

@@ -86,8 +86,11 @@ def _meant(params: TraceParams) -> ReadTrace:
 def _found(params: TraceParams) -> ReadTrace:
     path = find(params.file)
     state = path.stat()
+    name = params.format
+    if name == AUTO:  # found out by its first records: so that it is read once, whoever asks how
+        name = format_of(AUTO, records_of(path))[0].name
     found = _read(
-        *(path, state.st_mtime_ns, state.st_size, params.format, params.columns, params.line),
+        *(path, state.st_mtime_ns, state.st_size, name, params.columns, params.line),
         *(params.clients, params.spread),
     )
     if params.sha256 not in ("", found.sha256):

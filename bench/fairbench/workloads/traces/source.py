@@ -14,6 +14,14 @@ from fairbench.files.reader import opened
 
 FOLDERS = "FAIRBENCH_DATA"
 PEEKED = 4096  # bytes
+NO_TEXT = {
+    b"\x1f\x8b": "is packed with gzip, which its name has to say: let it end in .gz",
+    b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
+    b"PAR1": "is Parquet: save it as CSV or JSON lines",
+    b"\xff\xfe": "is UTF-16: save it as UTF-8",
+    b"\xfe\xff": "is UTF-16: save it as UTF-8",
+}
+"""How files begin that are often taken for CSV, and what to do."""
 CSV = (".csv", ".tsv")
 
 
@@ -43,7 +51,11 @@ def records_of(path: Path) -> Iterator[Place]:
 
 def _records(path: Path, shown: str) -> Iterator[Place]:
     with opened(path, shown) as stream:
-        start = stream.read(PEEKED).removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = stream.read(PEEKED)
+    for mark, what in NO_TEXT.items():
+        if start.startswith(mark):
+            raise DataError(f"{shown}: {what}")
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     name = path.name.removesuffix(".gz")
     if name.endswith(CSV) or start[:1] not in (b"{", b"["):
         for number, cells in csv_rows(path, shown, streamed=True):
