@@ -115,11 +115,13 @@ class LocationTree(PrefixTree[L]):
         """
         end = prompt_tokens(prefix)
         start = end - evicted_tokens
-        node, place = self.match(prefix, start)
-        node, _ = self.descend(node, prefix, place, end)
+        node, _ = self.match(prefix, end)
         for at in self.upward(node):
-            if at.depth <= start:
+            kept = start - (at.depth - at.length)
+            if kept >= at.length:
                 break
+            if kept > 0:
+                self.split(at, kept)
             self.unmark(at, worker)
         self.prune(node)
 

@@ -146,18 +146,16 @@ class PrefixTree(Generic[N]):
 
 def path(node: Node) -> Prompt:
     """The prefix that ends at ``node``, as a prompt."""
-    chain: list[Node] = []
-    at: Node | None = node
-    while at is not None:
-        chain.append(at)
-        at = at.parent
     segments: list[Segment] = []
-    for part in reversed(chain):
-        for key, start, length in part.edge:
-            if start:
-                segments[-1] = Segment(key, start + length)
-            else:
-                segments.append(Segment(key, length))
+    at: Node | None = node
+    goes_on = False  # the slice below is of the same segment, which is in the list
+    while at is not None:
+        for key, start, length in reversed(at.edge):
+            if not goes_on:
+                segments.append(Segment(key, start + length))
+            goes_on = start > 0
+        at = at.parent
+    segments.reverse()
     return tuple(segments)
 
 
