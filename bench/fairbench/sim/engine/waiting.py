@@ -142,10 +142,13 @@ class WaitingQueue(Generic[N]):
 
     def touch_head(self, count: int) -> None:
         """Refresh the prefixes of the first ``count`` requests of the list, head last."""
-        scan = self._match_scan() if self._cache_aware else self.queue_order()
-        for request in reversed(list(islice(scan, count))):
-            entry = self.entries[request]
-            self._cache.touch(self._cache.match(entry.prompt, entry.total)[0])
+        cache = self._cache
+        if self._cache_aware:
+            head = [self.entries[request] for request in islice(self._match_scan(), count)]
+        else:
+            head = list(islice(self._queue.values(), count))
+        for entry in reversed(head):
+            cache.touch(cache.match(entry.prompt, entry.total)[0])
 
     def admit(self, request: Request) -> None:
         """The request leaves the view; the scans of this pass pass over it."""
