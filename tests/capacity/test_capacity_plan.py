@@ -139,7 +139,7 @@ def in_this_process(monkeypatch):
 def test_the_command_says_that_the_smallest_does(in_this_process, tmp_path):
     result = command("--slo", "ttft_p99<60s", "--dp", "1..3", "--result-dir", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "already the smallest, 1, suffices" in result.stdout
+    assert "vtc on a100: 1 replica suffices, the fewest" in result.stdout
     assert "sharing incentive" in result.stdout
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "plan")])
     assert shown.stdout == result.stdout

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairbench.capacity.remarks import remarks_of
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
 from fairbench.report.heading import basis, trace_lines
-from fairbench.report.numbers import WRITERS, index, number
+from fairbench.report.numbers import WRITERS, index
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.intervals import METHOD
 
@@ -137,47 +138,3 @@ def _sharing(rows: Sequence[Row]) -> Table:
 def _incentive(row: Row, key: str) -> str:
     bound = f"{row[f'{key}_bound']} " if row[f"{key}_bound"] else ""
     return bound + index(row[key])
-
-
-def remarks_of(answer: Row) -> Iterator[str]:
-    """What else to know: whether the answer is an end of the range, no step, or in doubt."""
-    for row in answer["choices"]:
-        name = f"{row['scheduler']} on {row['gpu']} at {row['load']:g} x"
-        tried = {one["replicas"]: one["enough"] for one in row["tried"]}
-        if row["replicas"] is None:
-            missed = [one["slo"] for one in row["targets"] if not one["met"]]
-            missed = missed or [one["slo"] for one in row["targets"] if not one["certain"]]
-            yield f"{name}: nothing to {answer['high']} replicas suffices; {', '.join(missed)}"
-        elif row["replicas"] == answer["low"]:
-            yield f"{name}: already the smallest, {answer['low']}, suffices"
-        if not row["monotone"]:
-            missing = [
-                one for one, enough in tried.items() if not enough and one > min(_enough(tried))
-            ]
-            listed = ", ".join(map(str, missing))
-            yield f"{name}: not monotone: {listed} replicas do not suffice, though fewer do"
-        doubtful = row["replicas"] and any(not one["certain"] for one in row["targets"])
-        if doubtful and len(answer["seeds"]) > 1:
-            yield f"{name}: an interval reaches beyond its target: --certain, or more seeds"
-    yield from _cheaper(answer)
-
-
-def _enough(tried: Mapping[int, bool]) -> list[int]:
-    return [one for one, enough in tried.items() if enough]
-
-
-def _cheaper(answer: Row) -> Iterator[str]:
-    rows = answer["choices"]
-    loads = dict.fromkeys(row["load"] for row in rows)
-    if len(rows) == len(loads):
-        return
-    for load in loads:
-        cheaper = [rows[n] for n in answer["cheaper"] if rows[n]["load"] == load]
-        listed = "; ".join(_offer(row) for row in cheaper)
-        at = f" at {load:g} x" if len(loads) > 1 else ""
-        yield f"cheaper{at}: {listed or 'none of these choices'}"
-
-
-def _offer(row: Row) -> str:
-    cost = "" if row["cost"] is None else f" for {number(row['cost'])} an hour"
-    return f"{row['scheduler']} on {row['replicas']} x {row['gpu']}{cost}"

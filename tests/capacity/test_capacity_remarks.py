@@ -1,0 +1,88 @@
+"""What the lines below the answer of a plan say."""
+
+import pytest
+
+from fairbench.capacity.remarks import remarks_of
+
+TTFT, SHARE = "ttft_p99<2s", "worst_share>80%"
+
+
+def target(slo, met=True, certain=True):
+    return {"slo": slo, "met": met, "certain": certain}
+
+
+def choice(scheduler="vtc", replicas=2, load=1.0, tried=((2, True),), targets=(), cost=None):
+    return {
+        "scheduler": scheduler,
+        "gpu": "a100",
+        "load": load,
+        "replicas": replicas,
+        "cost": cost,
+        "tried": [{"replicas": dp, "enough": enough} for dp, enough in tried],
+        "targets": list(targets or [target(TTFT), target(SHARE)]),
+    }
+
+
+def remarks(*choices, low=1, high=8, seeds=(0, 1), cheaper=()):
+    answer = {"low": low, "high": high, "seeds": list(seeds), "cheaper": list(cheaper)}
+    return list(remarks_of(answer | {"choices": list(choices)}))
+
+
+def test_of_a_plain_answer_there_is_nothing_to_say():
+    assert remarks(choice(tried=((1, False), (2, True)))) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds", "said"),
+    [
+        ({"replicas": 1}, {}, "vtc on a100: 1 replica suffices, the fewest that were asked about"),
+        (
+            {"replicas": 4},
+            {"low": 4},
+            "vtc on a100: 4 suffice, the fewest that were asked about",
+        ),
+        (
+            {"replicas": None, "targets": (target(TTFT, met=False, certain=False), target(SHARE))},
+            {},
+            "vtc on a100: 8 replicas do not meet ttft_p99<2s",
+        ),
+        (
+            {"replicas": None, "targets": (target(TTFT, False), target(SHARE, False))},
+            {"high": 1},
+            "vtc on a100: 1 replica does not meet ttft_p99<2s and worst_share>80%",
+        ),
+        (
+            {"tried": ((1, False), (2, True), (3, False), (5, False), (6, True))},
+            {},
+            "vtc on a100: not monotone: 3 and 5 replicas do not suffice, though fewer do",
+        ),
+        (
+            {"targets": (target(TTFT), target(SHARE, certain=False))},
+            {},
+            "vtc on a100: on average worst_share>80% is met, but not in the whole interval: "
+            "more seeds (--num-runs) make it smaller, --certain asks for all of it",
+        ),
+    ],
+)
+def test_what_is_special_of_a_choice(given, bounds, said):
+    assert remarks(choice(**given), **bounds) == [said]
+
+
+def test_one_seed_has_no_interval_to_doubt():
+    assert remarks(choice(targets=(target(TTFT, certain=False),)), seeds=(0,)) == []
+
+
+def test_what_is_cheaper_names_what_it_is_cheaper_than():
+    rows = choice("vtc", 3, cost=6.0), choice("fcfs", 2, cost=4.0)
+    said = "cheaper than vtc on a100: fcfs on 2 x a100 for 4.00 an hour"
+    assert remarks(*rows, cheaper=[1]) == [said]
+    said = "nothing else that was asked about is cheaper than vtc on a100"
+    assert remarks(*rows) == [said]
+
+
+def test_a_load_is_named_where_there_are_several():
+    rows = [choice(name, load=load) for load in (1.0, 2.0) for name in ("vtc", "fcfs")]
+    assert remarks(*rows, cheaper=[3]) == [
+        "nothing else that was asked about is cheaper than vtc on a100 at 1 times the load",
+        "cheaper than vtc on a100 at 2 times the load: fcfs on 2 x a100",
+    ]
