@@ -255,7 +255,7 @@ def test_the_order_of_the_records_makes_no_difference(rows, targets, rng):
     counts = []
     for some in (rows, shuffled):
         made, made_by = tables_of(some)
-        one = client_goodput(Tables(["c0", "c1"], made, made_by, log()), known, 0)
+        (one,) = client_goodput(Tables(["c0", "c1"], made, made_by, log()), known, [0])
         counts.append((one.met, one.asked, one.wasted, sorted(one.slack_s.tolist())))
     assert counts[0] == counts[1]
     assert not any(isnan(slack) for slack in counts[0][3])

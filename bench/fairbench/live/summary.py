@@ -50,6 +50,7 @@ def summary_of(
     counter = load_counter(spec.tokenizer) if spec.dataset_path else None
     header = run_header(
         spec,
+        spec.client_plans(),
         complete=result.complete,
         pool_tokens=served.pool_tokens,
         mem_fraction_static=served.mem_fraction_static,

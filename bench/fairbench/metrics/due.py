@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairbench.core import ServiceWeights
+from fairbench.metrics.by_client import in_order
 from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests
 from fairbench.metrics.unhindered import Unhindered, unhindered
 
@@ -169,22 +170,34 @@ def _never_made(
     cost = cost[known]
     whole = np.bincount(owner, weights=cost, minlength=len(programs)) + unsent
     call_age_s = calls.first_due_s[known] - programs.arrival_s[owner]
-    done = programs.status[owner] == FINISHED
-    for client in np.unique(programs.client[cut]):
-        own = cut[programs.client[cut] == client]
-        like = done & (programs.client[owner] == client)
-        like = like if like.any() else done
-        asked = _part_by(call_age_s[like], cost[like], age_s[own])
-        asked -= _part_by(call_age_s[like], cost[like], reached_s[own])
+    done = np.flatnonzero(programs.status[owner] == FINISHED)
+    clients = len(facts.clients)
+    like, bounds = in_order(programs.client[owner[done]], clients)
+    like = done[like]
+    everybody = _Asked(call_age_s[done], cost[done])
+    short, short_bounds = in_order(programs.client[cut], clients)
+    for client in np.flatnonzero(np.diff(short_bounds)).tolist():
+        own = cut[short[short_bounds[client] : short_bounds[client + 1]]]
+        mine = like[bounds[client] : bounds[client + 1]]
+        usual = _Asked(call_age_s[mine], cost[mine]) if len(mine) else everybody
+        asked = usual.part_by(age_s[own]) - usual.part_by(reached_s[own])
         due[own] = np.minimum(unsent[own], whole[own] * asked)
     return due
 
 
-def _part_by(ages_s: Floats, amounts: Floats, at_s: Floats) -> Floats:
-    """Which part of the amounts comes before each age; none of nothing."""
-    if not amounts.sum():
-        return np.zeros(len(at_s))
-    order = np.argsort(ages_s, kind="stable")
-    total = np.concatenate([[0.0], np.cumsum(amounts[order])])
-    part: Floats = total[np.searchsorted(ages_s[order], at_s, "left")] / total[-1]
-    return part
+class _Asked:
+    """What programs had asked for by their age: which part of all the amounts."""
+
+    def __init__(self, ages_s: Floats, amounts: Floats) -> None:
+        order = np.argsort(ages_s, kind="stable")
+        self._ages_s = ages_s[order]
+        self._total = np.concatenate([[0.0], np.cumsum(amounts[order])])
+        self._something = bool(amounts.sum())
+
+    def part_by(self, at_s: Floats) -> Floats:
+        """The part that comes before each age; none of nothing."""
+        if not self._something:
+            return np.zeros(len(at_s))
+        place = np.searchsorted(self._ages_s, at_s, "left")
+        part: Floats = self._total[place] / self._total[-1]
+        return part

@@ -7,11 +7,21 @@ program never came to ask for, since a starved client sends less.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Requests
+from fairbench.metrics.by_client import in_order
+from fairbench.metrics.records import (
+    FINISHED,
+    Facts,
+    Flags,
+    Floats,
+    Ints,
+    Programs,
+    Requests,
+)
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
@@ -83,17 +93,23 @@ class ClientGoodput:
     slack_s: Floats
 
 
-def client_goodput(tables: Tables, facts: Facts, index: int) -> ClientGoodput:
-    """The counts of the client with this index."""
-    programs, requests, weights = tables.programs, tables.requests, facts.weights
-    arrived = programs.arrival_s
-    chosen = programs.take(
-        (programs.client == index)
-        & (arrived >= facts.window.start_s)
-        & (arrived < facts.window.end_s)
-    )
-    own = requests.take(requests.client == index)
-    got = judged(own, facts.clients[index].targets, facts.costs)
+def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterator[ClientGoodput]:
+    """The counts of the clients with these indices."""
+    clients = len(facts.clients)
+    programs, program_bounds = in_order(tables.programs.client, clients)
+    requests, request_bounds = in_order(tables.requests.client, clients)
+    for index in which:
+        own = programs[program_bounds[index] : program_bounds[index + 1]]
+        made = requests[request_bounds[index] : request_bounds[index + 1]]
+        targets = facts.clients[index].targets
+        yield _counted(tables.programs.take(own), tables.requests.take(made), targets, facts)
+
+
+def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) -> ClientGoodput:
+    """Of one client's programs and requests."""
+    weights, arrived = facts.weights, programs.arrival_s
+    chosen = programs.take((arrived >= facts.window.start_s) & (arrived < facts.window.end_s))
+    got = judged(own, targets, facts.costs)
     tokens: Ints = weights.extend * own.input_tokens + weights.output * own.output_tokens
     computed = own.extend_tokens + own.recompute_tokens + own.output_tokens
     in_window = got.met & (own.finish_s >= facts.window.start_s)

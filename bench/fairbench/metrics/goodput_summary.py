@@ -32,7 +32,7 @@ def goodput(tables: Tables, facts: Facts, notes: Notes) -> Goodput:
     promised = [index for index, one in enumerate(facts.clients) if any(one.targets.given())]
     if not promised:
         return Goodput()
-    each = [client_goodput(tables, facts, index) for index in promised]
+    each = list(client_goodput(tables, facts, promised))
     length_s = facts.window.length_s
     run: dict[str, Any] = _rates(each, length_s, notes, "") | _spread(each, facts, promised, notes)
     run |= _slack(each, notes) | _waste(each, notes)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
 from fairbench.schedulers.peers.params import ROUTERS
+from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs import program_class
 from fairbench.workloads.trace_workload import trace_facts
 
 
-def _pauses(spec: ExperimentSpec) -> bool:
+def _pauses(plans: Iterable[ClientPlan]) -> bool:
     """Whether the latency of some client's programs includes time in which its user thinks."""
-    plans = spec.client_plans()
     return any(program_class(plan.kind).pauses(plan.params) for plan in plans)
 
 
@@ -26,6 +27,7 @@ def _routers(spec: ExperimentSpec) -> dict[str, Any]:
 
 def run_header(
     spec: ExperimentSpec,
+    plans: Iterable[ClientPlan],
     *,
     complete: bool,
     pool_tokens: int | None,
@@ -62,7 +64,7 @@ def run_header(
         "dp": spec.dp,
         "seed": spec.seed,
         "latency": spec.workload.latency,
-        "think_time": spec.workload.latency == "program" and _pauses(spec),
+        "think_time": spec.workload.latency == "program" and _pauses(plans),
         "mem_fraction_static": mem_fraction_static,
         "pool_tokens": pool_tokens,
         "chunked_prefill_size": chunked_prefill_size,

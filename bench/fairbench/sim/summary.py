@@ -43,6 +43,7 @@ def summary_of(
     """The summary as JSON types: metrics, and what was run."""
     header = run_header(
         simulation.spec,
+        simulation.plans,
         complete=complete,
         pool_tokens=simulation.engine.pool_tokens,
         mem_fraction_static=simulation.engine.mem_fraction_static,
