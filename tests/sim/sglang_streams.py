@@ -189,9 +189,8 @@ class StepProfile:
             self.heard().prefills.append((number, prefill.cached, prefill.tokens))
         return STEP_PS
 
-    def decode_ps(self, size, context):
-        if context:  # else it is asked what a step of that size takes beside its context
-            self.heard().decoding = size
+    def fixed_ps(self, size):
+        self.heard().decoding = size
         return STEP_PS
 
     def saved_ps(self, shared_tokens):

@@ -131,6 +131,9 @@ class StepProfile:
     def step_ps(self, chunks, sequences, context_tokens):
         return STEP_PS
 
+    def fixed_ps(self, sequences):
+        return STEP_PS
+
     def decode_ps(self, sequences, context_tokens):
         return STEP_PS
 
