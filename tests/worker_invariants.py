@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from fairbench.core import prompt_tokens
+
 
 def watch(clock, workers) -> None:
     """Check the workers after every event of the clock, and that it never runs backwards."""
@@ -65,7 +67,8 @@ def check_tree(cache) -> None:
     """INV-5: depths, keys and sums agree with the nodes."""
     evictable = locked = 0
     for node in cache.nodes():
-        assert node.length == sum(length for _, _, length in node.edge) > 0
+        assert 0 <= node.start < node.edge[0].length
+        assert node.length == prompt_tokens(node.edge) - node.start
         assert node.depth == node.parent.depth + node.length
         assert node.parent.children[node.key] is node
         if node.locks:

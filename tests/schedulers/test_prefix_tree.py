@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.core import Segment
+from fairbench.core import Segment, prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, PrefixTree, path, place_at, truncate
 from strategies import common, prefixes_of, prompts, tokens_of
 
@@ -26,7 +26,8 @@ def held(tree):
 
 def check(tree):
     for node in tree.nodes():
-        assert node.length == sum(length for _, _, length in node.edge) > 0
+        assert 0 <= node.start < node.edge[0].length
+        assert node.length == prompt_tokens(node.edge) - node.start
         assert node.depth == node.parent.depth + node.length
         assert node.parent.children[node.key] is node
         assert len(tokens_of(path(node))) == node.depth
@@ -78,8 +79,8 @@ def test_two_prompts_that_part_inside_a_segment_share_its_beginning():
     other = insert(tree, prompt("a", 7, "c", 2), 9)
     shared = long.parent
     assert other.parent is shared
-    assert (shared.edge, shared.depth) == ((("a", 0, 7),), 7)
-    assert long.edge == (("a", 7, 3), ("b", 0, 5))
+    assert (shared.edge, shared.start, shared.depth) == (prompt("a", 7), 0, 7)
+    assert (long.edge, long.start) == (prompt("a", 10, "b", 5), 7)
     assert path(long) == prompt("a", 10, "b", 5)
 
 
@@ -87,7 +88,7 @@ def test_a_split_keeps_the_lower_node_and_cuts_at_a_segment_border():
     tree = PrefixTree(Node)
     node = insert(tree, prompt("a", 4, "b", 4), 8)
     upper = tree.split(node, 4)
-    assert (upper.edge, node.edge) == ((("a", 0, 4),), (("b", 0, 4),))
+    assert (upper.edge, node.edge) == (prompt("a", 4), prompt("b", 4))
     assert (upper.depth, node.depth, node.parent) == (4, 8, upper)
     assert tree.match(prompt("a", 4, "b", 9), 13)[0] is node
 

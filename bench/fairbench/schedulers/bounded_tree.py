@@ -7,7 +7,7 @@ from typing import Self
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt
 from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
-from fairbench.schedulers.prefix_tree import Place, Slice
+from fairbench.schedulers.prefix_tree import Edge, Place
 
 MAX_NODES = 1_000_000
 NOBODY = -1
@@ -22,7 +22,7 @@ class RecentNode(LocationNode):
     newer: Self
     older: Self
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         super().__init__(parent, edge, length)
         self.newer = self.older = self
 

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, prompt_tokens
-from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice
+from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -17,7 +17,7 @@ class LocationNode(Node):
 
     __slots__ = ("workers",)
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         super().__init__(parent, edge, length)
         self.workers = 0
 

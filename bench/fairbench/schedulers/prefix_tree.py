@@ -1,7 +1,7 @@
 """The prefix tree: a radix tree over prompts, for the simulated KV cache and for the routers.
 
-Edges hold slices ``(key, start, length)`` of segments, so the tree splits wherever two prompts
-part, inside a segment too, without ever listing tokens.
+Edges hold stretches of prompts, so the tree splits wherever two prompts part, inside a segment too,
+without ever listing tokens.
 """
 
 from __future__ import annotations
@@ -10,33 +10,38 @@ from collections.abc import Iterator
 from typing import Generic, Self, TypeVar
 
 from fairbench.compiled import mypyc_attr
-from fairbench.core import Prompt, Segment
+from fairbench.core import Prompt, Segment, prompt_tokens
 
-Slice = tuple[str, int, int]
+# A stretch of a prompt: its segments up to where it ends, the first one from its beginning even if
+# the stretch is only what is behind some of it.
+Edge = Prompt
 Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, offset in the segment
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
-    """A tree node: the slices on the edge above it, and ``depth``, the tokens down to its end."""
+    """A tree node: the edge above it, ``length`` tokens, and ``depth``, the tokens to its end.
 
-    __slots__ = ("children", "depth", "edge", "length", "parent")
+    The edge begins at ``start`` of its first segment.
+    """
+
+    __slots__ = ("children", "depth", "edge", "length", "parent", "start")
 
     parent: Self | None
     children: dict[tuple[str, int], Self]
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         self.parent = parent
         self.edge = edge
+        self.start = 0
         self.length = length
         self.depth: int = length if parent is None else parent.depth + length
         self.children = {}
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key under which the parent holds this node."""
-        name, start, _ = self.edge[0]
-        return name, start
+        """The key under which the parent holds this node: where in which segment it begins."""
+        return self.edge[0].key, self.start
 
 
 N = TypeVar("N", bound=Node)
@@ -68,18 +73,23 @@ class PrefixTree(Generic[N]):
             child = node.children.get((name, offset))
             if child is None:
                 break
-            length, left = child.length, whole - offset
-            if length <= left and length <= remaining and length == child.edge[0][2]:
-                # The common case: one slice, which the child's key has identified, all of it.
-                node, remaining = child, remaining - length
-                index, offset = (index, offset + length) if length < left else (index + 1, 0)
-                continue
-            taken, end = _common(child.edge, prompt, index, offset, remaining)
-            if taken < child.length:
+            edge, length = child.edge, child.length
+            if length <= remaining:
+                # Most are within one segment, named by the key, or all that is left of some.
+                if len(edge) == 1 and (end := offset + length) <= whole:
+                    node, remaining = child, remaining - length
+                    index, offset = (index, end) if end < whole else (index + 1, 0)
+                    continue
+                if prompt[index : index + len(edge)] == edge:
+                    node, remaining = child, remaining - length
+                    index, offset = index + len(edge), 0
+                    continue
+            taken, place = _common(edge, prompt, index, offset, remaining)
+            if taken < length:
                 if split:
-                    node, (index, offset) = self.split(child, taken), end
+                    node, (index, offset) = self.split(child, taken), place
                 break
-            node, (index, offset) = child, end
+            node, (index, offset) = child, place
             remaining -= taken
         return node, (index, offset)
 
@@ -103,9 +113,9 @@ class PrefixTree(Generic[N]):
         Precondition: a walk along this prompt stopped at ``node`` and ``place``.
         """
         length = depth - node.depth
-        child = self._node_type(node, _slices(prompt, place, length), length)
-        index, offset = place
-        node.children[prompt[index].key, offset] = child
+        child = self._node_type(node, _stretch(prompt, place, length), length)
+        index, child.start = place
+        node.children[prompt[index].key, child.start] = child
         return child
 
     def split(self, node: N, tokens: int) -> N:
@@ -113,12 +123,14 @@ class PrefixTree(Generic[N]):
 
         ``node`` stays the lower part, so whoever holds it still holds the same prefix.
         """
-        upper_edge, lower_edge = _cut(node.edge, tokens)
+        upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent
         assert parent is not None
         upper = self._node_type(parent, upper_edge, tokens)
+        upper.start = node.start
         parent.children[upper.key] = upper
         node.parent, node.edge, node.length = upper, lower_edge, node.length - tokens
+        node.start = prompt_tokens(lower_edge) - node.length
         upper.children[node.key] = node
         self.on_split(upper, node)
         return upper
@@ -131,8 +143,7 @@ class PrefixTree(Generic[N]):
         parent = leaf.parent
         assert parent is not None
         assert not leaf.children
-        name, start, _ = leaf.edge[0]
-        del parent.children[name, start]
+        del parent.children[leaf.key]
         return parent
 
     def nodes(self) -> Iterator[N]:
@@ -147,14 +158,12 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """The prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    at: Node | None = node
-    goes_on = False  # the slice below is of the same segment, which is in the list
-    while at is not None:
-        for key, start, length in reversed(at.edge):
-            if not goes_on:
-                segments.append(Segment(key, start + length))
-            goes_on = start > 0
-        at = at.parent
+    goes_on = False  # the last segment, in the edge below, which has all of it
+    while (parent := node.parent) is not None:
+        edge = node.edge
+        segments += reversed(edge[:-1] if goes_on else edge)
+        goes_on = node.start > 0
+        node = parent
     segments.reverse()
     return tuple(segments)
 
@@ -170,57 +179,49 @@ def place_at(prompt: Prompt, depth: int) -> Place:
 
 def truncate(prompt: Prompt, tokens: int) -> Prompt:
     """The first ``tokens`` tokens of a prompt."""
-    return tuple(Segment(key, length) for key, _, length in _slices(prompt, (0, 0), tokens))
+    return _stretch(prompt, (0, 0), tokens)
 
 
-def _common(
-    edge: tuple[Slice, ...], prompt: Prompt, index: int, offset: int, limit: int
-) -> tuple[int, Place]:
-    """Tokens that an edge and a prompt share from ``index, offset`` on, and where that ends."""
+def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> tuple[int, Place]:
+    """Tokens that an edge and a prompt share from ``index, offset`` on, and where that ends.
+
+    The edge begins there, in a segment of this name.
+    """
     taken, count = 0, len(prompt)
-    for key, start, length in edge:
+    for key, end in edge:
         if index == count:
             break
-        segment_key, left = prompt[index]
-        if key != segment_key or start != offset:
+        segment_key, whole = prompt[index]
+        if key != segment_key:
             break
-        left -= offset
-        if length == left and length <= limit - taken:  # all that is left, as of most segments
-            taken += length
-            index, offset = index + 1, 0
-            continue
-        step = min(length, left, limit - taken)
-        taken += step
-        index, offset = (index, offset + step) if step < left else (index + 1, 0)
-        if step < length:
+        reached = min(end, whole, offset + limit - taken)
+        taken += reached - offset
+        index, offset = (index, reached) if reached < whole else (index + 1, 0)
+        if reached < end or offset:
             break
     return taken, (index, offset)
 
 
-def _slices(prompt: Prompt, place: Place, tokens: int) -> tuple[Slice, ...]:
+def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
     """``tokens`` tokens of a prompt from ``place`` on."""
     if tokens <= 0:
         return ()
-    index, offset = place
-    key, length = prompt[index]
-    if tokens <= length - offset:  # as of most outputs and many questions
-        return ((key, offset, tokens),)
-    slices = [(key, offset, length - offset)]
-    tokens -= length - offset
-    for key, length in prompt[index + 1 :]:
-        if tokens <= length:
-            slices.append((key, 0, tokens))
-            break
-        slices.append((key, 0, length))
-        tokens -= length
-    return tuple(slices)
+    index, upto = place
+    upto += tokens
+    for at, segment in enumerate(prompt[index:] if index else prompt, start=index):
+        key, length = segment
+        if upto <= length:
+            return (*prompt[index:at], segment if upto == length else Segment(key, upto))
+        upto -= length
+    return prompt[index:]
 
 
-def _cut(edge: tuple[Slice, ...], tokens: int) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
-    """An edge as its first ``tokens`` tokens and the rest."""
-    for position, (key, start, length) in enumerate(edge):
-        if tokens < length:
-            head = (*edge[:position], (key, start, tokens)) if tokens else edge[:position]
-            return head, ((key, start + tokens, length - tokens), *edge[position + 1 :])
-        tokens -= length
+def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
+    """An edge up to so many tokens from the beginning of its first segment, and the rest."""
+    for position, (key, end) in enumerate(edge):
+        if upto < end:
+            return (*edge[:position], Segment(key, upto)), edge[position:]
+        if upto == end:
+            return edge[: position + 1], edge[position + 1 :]
+        upto -= end
     raise AssertionError("a cut lies inside its edge")

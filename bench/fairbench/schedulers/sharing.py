@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Literal, Self
 
 from fairbench.core import Prompt, Request, prompt_tokens
-from fairbench.schedulers.prefix_tree import Node, PrefixTree, Slice
+from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
 REMEMBERED_TOKENS = 5_000_000  # of shared prefixes; beyond, all is forgotten and begins anew
@@ -17,7 +17,7 @@ class SharedNode(Node):
 
     __slots__ = ("owner", "sharers")
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         super().__init__(parent, edge, length)
         self.sharers: tuple[str, ...] = ()
         self.owner: str | None = None

@@ -211,7 +211,7 @@ class LiveEngine:
         """Drop the tokens of prompts and outputs that are neither cached nor at work."""
         if self._streams.tokens <= self._stream_limit:
             return
-        used = {key for node in self.cache.nodes() for key, _, _ in node.edge}
+        used = {key for node in self.cache.nodes() for key, _ in node.edge}
         for generation in self._live.values():
             sequence = generation.sequence
             used.update(key for key, _ in (*sequence.request.prompt, sequence.output))

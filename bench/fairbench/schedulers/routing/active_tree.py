@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Self
 
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
-from fairbench.schedulers.prefix_tree import Slice
+from fairbench.schedulers.prefix_tree import Edge
 
 
 class ActiveNode(LocationNode):
@@ -14,7 +14,7 @@ class ActiveNode(LocationNode):
 
     __slots__ = ("active",)
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         super().__init__(parent, edge, length)
         self.active: dict[int, int] = {}
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from fairbench.core import Prompt
 from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
-from fairbench.schedulers.prefix_tree import Place, Slice
+from fairbench.schedulers.prefix_tree import Edge, Place
 
 
 class HistoryNode(LocationNode):
@@ -18,7 +18,7 @@ class HistoryNode(LocationNode):
 
     __slots__ = ("used",)
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         super().__init__(parent, edge, length)
         self.used: dict[int, int] = {}
 

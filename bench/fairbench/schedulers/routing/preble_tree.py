@@ -8,7 +8,7 @@ from typing import Self
 
 from fairbench.core import Prompt
 from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
-from fairbench.schedulers.prefix_tree import Slice
+from fairbench.schedulers.prefix_tree import Edge
 from fairbench.schedulers.routing.preble_waits import Waits
 
 NOWHERE = -1
@@ -24,7 +24,7 @@ class PrebleNode(LocationNode):
 
     __slots__ = ("hits", "home", "touched", "waits")
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         super().__init__(parent, edge, length)
         self.hits: dict[int, int] = {}
         self.touched: dict[int, int] = {}

@@ -14,7 +14,7 @@ from typing import Self
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt
-from fairbench.schedulers.prefix_tree import Node, Place, PrefixTree, Slice, path, place_at
+from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path, place_at
 from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
 
 # When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
@@ -33,10 +33,11 @@ class KVNode(Node):
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
-    def __init__(self, parent: Self | None, edge: tuple[Slice, ...], length: int) -> None:
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
         # As in Node, without the call: they are many.
         self.parent = parent
         self.edge = edge
+        self.start = 0
         self.length = length
         self.depth = length if parent is None else parent.depth + length
         self.children = {}
@@ -279,8 +280,7 @@ class KVCache(PrefixTree[KVNode]):
 
     def _advance(self, waiters: Waiters, child: KVNode) -> None:
         """A new child: waiters of the parent that go on with its key will match further."""
-        name, start, _ = child.edge[0]
-        for waiter in waiters.get((name, start), ()):
+        for waiter in waiters.get(child.key, ()):
             self._moved(waiter)
 
     def _retreat(self, waiters: Waiters, parent: KVNode) -> None:
