@@ -1,4 +1,4 @@
-"""The page of public traces: its workload files are read, and its table has every pair."""
+"""The page of public traces: its workload files are read, and its tables have every pair."""
 
 import csv
 import tomllib
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fairbench.schedulers.gateway.registry import POLICIES
+from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS, split_pair
 from fairbench.workloads.spec import load_workload
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,3 +30,28 @@ def test_the_table_has_every_trace_under_every_scheduler():
     wanted = {(Path(name).stem, one) for name in FILES for one in SWEEP["grid"]["scheduler"]}
     assert len(rows) == len(set(rows)) == len(wanted)
     assert set(rows) == wanted
+
+
+EVERY = tomllib.loads((ROOT / "examples/traces/every-scheduler.toml").read_text(encoding="utf-8"))
+SCHEDULERS, GATEWAYS, DEADLINES = EVERY["grid"]
+
+
+def test_the_sweep_of_every_scheduler_leaves_out_nothing_that_has_a_name():
+    pairs = [*SCHEDULERS["scheduler"], *DEADLINES["scheduler"]]
+    routers, locals_ = zip(*map(split_pair, pairs), strict=True)
+    assert set(PAIRS) <= set(pairs)
+    assert (set(routers), set(locals_)) == (set(ROUTERS), set(LOCALS))
+    assert set(POLICIES) <= set(GATEWAYS["gateway"])
+    assert SCHEDULERS["workload"] == GATEWAYS["workload"] == FILES
+
+
+def test_its_table_has_every_trace_under_each():
+    path = ROOT / "results" / "tables" / "traces-every.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = {row.pop("scheduler"): row for row in csv.DictReader(file)}
+    gateways = [f"gateway {name}" for name in GATEWAYS["gateway"]]
+    assert set(rows) == {*SCHEDULERS["scheduler"], *gateways, *DEADLINES["scheduler"]}
+    promised = {Path(name).stem for name in DEADLINES["workload"]}
+    for name, row in rows.items():
+        some = promised if name in DEADLINES["scheduler"] else row.keys()
+        assert {trace for trace, cell in row.items() if cell} == some
