@@ -57,8 +57,8 @@ class _Part(NamedTuple):
         last = np.clip(cells.of_ends(own.end_s), first, final)
         shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))  # no other cell is wanted
         touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
-        # By time, as they mostly are already, and then by client.
-        touching = touching[np.argsort(part.start_s[touching], kind="stable")]
+        if np.any(own.start_s[1:] < own.start_s[:-1]):  # first by time
+            touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
         # They stay as long as the gap is sought, of a log that may be longer than memory.

@@ -130,7 +130,7 @@ class Programs(Table):
     status: Codes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Service(Table):
     """One row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
 

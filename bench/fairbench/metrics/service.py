@@ -108,11 +108,12 @@ def cumulative(
     for part in log.parts():
         at_start, at_end, stepwise = amounts(part, view, weights)
         own = Stretches.of(part)
-        row, place, tokens = _step_bookings(own, stepwise, times, with_ends)
+        place, tokens, again = _step_bookings(own, stepwise, times, with_ends)
         starts, ends = np.flatnonzero(at_start), np.flatnonzero(at_end)
         start = np.searchsorted(times, own.start_s, "left" if with_starts else "right")
         end = np.searchsorted(times, own.end_s, "left" if with_ends else "right")
-        client = part.client[np.concatenate([starts, ends, row])]
+        some = part.client[np.concatenate([starts, ends])]
+        client = np.concatenate([some, part.client, part.client[again]])
         first = np.concatenate([start[own.of_row[starts]], end[own.of_row[ends]], place])
         amount = np.concatenate([at_start[starts], at_end[ends], tokens])
         cells += np.bincount(client * width + first, weights=amount, minlength=len(cells))
@@ -140,10 +141,11 @@ def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, 
 
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
-) -> tuple[Ints, Ints, Floats]:
+) -> tuple[Ints, Floats, Ints]:
     """What the steps of rows book, put together where no time falls between them.
 
-    The row, the first time by which it is booked (before it, or ``inclusive`` at it), the tokens.
+    The first time by which it is booked (before it, or ``inclusive`` at it), and the tokens: once
+    for each row, and then once more for each time within one. The rows of these come last.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -160,13 +162,15 @@ def _step_bookings(
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    of_row = log.of_row
-    each = stepwise / log.steps[of_row]
-    row, entry = spread(begin[of_row], count[of_row])
+    # Only rows of cut stretches differ from what they book in all, when they end.
+    rows = np.flatnonzero(cut[log.of_row])
+    own = log.of_row[rows]
+    each = stepwise[rows] / log.steps[own]
+    in_the_end = stepwise.copy()
+    in_the_end[rows] = left[own] * each
+    row, entry = spread(begin[own], count[own])
     return (
-        np.concatenate([np.arange(len(of_row)), row]),
-        np.concatenate([last[of_row], place[entry]]),
-        np.concatenate(
-            [np.where(cut[of_row], left[of_row] * each, stepwise), since[entry] * each[row]]
-        ),
+        np.concatenate([last[log.of_row], place[entry]]),
+        np.concatenate([in_the_end, since[entry] * each[row]]),
+        rows[row],
     )

@@ -6,6 +6,7 @@ A batch of 64 requests of as many clients is 64 rows, one beside the other, with
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -41,7 +42,17 @@ class Stretches(NamedTuple):
 
     @classmethod
     def of(cls, log: Service) -> Stretches:
-        """Those of neighbours with the same times, on whichever worker."""
+        """Those of neighbours with the same times, on whichever worker.
+
+        Worked out once for a log, as long as that is there.
+        """
+        known: Stretches | None = _KNOWN.get(log)
+        if known is None:
+            known = _KNOWN[log] = cls._found(log)
+        return known
+
+    @classmethod
+    def _found(cls, log: Service) -> Stretches:
         begins = np.zeros(len(log), dtype=np.bool_)
         begins[:1] = True
         for column in (log.start_s, log.end_s, log.steps, log.step_growth_s):
@@ -55,6 +66,9 @@ class Stretches(NamedTuple):
             of_row=np.cumsum(begins) - 1,
             rows=np.diff(first, append=len(log)),
         )
+
+
+_KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
 
 
 def step_ends(log: Timed, rows: Ints) -> tuple[Ints, Floats]:

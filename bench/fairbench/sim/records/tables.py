@@ -47,17 +47,21 @@ def _service(log: Columns) -> ServiceLog:
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
     # Workers write a stretch down when it is over, whoever began first.
-    by_start = np.lexsort((log.column("worker"), seconds(log.column("start_ps"))))
+    start_s, worker = seconds(log.column("start_ps")), log.column("worker")
+    sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
+    by_start = None if sorted_already else np.lexsort((worker, start_s))
     return Service.from_columns(_arrays(log, by_start))
 
 
-def _arrays(log: Columns, order: Ints) -> dict[str, Any]:
-    """The columns in this order, ``*_ps`` as ``*_s``. The log is no more to be read."""
+def _arrays(log: Columns, order: Ints | None) -> dict[str, Any]:
+    """The columns in this order, or as they are, ``*_ps`` as ``*_s``.
+
+    The log is no more to be read.
+    """
     arrays: dict[str, Any] = {}
-    as_it_is = np.array_equal(order, np.arange(len(order)))  # as with one worker
     for name in log.names:
         values = log.column(name)
-        values = values if as_it_is else values[order]
+        values = values if order is None else values[order]
         if name.endswith("_ps"):
             arrays[name.removesuffix("_ps") + "_s"] = seconds(values)
         else:
