@@ -10,7 +10,7 @@ from metrics_helpers import NAN, facts, log, requests
 
 from fairbench.core import ServiceBound
 from fairbench.metrics import gap as search
-from fairbench.metrics import gap_bookings, gap_inside, gap_pairs
+from fairbench.metrics import gap_bookings, gap_cells, gap_inside, gap_pairs
 from fairbench.metrics.gap import Gap, max_service_gap
 from fairbench.metrics.gap_inside import Inside
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
@@ -235,10 +235,13 @@ def runs(draw):
 
 
 @settings(deadline=None, max_examples=150)
-@given(runs())
-def test_the_gap_equals_that_of_an_oracle(run):
+@given(runs(), st.sampled_from([0, 16]))
+def test_the_gap_equals_that_of_an_oracle(run, few):
     workers, queue, entries = run
-    gap = max_service_gap(requests(*queue), log(*entries), facts(clients=3, workers=workers))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (gap_cells, gap_pairs):
+            patch.setattr(module, "FEW", few)
+        gap = max_service_gap(requests(*queue), log(*entries), facts(clients=3, workers=workers))
     expected = oracle(queue, entries, clients=3, workers=workers)
     assert (gap is None) == (expected is None)
     if gap is not None:
@@ -314,9 +317,11 @@ def schedules(draw):
 
 
 @settings(deadline=None, max_examples=150)
-@given(schedules(), st.sampled_from([1, 20, 2**20]), st.sampled_from([1, 20, 2**20]))
-def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few):
+@given(schedules(), st.sampled_from([1, 20, 2**20]), st.sampled_from([1, 20, 2**20]), st.booleans())
+def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few, every_pair):
     with pytest.MonkeyPatch.context() as patch:
+        for module in (gap_cells, gap_pairs):
+            patch.setattr(module, "FEW", 16 if every_pair else 0)
         patch.setattr(gap_bookings, "AT_ONCE", at_once)
         patch.setattr(gap_pairs, "AT_ONCE", few)
         patch.setattr(gap_inside, "AT_ONCE", few)

@@ -115,9 +115,12 @@ class BookingsByCell:
         at_start, _, stepwise = amounts(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
-        every, edge_s = np.arange(len(log)), self._cells.edge_s
-        before = steps_by(log, every, edge_s[cell], inclusive=True)
-        by_then = steps_by(log, every, edge_s[cell + 1], inclusive=True)
+        begin_s, end_s = self._cells.edge_s[cell], self._cells.edge_s[cell + 1]
+        before, by_then = np.zeros(len(log), dtype=np.int64), log.steps.copy()
+        inside = (log.start_s >= begin_s) & (log.end_s > begin_s) & (log.end_s <= end_s)
+        cut = np.flatnonzero(~inside)
+        before[cut] = steps_by(log, cut, begin_s[cut], inclusive=True)
+        by_then[cut] = steps_by(log, cut, end_s[cut], inclusive=True)
         row, number = spread(before + 1, by_then - before)
         yield Bookings(
             place[row],

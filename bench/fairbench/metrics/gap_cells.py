@@ -14,6 +14,8 @@ from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.stretches import Stretches
 
 LEAST_CELLS = 16
+FEW = 16  # clients of whom every pair is looked at anyway
+MANY_CELLS = 2**13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,10 +95,12 @@ def divided(log: ServiceLog, view: View, backlog: Backlog, facts: Facts) -> Cell
     """Cells in which about as much happens.
 
     No more of them than an average client has rows, so that a table of them is no larger than the
-    log, nor than a few times the root of all rows, since what goes cell by cell takes as long.
+    log, nor than a few times the root of all rows, since what goes cell by cell takes as long; of
+    few clients nothing does.
     """
     clients, rows = len(facts.clients), len(log)
-    cells = max(LEAST_CELLS, min(rows // clients, 4 * isqrt(rows)))
+    most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
+    cells = max(LEAST_CELLS, min(rows // clients, most))
     edge_s = _edges(log, backlog, cells)
     tokens = cumulative(log, view, edge_s, clients, facts.weights, with_ends=True)
     first = np.searchsorted(edge_s, backlog.start, "left") - 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.backlog import Backlog, Overlaps
-from fairbench.metrics.gap_cells import Cells
+from fairbench.metrics.gap_cells import FEW, Cells
 from fairbench.metrics.ragged import portions, spread
 from fairbench.metrics.records import Floats, Ints
 
@@ -35,9 +35,12 @@ class Pairs:
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
         self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)
         self._low, self._high = cells.of_ends(backlog.start), cells.of_ends(backlog.end)
-        self._ahead, self._behind = cells.ahead(), cells.behind()
-        self._furthest = self._behind.max(axis=1)
-        self.promise = np.minimum(self._gained(), self._reach())
+        self._clients = np.arange(cells.waits.shape[1])
+        self.promise = self._gained()
+        if len(self._clients) > FEW:
+            self._ahead, self._behind = cells.ahead(), cells.behind()
+            self._furthest = self._behind.max(axis=1)
+            self.promise = np.minimum(self.promise, self._reach())
 
     def _gained(self) -> Floats:
         """What each backlog's client is served in it: nobody gets further ahead, or back."""
@@ -55,6 +58,8 @@ class Pairs:
     def rivals(self, row: int, above: float) -> Ints:
         """Whom a backlog's client may be so far ahead of."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
+        if len(self._clients) <= FEW:
+            return np.flatnonzero(self._clients != client)
         ahead = self._ahead[cells, client]
         hot = np.flatnonzero(ahead + self._furthest[cells] > above)
         apart = (self._behind[cells][hot] + ahead[hot, np.newaxis]).max(axis=0, initial=-np.inf)
