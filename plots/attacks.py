@@ -10,31 +10,41 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from defences import (
+    D2LPM_TENANTS,
+    DEFENDED,
+    LIMITED_SEED,
+    LIMITING,
+    LIMITS,
+    PAGE,
+    REQUESTS,
+    ROOT,
+    SEEDS,
+    put_table,
+)
+
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
-PAGE = ROOT / "docs/results/attacks.md"
-SEEDS, FIRST_SEED = 5, 100  # the defences were chosen at seed 0
-LIMITED_SEED = 105  # first of the rows with limits: these were made after the others were known
+FIRST_SEED = 100  # the defences were chosen at seed 0
 LIMITED = "limited"
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
-DEFENDED = (
-    *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
-    *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
+
+
+def _set(*settings: str) -> tuple[str, ...]:
+    return tuple(part for one in settings for part in ("--set", one))
+
+
+LIMITED_BY = (
+    *(part for name, one in LIMITING.items() for part in (f"--{name}", one)),
+    *_set(*LIMITS),
 )
-LIMITS = (
-    *("--gateway", "fcfs", "--saturation", "none"),
-    *("--set", "gateway.client_limit=auto", "--set", "gateway.tenants=tree"),
-)
-D2LPM_TENANTS = ("--set", "d2lpm.tenants=tree", "--set", "dlpm.tenants=tree")
-FAIR_FINISH = ("--scheduler", "fair-finish", *(part for one in DEFENDED for part in ("--set", one)))
+FAIR_FINISH = ("--scheduler", "fair-finish", *_set(*DEFENDED))
 ROWS: Mapping[str, Sequence[str]] = {
     **{
         name: ("--scheduler", name)
@@ -44,13 +54,30 @@ ROWS: Mapping[str, Sequence[str]] = {
     "program-aware before llm-d": (*GATEWAY, "program-aware"),
     "dlpm before llm-d": (*GATEWAY, "dlpm"),
     "dlpm, tenants, before llm-d": (*GATEWAY, "dlpm", "--set", "dlpm.tenants=tree"),
-    "d2lpm, tenants": ("--scheduler", "d2lpm", *D2LPM_TENANTS),
+    "d2lpm, tenants": ("--scheduler", "d2lpm", *_set(*D2LPM_TENANTS)),
     "fair-finish, defended": FAIR_FINISH,
-    **{f"{name}, {LIMITED}": ("--scheduler", name, *LIMITS) for name in ("fcfs", "lpm", "preble")},
-    f"vtc, tenants, {LIMITED}": ("--scheduler", "vtc", "--set", "vtc.tenants=tree", *LIMITS),
-    f"dlpm, tenants, {LIMITED}": ("--scheduler", "dlpm", *D2LPM_TENANTS[2:], *LIMITS),
-    f"d2lpm, tenants, {LIMITED}": ("--scheduler", "d2lpm", *D2LPM_TENANTS, *LIMITS),
-    f"fair-finish, defended, {LIMITED}": (*FAIR_FINISH, *LIMITS),
+    **{
+        f"{name}, {LIMITED}": ("--scheduler", scheduler, *_set(*settings), *LIMITED_BY)
+        for name, scheduler, settings in (
+            *((name, name, ()) for name in ("fcfs", "lpm", "preble")),
+            ("vtc, tenants", "vtc", ("vtc.tenants=tree",)),
+            ("dlpm, tenants", "dlpm", D2LPM_TENANTS[1:]),
+            ("d2lpm, tenants", "d2lpm", D2LPM_TENANTS),
+            ("fair-finish, defended", "fair-finish", DEFENDED),
+        )
+    },
+    **{
+        f"{name}, {LIMITED} in requests": (
+            "--scheduler",
+            scheduler,
+            *_set(*settings, REQUESTS),
+            *LIMITED_BY,
+        )
+        for name, scheduler, settings in (
+            ("d2lpm, tenants", "d2lpm", D2LPM_TENANTS),
+            ("fair-finish, defended", "fair-finish", DEFENDED),
+        )
+    },
 }
 # Each lasts a whole number of its periods, so that it sends as much as its twin.
 ATTACKS: Mapping[float, Sequence[str]] = {
@@ -58,7 +85,7 @@ ATTACKS: Mapping[float, Sequence[str]] = {
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
         *("leave-and-rejoin", "large-reservations", "one-at-a-time"),
     ),
-    120.0: ("bursts", "long-context-bursts"),
+    120.0: ("bursts", "long-context-bursts", "long-answers", "long-decoder", "long-answer-bursts"),
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 
@@ -74,7 +101,7 @@ def simulate(folder: Path) -> list[dict[str, str]]:
             file = folder / f"{name} {duration:g}.json".replace(" ", "-")
             if not file.exists():
                 sys.stderr.write(f"{name}, {duration:g} s\n")
-                first = LIMITED_SEED if name.endswith(LIMITED) else FIRST_SEED
+                first = LIMITED_SEED if LIMITED in name else FIRST_SEED
                 file.write_bytes(_attack(how, duration, attacks, first))
             rows += [_row(name, one) for one in json.loads(file.read_text("utf-8"))["attacks"]]
     return rows
@@ -121,7 +148,7 @@ def draw(rows: Sequence[Row]) -> None:
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     attacks = list(dict.fromkeys(row["attack"] for row in rows))
-    figure, sides = pyplot.subplots(1, 2, figsize=(11, 6.4), sharey=True)
+    figure, sides = pyplot.subplots(1, 2, figsize=(14, 7.2), sharey=True)
     about = (
         ("finished", 0.0, "victims' finished programs, beside the honest twin's"),
         ("gain", 0.0, "attacker's useful service, times its twin's"),
@@ -147,7 +174,7 @@ def draw(rows: Sequence[Row]) -> None:
         f"Simulated: judges, A100, two replicas, three victims; mean of {SEEDS} seeds; 1: no harm",
         fontsize=9, x=0.01, ha="left",
     )  # fmt: skip
-    figure.tight_layout()
+    figure.tight_layout(rect=(0.01, 0, 1, 1))
     with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
         figure.savefig(FIGURE, metadata={"Date": None})
 
@@ -155,9 +182,7 @@ def draw(rows: Sequence[Row]) -> None:
 def put(page: str, rows: Sequence[Row]) -> str:
     """The page with each table in its place."""
     for measure in MEASURES:
-        block = re.compile(rf"(<!-- {measure} -->\n).*?(<!-- /{measure} -->)", re.DOTALL)
-        shown = table(rows, measure)
-        page = block.sub(lambda found, shown=shown: f"{found[1]}{shown}\n{found[2]}", page)
+        page = put_table(page, measure, table(rows, measure))
     return page
 
 

@@ -3,6 +3,8 @@
 import importlib.util
 from pathlib import Path
 
+import client_limits
+
 from fairbench.attack.known import KNOWN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,3 +31,12 @@ def test_another_result_changes_the_page():
     rows[0]["kept_mean"] = "0.1234"
     assert "0.12 ±" in plot.put(page, rows)
     assert plot.put(page, rows) != page
+
+
+def test_what_limits_cost_is_that_of_its_file():
+    page = plot.PAGE.read_text(encoding="utf-8")
+    rows = client_limits.read()
+    assert [row["scheduler"] for row in rows] == list(client_limits.ROWS)
+    assert client_limits.put(page, rows) == page
+    rows[0]["service_mean"] = "0.1234"
+    assert "| 0.12 ±" in client_limits.put(page, rows)

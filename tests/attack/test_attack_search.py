@@ -245,6 +245,8 @@ def test_what_is_sought_is_known_and_in_the_order_of_schedulers():
     assert len(set(groups)) == len(groups)
     for one in SOUGHT:
         assert is_of_its_kind(KNOWN[one.attack], one)
+        others = [other for other in SOUGHT if other.choice != one.choice]
+        assert not any(is_of_its_kind(KNOWN[one.attack], other) for other in others)
 
 
 def _kept(part):

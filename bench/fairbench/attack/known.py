@@ -31,6 +31,10 @@ KNOWN: Mapping[str, Behaviour] = {
     "long-context-bursts": Behaviour(
         identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
     ),
+    "long-answers": Behaviour(output_multiple=16),
+    "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
+    # What a search found against the same with limits of clients, but for how many requests.
+    "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }
 
 

@@ -37,6 +37,7 @@ SOUGHT = (
     Sought("padding-20k", "lpm", "padding_tokens"),
     Sought("small-requests", "lpm", "split"),
     Sought("bursts", "fcfs", "on_share"),
+    Sought("long-answers", "fcfs", "output_multiple"),
 )
 MAKES = frozenset(one.choice for one in SOUGHT)
 

@@ -115,7 +115,7 @@ def attack(
     quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
     rediscovery: Annotated[
         bool,
-        Option("--rediscover", help="Whether the search finds five known attacks by itself."),
+        Option("--rediscover", help="Whether the search finds six known attacks by itself."),
     ] = False,
     seed: Annotated[int | None, Option(help="First seed. [default: 0]")] = None,
     settings: Annotated[

@@ -1,0 +1,166 @@
+"""What limits of clients cost when nobody cheats: the table of docs/results/attacks.md.
+
+    python plots/client_limits.py    # about ten minutes of CPU
+
+Beside an honest client that sends four times as much, and among four clients alike: with limits
+over without, at the same seeds. Writes results/client-limits.csv, and the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from defences import (
+    D2LPM_TENANTS,
+    DEFENDED,
+    LIMITED_SEED,
+    LIMITING,
+    LIMITS,
+    PAGE,
+    REQUESTS,
+    ROOT,
+    SEEDS,
+    put_table,
+)
+
+from fairbench.attack.behaviour import HONEST
+from fairbench.attack.measure import replayed, seen_in
+from fairbench.attack.workload import HONEST as HONESTLY
+from fairbench.attack.workload import Stakes, attack_workload
+from fairbench.cli.flags import assigned
+from fairbench.config import ExperimentSpec
+from fairbench.execute.requests import experiment
+from fairbench.metrics.parties import PLAIN, party
+from fairbench.results.intervals import t_interval
+from fairbench.sim.tables_only import simulate_tables
+
+TABLE = ROOT / "results/client-limits.csv"
+DURATION_S = 120.0
+IN_REQUESTS = "in requests too"
+ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "fcfs": ("fcfs", ()),
+    "lpm": ("lpm", ()),
+    "preble": ("preble", ()),
+    "vtc, without tenants": ("vtc", ()),
+    "dlpm, tenants": ("dlpm", D2LPM_TENANTS[1:]),
+    "d2lpm, tenants": ("d2lpm", D2LPM_TENANTS),
+    "fair-finish, defended": ("fair-finish", DEFENDED),
+    f"d2lpm, tenants, {IN_REQUESTS}": ("d2lpm", (*D2LPM_TENANTS, REQUESTS)),
+    f"fair-finish, defended, {IN_REQUESTS}": ("fair-finish", (*DEFENDED, REQUESTS)),
+}
+COLUMNS = {
+    "service": "service of all, honest twin at 4x",
+    "programs": "programs of all that were over",
+    "victims": "victims' service",
+    "p95": "their P95",
+    "alike": "service of all, four clients alike",
+}
+
+
+class Served(NamedTuple):
+    """What a run shows of all its clients, and of those who are no twin of an attacker.
+
+    ``p95_s`` is a lower bound if ``more``.
+    """
+
+    service: float
+    programs: int
+    victims: float
+    p95_s: float | None
+    more: bool
+
+
+def spec_of(scheduler: str, settings: Sequence[str], limited: bool, seed: int) -> ExperimentSpec:
+    """The judges of the attacks, with limits or without a gateway."""
+    flags = {
+        **{"scheduler": scheduler, "workload": "judge", "scenario": "none", "dp": 2},
+        **{"duration": DURATION_S, "seed": seed},
+    }
+    if limited:
+        flags |= LIMITING
+    spec = experiment(flags, assigned((*settings, *(LIMITS if limited else ()))))
+    return spec.model_copy(update={"max_drain_s": DURATION_S})
+
+
+def served(spec: ExperimentSpec, multiple: float) -> Served:
+    """Three clients, and one that sends so many times as much as one of them."""
+    workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
+    one = replayed(spec, workload, HONESTLY)
+    plans, run = one.client_plans(), simulate_tables(one)
+    everybody = party(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
+    seen = seen_in(plans, *run)
+    return Served(everybody.served, everybody.finished, seen.victims, seen.p95_s, seen.more)
+
+
+def costs(scheduler: str, settings: Sequence[str], seed: int) -> dict[str, float | None]:
+    """With limits over without at one seed, by column; ``at_most``: P95 is an upper bound."""
+    without, limited = (spec_of(scheduler, settings, on, seed) for on in (False, True))
+    before, after = served(without, 4.0), served(limited, 4.0)
+    p95 = None
+    if after.p95_s and before.p95_s and not after.more:
+        p95 = after.p95_s / before.p95_s
+    return {
+        "service": after.service / before.service,
+        "programs": after.programs / before.programs,
+        "victims": after.victims / before.victims,
+        "p95": p95,
+        "alike": served(limited, 1.0).service / served(without, 1.0).service,
+        "at_most": before.more,
+    }
+
+
+def simulate() -> list[dict[str, str]]:
+    """The rows of the table."""
+    rows = []
+    for name, (scheduler, settings) in ROWS.items():
+        sys.stderr.write(f"{name}\n")
+        runs = [costs(scheduler, settings, LIMITED_SEED + n) for n in range(SEEDS)]
+        row = {"scheduler": name, "p95_at_most": str(any(run["at_most"] for run in runs)).lower()}
+        for column in COLUMNS:
+            values = [run[column] for run in runs]
+            known = [value for value in values if value is not None]
+            found = t_interval(known) if len(known) == len(values) else None
+            for part in ("mean", "low", "high"):
+                row[f"{column}_{part}"] = "" if found is None else f"{getattr(found, part):.4f}"
+        rows.append(row)
+    return rows
+
+
+def _cell(row: Mapping[str, str], column: str) -> str:
+    if not row[f"{column}_mean"]:
+        return "-"
+    mean, high = float(row[f"{column}_mean"]), float(row[f"{column}_high"])
+    less = "<" if column == "p95" and row["p95_at_most"] == "true" else ""
+    return f"{less}{mean:.2f} ±{high - mean:.2f}"
+
+
+def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """The page with the table in its place."""
+    lines = [f"| | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
+    for row in rows:
+        cells = " | ".join(_cell(row, column) for column in COLUMNS)
+        lines.append(f"| {row['scheduler']} | {cells} |")
+    return put_table(page, "limits", "\n".join(lines))
+
+
+def read() -> list[dict[str, str]]:
+    """The rows of the file."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main() -> None:
+    """Simulate, and write the file and the page."""
+    rows = simulate()
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
