@@ -1,12 +1,14 @@
-"""Calls a simulated request takes: python tests/benchmarks/calls.py [--by-module]
+"""Calls a simulated request takes: python tests/benchmarks/calls.py [--by-module | --bytecodes]
 
 Of Python and C functions, as cProfile counts them, and events of the clock. Unlike times they are
-the same however busy the machine is. They leave out what happens within a call.
+the same however busy the machine is. They leave out what happens within a call. Bytecodes, which
+the interpreter is made to report one by one (minutes), leave out only what C functions do.
 """
 
 import argparse
 import cProfile
 import pstats
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -31,10 +33,14 @@ CELLS = {
 C_FUNCTIONS = "~"  # their file, to pstats
 
 
+def simulation_of(flags):
+    spec = resolve({"scenario": "s1", "dp": 4} | flags, {})
+    return Simulation(spec, spec.client_plans(), source_of(spec))
+
+
 def profiled(flags):
     """The simulation of a cell, which has run, and the statistics of the run alone."""
-    spec = resolve({"scenario": "s1", "dp": 4} | flags, {})
-    simulation = Simulation(spec, spec.client_plans(), source_of(spec))
+    simulation = simulation_of(flags)
     profile = cProfile.Profile()
     with no_collector():
         profile.runcall(simulation.run)
@@ -66,17 +72,40 @@ def by_module(flags):
     return [(Path(name).name, count / requests) for name, count in found.most_common(30)]
 
 
+def bytecodes(flags):
+    """Bytecodes of Python functions a request."""
+    simulation, count = simulation_of(flags), 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    with no_collector():
+        sys.settrace(trace)
+        simulation.run()
+        sys.settrace(None)
+    return count / len(simulation.cluster.request_log)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--by-module", action="store_true")
+    parser.add_argument("--bytecodes", action="store_true")
     given = parser.parse_args()
     if given.by_module:
         for name, flags in CELLS.items():
             print(f"\n| {name} | calls a request |\n|---|--:|")
             for module, calls in by_module(flags):
                 print(f"| `{module}` | {calls:.1f} |")
+        return
+    if given.bytecodes:
+        print("| dp 4 | bytecodes a request |\n|---|--:|")
+        for name, flags in CELLS.items():
+            print(f"| {name} | {bytecodes(flags):,.0f} |", flush=True)
         return
     print("| dp 4 | requests | calls each | of Python functions | events | rows of the log |")
     print("|---|--:|--:|--:|--:|--:|")
