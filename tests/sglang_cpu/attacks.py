@@ -24,7 +24,7 @@ from fairbench.results.store import read_run
 from fairbench.workloads.spec import load_workload
 
 DURATION_S = 40.0
-RATE = 1.2  # programs a second of a victim; more than a slow core serves of all four
+RATE = 2.0  # programs a second of a victim; more than a core serves of all four
 SMALL = {
     **{"dimensions": 2, "system_tokens": 24, "article_tokens": 300.0, "dimension_tokens": 16},
     **{"judgement_tokens": 24, "merge_tokens": 16, "merge_output_tokens": 24},
