@@ -108,6 +108,17 @@ def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
     assert files(cut.store.path) == files(whole.store.path)
 
 
+def test_a_search_that_has_ended_goes_on_for_longer(tmp_path):
+    ended = search(tmp_path, replace(PLAN, trials=2))
+    ended.run()
+    first = ended.store.trials()
+    words = ["attack", "--resume", str(ended.store.path), "--trials", "4", "--json"]
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, json.loads(result.stdout)["trials"]) == (0, 4)
+    assert ended.store.trials()[:2] == first
+    assert ended.store.plan() == replace(PLAN, trials=4)
+
+
 def test_the_worst_come_first_and_can_be_replayed(tmp_path):
     done = search(tmp_path)
     found = done.run()

@@ -13,7 +13,7 @@ attack.svg       the figure, if matplotlib is there
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,11 @@ class SearchStore:
             return Plan(**read_json(self.path / SEARCH))
         except TypeError:
             raise DataError(f"{self.path / SEARCH}: is not of this fairbench") from None
+
+    def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
+        """Search until there are so many trials in all, or hours, whatever was planned."""
+        plan = replace(self.plan(), trials=trials, cpu_hours=cpu_hours)
+        write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
         """What is known of the honest twin, by seed."""

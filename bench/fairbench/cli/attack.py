@@ -34,6 +34,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, workload_names
 
 QUICK_S = 60.0
+LENGTHS = {"trials", "cpu_hours"}  # which a search that is resumed may be given anew
 
 
 class Objective(StrEnum):
@@ -126,7 +127,11 @@ def attack(
         Path, Option(help="Directory in which the search makes its own.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, Option(metavar="DIR", help="Go on with the search in this directory.")
+        Path | None,
+        Option(
+            metavar="DIR",
+            help="Go on with the search in this directory, for --trials or --cpu-hours in all.",
+        ),
     ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object, and nothing else.")
@@ -161,16 +166,19 @@ def attack(
     if rediscovery:
         if any((files, quick, settings, resume, scheduler, searched.keys() - {"trials"})):
             raise UsageError(
-                "--rediscover: says itself what is sought under which scheduler, so no other"
+                "--rediscover: says itself what is sought and under which scheduler: give none"
             )
         with run_context(shown_progress(not disable_tqdm), runs_on) as context:
             sought_all({**flags, "trials": trials, "seeds": num_runs}, result_dir, context, as_json)
         return
     if resume is not None:
-        if any((files, quick, settings, num_runs, given(flags), searched)):
-            raise UsageError(f"--resume {resume}: goes on with that search as it is, so no other")
+        if any((files, quick, settings, num_runs, given(flags), searched.keys() - LENGTHS)):
+            raise UsageError(
+                f"--resume {resume}: goes on with that search as it is: of what is searched and how, "
+                "only --trials or --cpu-hours may be given anew"
+            )
     elif files and (scenario or searched):
-        raise UsageError(f"{files[0]}: says itself who sends what, so nothing of a search")
+        raise UsageError(f"{files[0]}: says itself who sends what: give nothing of a search")
     with run_context(shown_progress(not disable_tqdm), runs_on) as context:
         if files:
             _replay(files, flags, settings, num_runs or (1 if quick else 5), context, as_json)
@@ -179,6 +187,8 @@ def attack(
             store = SearchStore(resume)
             if not store.plan().keep:
                 raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
+            if searched:
+                store.go_on_for(trials, _above_0("--cpu-hours", cpu_hours))
         else:
             plan = Plan(
                 objective=objective or Objective.HARM,

@@ -190,7 +190,9 @@ def plan(
     else:
         own = (slo, flags, settings, scheduler, dp, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
-            raise UsageError(f"--resume {resume}: goes on with that plan as it is, so no other")
+            raise UsageError(
+                f"--resume {resume}: goes on with that plan as it is: give no other with it"
+            )
         store = SweepStore(resume)
         asked(store)
     with run_context(shown_progress(not disable_tqdm), runs_on) as context:

@@ -183,7 +183,9 @@ def sweep(
     if resume is not None:
         given = any(value is not None for value in flags.values())
         if file or given or axes or num_runs or quick or name or reuse:
-            raise UsageError(f"--resume {resume}: goes on with that sweep as it is, so no other")
+            raise UsageError(
+                f"--resume {resume}: goes on with that sweep as it is: give no other with it"
+            )
         store = SweepStore(resume)
         specs = points(store.sweep(), file=str(store.file))
         finished = set(store.finished())
