@@ -22,6 +22,7 @@ from defences import (
     LIMITED_SEED,
     LIMITING,
     LIMITS,
+    LOWER,
     PAGE,
     REQUESTS,
     ROOT,
@@ -67,12 +68,14 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
     **{
-        f"{name}, {LIMITED} in requests": (
+        f"{name}, {LIMITED} {how}": (
             "--scheduler",
             scheduler,
-            *_set(*settings, REQUESTS),
+            *_set(*settings),
             *LIMITED_BY,
+            *_set(*more),
         )
+        for how, more in (("in requests", (REQUESTS,)), ("more", (REQUESTS, LOWER)))
         for name, scheduler, settings in (
             ("d2lpm, tenants", "d2lpm", D2LPM_TENANTS),
             ("fair-finish, defended", "fair-finish", DEFENDED),

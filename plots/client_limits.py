@@ -1,9 +1,10 @@
 """What limits of clients cost when nobody cheats: the table of docs/results/attacks.md.
 
-    python plots/client_limits.py    # about ten minutes of CPU
+    python plots/client_limits.py            # about ten minutes of CPU
+    python plots/client_limits.py NAME...    # these rows alone, the others as they are
 
 Beside an honest client that sends four times as much, and among four clients alike: with limits
-over without, at the same seeds. Writes results/client-limits.csv, and the table.
+over without, at the same seeds. Of judges, but where a row names another workload. Writes results/client-limits.csv, and the table.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from defences import (
     LIMITED_SEED,
     LIMITING,
     LIMITS,
+    LOWER,
     PAGE,
     REQUESTS,
     ROOT,
@@ -40,6 +42,8 @@ from fairbench.sim.tables_only import simulate_tables
 TABLE = ROOT / "results/client-limits.csv"
 DURATION_S = 120.0
 IN_REQUESTS = "in requests too"
+MORE = "more"
+LONG_QA = "long-qa"
 ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
     "fcfs": ("fcfs", ()),
     "lpm": ("lpm", ()),
@@ -50,6 +54,9 @@ ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
     "fair-finish, defended": ("fair-finish", DEFENDED),
     f"d2lpm, tenants, {IN_REQUESTS}": ("d2lpm", (*D2LPM_TENANTS, REQUESTS)),
     f"fair-finish, defended, {IN_REQUESTS}": ("fair-finish", (*DEFENDED, REQUESTS)),
+    f"fair-finish, defended, {MORE}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER)),
+    f"fair-finish, defended, {LONG_QA}": ("fair-finish", DEFENDED),
+    f"fair-finish, defended, {MORE}, {LONG_QA}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER)),
 }
 COLUMNS = {
     "service": "service of all, honest twin at 4x",
@@ -73,15 +80,19 @@ class Served(NamedTuple):
     more: bool
 
 
-def spec_of(scheduler: str, settings: Sequence[str], limited: bool, seed: int) -> ExperimentSpec:
-    """The judges of the attacks, with limits or without a gateway."""
+def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
+    """The clients of the attacks in a row's run, with its limits or without a gateway."""
+    scheduler, settings = ROWS[name]
+    workload = LONG_QA if LONG_QA in name else "judge"
     flags = {
-        **{"scheduler": scheduler, "workload": "judge", "scenario": "none", "dp": 2},
+        **{"scheduler": scheduler, "workload": workload, "scenario": "none", "dp": 2},
         **{"duration": DURATION_S, "seed": seed},
     }
     if limited:
-        flags |= LIMITING
-    spec = experiment(flags, assigned((*settings, *(LIMITS if limited else ()))))
+        flags, settings = flags | LIMITING, (*LIMITS, *settings)
+    else:
+        settings = [one for one in settings if not one.startswith("gateway.")]
+    spec = experiment(flags, assigned(settings))
     return spec.model_copy(update={"max_drain_s": DURATION_S})
 
 
@@ -95,9 +106,9 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
     return Served(everybody.served, everybody.finished, seen.victims, seen.p95_s, seen.more)
 
 
-def costs(scheduler: str, settings: Sequence[str], seed: int) -> dict[str, float | None]:
+def costs(name: str, seed: int) -> dict[str, float | None]:
     """With limits over without at one seed, by column; ``at_most``: P95 is an upper bound."""
-    without, limited = (spec_of(scheduler, settings, on, seed) for on in (False, True))
+    without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None
     if after.p95_s and before.p95_s and not after.more:
@@ -112,12 +123,16 @@ def costs(scheduler: str, settings: Sequence[str], seed: int) -> dict[str, float
     }
 
 
-def simulate() -> list[dict[str, str]]:
-    """The rows of the table."""
+def simulate(names: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of the table, those that are not named as they were."""
+    known = {row["scheduler"]: row for row in read()}
     rows = []
-    for name, (scheduler, settings) in ROWS.items():
+    for name in ROWS:
+        if name not in names:
+            rows.append(known[name])
+            continue
         sys.stderr.write(f"{name}\n")
-        runs = [costs(scheduler, settings, LIMITED_SEED + n) for n in range(SEEDS)]
+        runs = [costs(name, LIMITED_SEED + n) for n in range(SEEDS)]
         row = {"scheduler": name, "p95_at_most": str(any(run["at_most"] for run in runs)).lower()}
         for column in COLUMNS:
             values = [run[column] for run in runs]
@@ -152,9 +167,9 @@ def read() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def main() -> None:
+def main(names: Sequence[str]) -> None:
     """Simulate, and write the file and the page."""
-    rows = simulate()
+    rows = simulate(names or list(ROWS))
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -163,4 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
