@@ -88,3 +88,12 @@ def test_what_writes_a_trace_says_so_for_programs_too(tmp_path):
     )
     written = {"file": str(output), "requests": 2, "clients": 2, "span_s": 4.0}
     assert json.loads(result.stdout) == written
+
+
+@pytest.mark.parametrize(("users", "told"), [("a,,a", True), ("a,b,a", False), (",,", False)])
+def test_requests_without_a_client_among_others_are_told(tmp_path, users, told):
+    path = tmp_path / "log.csv"
+    rows = (f"{at},{user},9,1" for at, user in enumerate(users.split(",")))
+    path.write_text("\n".join(["t,user,isl,osl", *rows]), encoding="utf-8")
+    shown = CliRunner().invoke(app, ["trace", "inspect", str(path)]).stdout
+    assert ("all is whatever names none" in shown) is told

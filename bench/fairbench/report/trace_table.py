@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.errors.printable import printable
+from fairbench.workloads.traces.rows import ALL
 
 BATCHED = 0.05  # of the requests: above this it is no chance
 SHOWN = 20  # clients: those with the most requests
@@ -49,7 +50,9 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     several = f"{facts['shared_ratio']:.1%} of input is in blocks of several requests"
     hits = f"a cache that never forgets hits {facts['infinite_hit_rate']:.1%}"
     yield "prefixes", f"{several}; {hits}" if facts["shared_ratio"] else "nothing is shared"
-    yield "clients", f"{len(facts['clients']):,}"
+    names = {row["client"] for row in facts["clients"]}
+    nameless = f", of which {ALL} is whatever names none" if ALL in names and len(names) > 1 else ""
+    yield "clients", f"{len(names):,}{nameless}"
 
 
 def _clients(facts: Mapping[str, Any]) -> RenderableType:
