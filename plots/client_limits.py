@@ -42,7 +42,7 @@ from fairbench.sim.tables_only import simulate_tables
 TABLE = ROOT / "results/client-limits.csv"
 DURATION_S = 120.0
 IN_REQUESTS = "in requests too"
-MORE = "more"
+MORE = "limited more"
 LONG_QA = "long-qa"
 ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
     "fcfs": ("fcfs", ()),
