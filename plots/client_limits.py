@@ -4,7 +4,8 @@
     python plots/client_limits.py NAME...    # these rows alone, the others as they are
 
 Beside an honest client that sends four times as much, and among four clients alike: with limits
-over without, at the same seeds. Of judges, but where a row names another workload. Writes results/client-limits.csv, and the table.
+over without, at the same seeds. Of judges, but where a row names another workload. Writes
+results/client-limits.csv, and the table.
 """
 
 from __future__ import annotations
