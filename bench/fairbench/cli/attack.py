@@ -174,7 +174,7 @@ def attack(
     if resume is not None:
         if any((files, quick, settings, num_runs, given(flags), searched.keys() - LENGTHS)):
             raise UsageError(
-                f"--resume {resume}: goes on with that search as it is: of what is searched and how, "
+                f"--resume {resume}: goes on with that search as it is: "
                 "only --trials or --cpu-hours may be given anew"
             )
     elif files and (scenario or searched):
