@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -18,6 +19,26 @@ os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
 # that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is collected stays: to go over it for cycles again and again took a tenth of all."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture
+def in_this_process():
+    """Runs of a command that would have processes of their own."""
+    from one_by_one import one_by_one  # imports much that most tests do without
+
+    with one_by_one():
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

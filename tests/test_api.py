@@ -19,6 +19,7 @@ from fairbench.cli.sweep import sweep as sweep_command
 from fairbench.execute import one_run
 from fairbench.execute.comparison_plan import FLAGS as COMPARED
 from fairbench.execute.requests import AXES, FLAGS, SINGLE
+from one_by_one import one_by_one
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
 TABLES = ("requests", "programs", "service")
@@ -33,7 +34,8 @@ def result():
 def swept(tmp_path_factory):
     parent = tmp_path_factory.mktemp("runs")
     grid = {"schedulers": ["vtc", "lpm"], "workloads": ["chat"], "num_programs": 1}
-    return fairbench.sweep(**grid, num_runs=2, result_dir=parent)
+    with one_by_one():
+        return fairbench.sweep(**grid, num_runs=2, result_dir=parent)
 
 
 @pytest.fixture
@@ -153,7 +155,9 @@ def test_a_sweep_compares_its_points(swept):
     assert len(list((swept.path / "runs").iterdir())) == 4
 
 
-def test_an_unsaved_sweep_gives_the_same_and_resuming_runs_nothing_again(swept, empty):
+def test_an_unsaved_sweep_gives_the_same_and_resuming_runs_nothing_again(
+    swept, empty, in_this_process
+):
     grid = {"schedulers": ("vtc", "lpm"), "workloads": "chat", "num_programs": 1}
     unsaved = fairbench.sweep(**grid, num_runs=2)
     assert unsaved.path is None
@@ -209,8 +213,7 @@ def test_results_of_several_seeds_are_paired(swept):
     assert (same["baseline"], same["other"], same["decision"]) == ("lpm", "lpm (2)", "same")
 
 
-@pytest.mark.slow
-def test_schedulers_are_run_and_compared(empty):
+def test_schedulers_are_run_and_compared(empty, in_this_process):
     found = fairbench.compare("vtc", "fcfs", num_runs=2, workload="chat", num_programs=1)
     assert found.runs["seed"].to_pylist() == [0, 1, 0, 1]
     assert set(found.differences["other"].to_pylist()) == {"fcfs"}

@@ -10,22 +10,10 @@ from fairbench.capacity.question import Choice, Clusters, Question
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.execute.executor import attempt
+from one_by_one import OneByOne
 
 TINY = {"workload": "chat", "duration": 4.0, "request_rate": 3.0, "scenario": "none"}
 SETTINGS = {"chat.turns_min": 1, "chat.turns_max": 1, "engine.max_running_requests": 8}
-
-
-class OneByOne:
-    """An executor in this process, which counts."""
-
-    def __init__(self):
-        self.count = 0
-
-    def run(self, tasks, interrupted):
-        for index, task in enumerate(tasks):
-            self.count += 1
-            yield index, attempt(task, interrupted)
 
 
 def question(**given):
@@ -129,11 +117,6 @@ COMMAND += ["--num-runs", "1", "--scheduler", "vtc", "--disable-tqdm"]
 
 def command(*arguments):
     return CliRunner().invoke(app, [*COMMAND, *map(str, arguments)])
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    monkeypatch.setattr("fairbench.execute.local_processes.LocalProcesses.run", OneByOne().run)
 
 
 def test_the_command_says_that_the_smallest_does(in_this_process, tmp_path):

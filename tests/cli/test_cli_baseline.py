@@ -12,6 +12,7 @@ from fairbench.config import identity
 from fairbench.gate.baseline import NOT_KEPT, difference, read_specs
 from fairbench.results.store import read_run
 from fairbench.schedulers.registry import PAIRS
+from one_by_one import one_by_one
 
 FILES = ("experiment.toml", "summary.json", "manifest.json")
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "baseline"
@@ -33,7 +34,8 @@ def updated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("baseline")
     (folder / "mine").mkdir()
     (folder / "mine" / "experiment.toml").write_text(EXPERIMENT)
-    return invoke("update", folder), folder
+    with one_by_one():
+        return invoke("update", folder), folder
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_update_stores_what_check_then_finds_unchanged(updated):
     assert contents(folder) == stored
 
 
-def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder):
+def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder, in_this_process):
     stored = contents(folder)
     completed = json.loads(stored["mine/summary.json"])["completed"]
     changed = f"completed 1 {completed} "

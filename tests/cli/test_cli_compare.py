@@ -13,6 +13,7 @@ from fairbench.execute.comparison_plan import plan_comparison
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.results.sweep_store import SweepStore
+from one_by_one import one_by_one
 
 # Few places in the batch, so that clients queue and schedulers matter.
 BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]
@@ -26,7 +27,8 @@ def invoke(*arguments):
 def compared(tmp_path_factory):
     """Two schedulers over two seeds, and their directory."""
     parent = tmp_path_factory.mktemp("runs")
-    result = invoke("vtc", "fcfs", *BUSY, "--num-runs", 2, "--result-dir", parent)
+    with one_by_one():
+        result = invoke("vtc", "fcfs", *BUSY, "--num-runs", 2, "--result-dir", parent)
     assert result.exit_code == 0, result.output
     return result, parent / "compare-vtc-fcfs"
 
@@ -58,7 +60,7 @@ def test_the_directory_alone_is_compared_again_with_any_baseline(compared):
     assert one["metrics"][key]["difference"] == -there["metrics"][key]["difference"]
 
 
-def test_more_seeds_are_added_to_what_is_there(compared, tmp_path):
+def test_more_seeds_are_added_to_what_is_there(compared, tmp_path, in_this_process):
     folder = tmp_path / "copy"
     shutil.copytree(compared[1], folder)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}
@@ -70,7 +72,9 @@ def test_more_seeds_are_added_to_what_is_there(compared, tmp_path):
 
 
 @pytest.mark.slow
-def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(compared, tmp_path):
+def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(
+    compared, tmp_path, in_this_process
+):
     (vtc,) = compared[1].glob("runs/vtc*seed1")
     (fcfs,) = compared[1].glob("runs/fcfs*seed1")
     file = tmp_path / "mine.toml"
@@ -136,7 +140,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_runs_that_fail_are_exit_code_1_and_say_why(tmp_path):
+def test_runs_that_fail_are_exit_code_1_and_say_why(tmp_path, in_this_process):
     result = invoke(
         *("vtc", "fcfs", "--workload", "chat", "--num-programs", 1, "--num-runs", 1),
         *("--set", "engine.max_total_tokens=5", "--result-dir", tmp_path),

@@ -14,6 +14,7 @@ from fairbench.cli.app import app
 from fairbench.report.numbers import less_than, more_than, number
 from fairbench.results.comparison import compare_sweep
 from html_reading import Reader
+from one_by_one import one_by_one
 
 TINY = ["--workload", "chat", "--num-programs", "2"]
 GRID = ["sweep", "--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
@@ -36,7 +37,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def repeated(tmp_path):
+def repeated(tmp_path, in_this_process):
     """The directory of two runs that differ in the seed."""
     flags = ("--scheduler", "vtc", "--seed", 3, "--num-runs", 2)
     result = invoke("run", *TINY, *flags, "--result-dir", tmp_path / "runs")
@@ -48,7 +49,8 @@ def repeated(tmp_path):
 def swept(tmp_path_factory):
     """The directory of a sweep of two points."""
     parent = tmp_path_factory.mktemp("sweeps")
-    result = invoke(*GRID, "--result-dir", parent)
+    with one_by_one():
+        result = invoke(*GRID, "--result-dir", parent)
     assert result.exit_code == 0, result.output
     return parent / "sweep"
 

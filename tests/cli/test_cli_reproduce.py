@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.figures.central.store import QUICK_ROUNDS, TIMED_QUEUES, TIMED_WORKERS
 from fairbench.results.sweep_store import SweepStore
+from one_by_one import one_by_one
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 
@@ -33,7 +34,8 @@ def swept(tmp_path_factory):
     """A sweep of the runs of figure 8, but of few programs."""
     parent = tmp_path_factory.mktemp("runs")
     tiny = ("--num-programs", 2, "--num-runs", 1, "--name", "fig8-quick")
-    result = invoke("sweep", "fig8", *tiny, "--result-dir", parent)
+    with one_by_one():
+        result = invoke("sweep", "fig8", *tiny, "--result-dir", parent)
     assert result.exit_code == 0, result.output
     return parent / "fig8-quick"
 

@@ -34,7 +34,7 @@ def contents(path):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A sweep of two points, and its directory."""
+    """A sweep of two points, in processes, and its directory."""
     parent = tmp_path_factory.mktemp("runs")
     result = invoke(*GRID, "--result-dir", parent)
     assert result.exit_code == 0, result.output
@@ -79,7 +79,7 @@ def test_a_sweep_leaves_normal_run_directories_and_tables_of_all_metrics(swept):
     assert {row["best_service_rate_tok_s"] for row in rows} == {best}
 
 
-def test_json_is_one_object_and_nothing_else(tmp_path):
+def test_json_is_one_object_and_nothing_else(tmp_path, in_this_process):
     asked = ["--num-runs", 2, "--name", "twice", "--json", "--disable-tqdm"]
     result = invoke(*GRID, *asked, "--result-dir", tmp_path)
     assert result.exit_code == 0
@@ -95,7 +95,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path):
     assert result.stderr == f"fairbench: saved to {path}\n"
 
 
-def test_finished_points_are_never_run_again(swept, tmp_path):
+def test_finished_points_are_never_run_again(swept, tmp_path, in_this_process):
     _, original = swept
     path = tmp_path / "sweep"
     shutil.copytree(original, path)
@@ -185,7 +185,7 @@ def test_show_prints_the_comparison_again(swept):
     assert around.stderr.endswith(f"such as {path}\n")
 
 
-def test_a_failing_point_is_reported_and_stops_no_other(tmp_path):
+def test_a_failing_point_is_reported_and_stops_no_other(tmp_path, in_this_process):
     pools = ["--set", "engine.max_total_tokens=5,50_000", "--schedulers", "vtc"]
     result = invoke(*GRID, *pools, "--result-dir", tmp_path)
     assert result.exit_code == 1

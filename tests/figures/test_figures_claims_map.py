@@ -36,6 +36,7 @@ from fairbench.figures.claims.map_table import map_markdown, write_map
 from fairbench.figures.claims.places import Place, by_seed
 from fairbench.figures.claims.table import CLAIMS
 from fairbench.results.store import StoredRun
+from one_by_one import OneByOne
 
 CELL = {"workload": "judge", "scenario": "s1", "dp": 2}
 SET = CELL | {
@@ -174,14 +175,14 @@ def test_the_map_end_to_end_and_gone_on_with(tiny):
     chart, folder = tiny
     first = filling(map_sweep([chart], folder.name), folder)
     assert len(first.jobs) == len(SCHEDULERS)
-    assert first.run(RunContext()) == []
+    assert first.run(RunContext(executor=OneByOne())) == []
     ten = Step(WORKER_QUANTUM, "x10", {"d2lpm.worker_quantum": 9})
     more = replace(chart, steps={PLACE: [*chart.steps[PLACE], ten]})
     second = filling(map_sweep([more], folder.name), folder)
     assert (second.points, len(second.jobs)) == (5, 1)  # only D2LPM has this quantum
     halfway = more.readings(second.store.finished())
     assert not any("d2lpm" in one.measure.compared for one in halfway if one.step.label == "x10")
-    assert second.run(RunContext()) == []
+    assert second.run(RunContext(executor=OneByOne())) == []
     third = filling(map_sweep([more], folder.name), folder)
     assert third.jobs == []
     readings = more.readings(third.store.finished())

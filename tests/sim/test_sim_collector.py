@@ -10,6 +10,14 @@ from fairbench.sim.collector import no_collector
 from fairbench.sim.run import Simulation, simulate
 
 
+@pytest.fixture(autouse=True)
+def nothing_set_aside():
+    """As in a program: tests/conftest.py sets aside what pytest collects."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 def state():
     return gc.isenabled(), gc.get_freeze_count() > 0
 
