@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
@@ -29,7 +29,8 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-LENGTH = attrgetter("length")  # faster than a generator, and prompts are many
+new_tuple = tuple.__new__  # of a NamedTuple, where they are many: a third of what its own takes
+LENGTH = itemgetter(1)  # of a segment; faster than its attribute, and prompts are many
 
 
 def prompt_tokens(prompt: Prompt) -> int:

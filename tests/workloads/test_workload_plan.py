@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from copy import copy
 from itertools import islice
 
 import pytest
 from workload_fakes import calls_of
 
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.plan import program_stream
+from fairbench.workloads.plan import MADE_AHEAD, made_ahead, program_stream
 from fairbench.workloads.programs import Item
 from fairbench.workloads.spec import load_workload
 
@@ -65,6 +66,16 @@ def test_clients_of_one_kind_send_programs_of_their_own():
 def test_streams_are_lazy():
     plan = plans(num_programs=10**9)[1]
     assert len(list(islice(program_stream(plan, seed=0), 3))) == 3
+
+
+@pytest.mark.parametrize("count", [0, 1, MADE_AHEAD, MADE_AHEAD + 1, 3 * MADE_AHEAD - 1])
+def test_made_ahead_are_the_same_and_few(count):
+    left = iter(range(count))
+    ahead = made_ahead(left)
+    for number in range(count):
+        assert next(ahead) == number
+        assert count - len([*copy(left)]) <= number + MADE_AHEAD
+    assert next(ahead, None) is None
 
 
 def test_items_go_round_the_clients():

@@ -37,6 +37,11 @@ class Tried(Enum):
     OVER = "it was not tried: the pass is over"
 
 
+# Names of their own: CPython 3.11 looks up the members of an enum the slow way, and they are asked
+# for with each candidate.
+ADMITTED, NO_ROOM, LAST, OVER = Tried
+
+
 def never(wish: Preempt) -> bool:
     """The answer of a home that preempts nothing."""
     return False
@@ -52,7 +57,6 @@ def drive(
     After an admission that ends the pass the scheduler is not asked again: it might refill, or
     move on to another group, for a candidate that nobody will try.
     """
-    admitted, no_room = Tried.ADMITTED, Tried.NO_ROOM
     try:
         candidate = next(selection, None)
         while candidate is not None:
@@ -60,10 +64,10 @@ def drive(
                 candidate = resume(selection, preempt(candidate))
                 continue
             verdict = try_admit(candidate)
-            if verdict is not admitted and verdict is not no_room:
+            if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
             try:  # what ``resume`` does, without a call for each candidate
-                candidate = selection.send(verdict is admitted)
+                candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
                 return
     finally:

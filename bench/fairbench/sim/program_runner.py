@@ -7,7 +7,7 @@ from functools import partial
 from types import coroutine
 from typing import Any
 
-from fairbench.core import PS_PER_S, Prompt, Segment
+from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
 from fairbench.errors import ProgramFailed
 from fairbench.sim.clock import ARRIVE, Clock
 
@@ -109,4 +109,4 @@ def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
     """What a call produces: its key is unique and independent of the order of calls."""
-    return Segment(f"{program_id}/{name}", tokens)
+    return new_tuple(Segment, (f"{program_id}/{name}", tokens))

@@ -42,6 +42,7 @@ from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
+    made_ahead,
     places_of,
     program_stream,
     weights_of,
@@ -148,7 +149,7 @@ class Simulation:
             if users := users_of(plan, seed=spec.seed, source=source):
                 self.cluster.add_users(number, users, last_arrival_s((plan,), spec.seed))
                 continue
-            programs = program_stream(plan, seed=spec.seed, source=source)
+            programs = made_ahead(program_stream(plan, seed=spec.seed, source=source))
             reaction = None if plan.reaction is None else REACTIONS[plan.reaction]()
             self.cluster.add_client(number, programs, plan.in_flight, reaction)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
 PROGRAMS_PER_CLIENT = 10**7
 """Program ids of client i start at i times this."""
+MADE_AHEAD = 8
 
 
 class ItemSource(Protocol):
@@ -96,6 +98,16 @@ def program_stream(
     others = latest(_programs(copied, seed, source) if copied else ())
     for at_s, program in _programs(plan, seed, source):
         yield ProgramArrival(at_s, plan.disguise.dress(program, others.at(at_s)))
+
+
+def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
+    """The same, a few made at a time.
+
+    Only for the first of them the processor has to fetch what making one needs, which a simulation
+    has driven out of its caches since.
+    """
+    while some := list(islice(programs, MADE_AHEAD)):
+        yield from some
 
 
 def _programs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isqrt
+from math import sqrt
 
 
 class DecodeRun:
@@ -26,9 +26,9 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span
-            twice = 2 * first - growth
-            guess = (isqrt(twice * twice + 8 * growth * span) - twice) // (2 * growth)
+        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span, to be put right below
+            twice = float(2 * first - growth)
+            guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
         else:
             guess = span // first
         done = guess if guess < self.steps else self.steps

@@ -164,17 +164,24 @@ class RequestLog(Columns):
         more = ("routed_ps",) * routed + ("swapped_tokens",) * swapped + ("demoted",) * demoted
         super().__init__((*REQUEST_COLUMNS, *more))
         self._routed, self._swapped, self._demoted = routed, swapped, demoted
+        self._has_more = routed or swapped or demoted
         self.index = {client: number for number, client in enumerate(clients)}
 
     def record(self, s: Sequence) -> None:
         r = s.request
-        row = self.pack(
+        row = (
             r.request_id, r.program_id, self.index[r.client], r.depth, s.worker,
             s.arrival_ps, s.admitted_ps, s.first_token_ps, s.finish_ps,
             s.retracted_ps, s.readmitted_ps,
             r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
-            s.retractions, s.recompute_tokens, s.status, *((s.routed_ps,) if self._routed else ()),
-            *((s.swapped_tokens,) if self._swapped else ()),
-            *((int(r.demoted),) if self._demoted else ()),
+            s.retractions, s.recompute_tokens, s.status,
         )  # fmt: skip
-        self.extend(row)
+        self.extend(self.pack(*row, *self._more(s)) if self._has_more else self.pack(*row))
+
+    def _more(self, s: Sequence) -> Iterator[int]:
+        if self._routed:
+            yield s.routed_ps
+        if self._swapped:
+            yield s.swapped_tokens
+        if self._demoted:
+            yield int(s.request.demoted)

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Prompt, Segment
+from fairbench.core import LLM, Prompt, Segment, new_tuple
 from fairbench.workloads.programs.base import Item, Program, content_key, growing_demand, prompt_of
 from fairbench.workloads.programs.limits import MeanGap, MeanTokens, OutputTokens, Sigma
 from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
@@ -61,7 +61,7 @@ class Chat(Program):
         self._content = content
         self._turns = turns
         self._max_new_tokens = max_new_tokens
-        exchanges = ((turn.user_tokens, turn.output_tokens) for turn in turns)
+        exchanges = [(user, said) for _, user, said in turns]
         super().__init__(program_id, client, growing_demand(0, exchanges))
 
     @classmethod
@@ -75,7 +75,8 @@ class Chat(Program):
         else:
             lengths = [(user, min(bot, params.max_new_tokens)) for user, bot in item.exchanges]
         thinks = [0.0] + [sample_gap(rng, params.think_mean_s) for _ in lengths[1:]]
-        turns = tuple(Turn(think, *pair) for think, pair in zip(thinks, lengths, strict=True))
+        pairs = zip(thinks, lengths, strict=True)
+        turns = tuple([new_tuple(Turn, (think, *pair)) for think, pair in pairs])
         content = content_key(program_id, item)
         return cls(program_id, client, content, turns, params.max_new_tokens)
 
@@ -88,7 +89,7 @@ class Chat(Program):
         for number, turn in enumerate(self._turns):
             if turn.think_s > 0:
                 await llm.sleep(turn.think_s)
-            message = Segment(f"{self._content}/user-{number}", turn.user_tokens)
+            message = new_tuple(Segment, (f"{self._content}/user-{number}", turn.user_tokens))
             prompt = history + prompt_of(message)
             reply = await llm.generate(
                 prompt,

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from fairbench.core import PS_PER_S, Request
+from fairbench.core import PS_PER_S, Request, new_tuple
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Preempt, Tried, drive, never
+from fairbench.schedulers.drive import (
+    ADMITTED,
+    LAST,
+    NO_ROOM,
+    OVER,
+    Preempt,
+    Tried,
+    drive,
+    never,
+)
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
@@ -59,7 +68,6 @@ class PrefillPass:
         self.over = False  # nothing more is tried after the last admission
         self.used_up = max_prefill_tokens <= 0 or chunk_tokens <= 0  # a budget
 
-    @property
     def _reserved_all(self) -> bool:
         memory = self._cache.free + self._cache.evictable
         return memory <= self._total_offset or memory <= self._current_offset
@@ -70,7 +78,7 @@ class PrefillPass:
 
         Want of memory counts first: then the next candidate is tried, and finds that out.
         """
-        return self.used_up and not self._reserved_all
+        return self.used_up and not self._reserved_all()
 
     def give_back(self, reserved_tokens: float) -> None:
         """A running request was preempted: nothing is kept free for its outputs any more."""
@@ -131,7 +139,8 @@ class PrefillPass:
     def _commit(
         self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
     ) -> None:
-        self.admitted.append(Prefill(sequence, sequence.filled, tokens, first, last, loaded))
+        prefill = (sequence, sequence.filled, tokens, first, last, loaded)
+        self.admitted.append(new_tuple(Prefill, prefill))
         taken = reserved = loaded + tokens + 1
         if last:
             most = sequence.request.max_new_tokens
@@ -143,7 +152,7 @@ class PrefillPass:
         self._input_left -= tokens
         self._chunk_left -= tokens
         self.over = self.used_up = self._input_left <= 0 or self._chunk_left <= 0
-        if self._reserved_all:
+        if self._reserved_all():
             self.over = self.out_of_memory = True  # although this request was admitted
 
 
@@ -166,20 +175,20 @@ def run_selection(
     def try_admit(request: Request) -> Tried:
         nonlocal no_slots
         if attempt.used_up and attempt.spent:
-            return Tried.OVER
+            return OVER
         if batch.size + len(attempt.admitted) >= most:
             no_slots = True
-            return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
+            return NO_ROOM if scheduler.preempts else OVER
         if not cap.has_room(request):
             no_slots = True
-            return Tried.NO_ROOM
+            return NO_ROOM
         sequence = waiting.entries[request].sequence
         if not attempt.try_admit(sequence, waiting):
-            return Tried.NO_ROOM
+            return NO_ROOM
         waiting.admit(request)
         cap.enter(request)
         _book(sequence, scheduler, now_ps)
-        return Tried.LAST if attempt.over else Tried.ADMITTED
+        return LAST if attempt.over else ADMITTED
 
     try:
         drive(scheduler.select(waiting, now_ps / PS_PER_S), try_admit, preempt)

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.vllm_limits import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import Preempt, Tried, drive, never
+from fairbench.schedulers.drive import (
+    ADMITTED,
+    LAST,
+    NO_ROOM,
+    OVER,
+    Preempt,
+    Tried,
+    drive,
+    never,
+)
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.prefill import Prefill
@@ -49,17 +58,17 @@ class Admission:
 
         def try_admit(request: Request) -> Tried:
             if step.budget <= 0:
-                return Tried.OVER
+                return OVER
             if self._is_full:
-                return Tried.NO_ROOM if scheduler.preempts else Tried.OVER
+                return NO_ROOM if scheduler.preempts else OVER
             if not self._cap.has_room(request) or not self._try(request, step):
-                return Tried.NO_ROOM
+                return NO_ROOM
             sequence = self._waiting.sequence_of(request)
             self._waiting.admit(request)
             self._cap.enter(request)
             self._booking.admit(sequence, scheduler, now_ps)
             over = step.budget <= 0 or (self._is_full and not scheduler.preempts)
-            return Tried.LAST if over else Tried.ADMITTED
+            return LAST if over else ADMITTED
 
         try:
             drive(scheduler.select(self._waiting, now_ps / PS_PER_S), try_admit, preempt)
