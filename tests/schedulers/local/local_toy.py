@@ -87,6 +87,7 @@ class ToyEngine:
         self.largest_decode = 0  # tokens of one client after its last admission
         self._memory, self._reserve, self._client_view = memory_tokens, reserve, client_view
         self._running: dict[Request, list[int]] = {}  # -> [extend, produced, output]
+        self._held = 0  # tokens of those that run
         self._outputs: dict[Request, int] = {}
         self._since_admission: dict[str, int] = {}
 
@@ -129,16 +130,14 @@ class ToyEngine:
         return request.input_tokens - self.view.matched_tokens(request)
 
     def _fits(self, request: Request) -> bool:
-        if not self._reserve:
-            used = sum(extend + produced for extend, produced, _ in self._running.values())
-            return used + self._extend(request) <= self._memory
-        used = sum(extend + output for extend, _, output in self._running.values())
-        return used + self._extend(request) + self._outputs[request] <= self._memory
+        reserved = self._outputs[request] if self._reserve else 0
+        return self._held + self._extend(request) + reserved <= self._memory
 
     def _admit(self, request: Request) -> None:
         client, extend = request.client, self._extend(request)
         self.view.admit(request)
         self._running[request] = [extend, 0, self._outputs[request]]
+        self._held += extend + (self._outputs[request] if self._reserve else 0)
         self._since_admission[client] = 0
         self.scheduler.on_admitted(request, extend, False)
         charged = request.input_tokens if self._client_view else extend
@@ -152,6 +151,7 @@ class ToyEngine:
             client = request.client
             state[1] += 1
             tokens[client] = tokens.get(client, 0) + 1
+            self._held += not self._reserve
             if state[1] == state[2]:
                 done[client] = done.get(client, 0) + 1
         for client, count in tokens.items():
@@ -161,6 +161,7 @@ class ToyEngine:
         for request, state in list(self._running.items()):
             if state[1] == state[2]:
                 del self._running[request]
+                self._held -= state[0] + state[2]
                 self.scheduler.on_finish(request)
         self.trace.add(finished=done, service={c: 2 * count for c, count in tokens.items()})
         self.on_instant()

@@ -6,16 +6,19 @@ from fairbench.config.resolve import resolve
 from fairbench.schedulers.list_view import ListScan
 from fairbench.sim.engine.scans import MatchScan, QueueScan
 from fairbench.sim.run import simulate
+from slow_params import slow
 
 FORMS = [
-    ("dlpm", {}),
     ("dlpm", {"dlpm.no_room": "skip", "dlpm.refill": "relaxed"}),
-    ("dlpm", {"dlpm.sharing": "split"}),
-    ("dlpm", {"dlpm.charge": "gpu-time"}),
     ("fair-finish", {}),
-    ("round-robin+dlpm-edf", {}),
-    ("round-robin+dlpm-upstream", {}),
     ("round-robin+edf-dlpm", {}),
+    *slow(
+        ("dlpm", {}),
+        ("dlpm", {"dlpm.sharing": "split"}),
+        ("dlpm", {"dlpm.charge": "gpu-time"}),
+        ("round-robin+dlpm-edf", {}),
+        ("round-robin+dlpm-upstream", {}),
+    ),
 ]
 
 
