@@ -163,20 +163,11 @@ class Cluster:
             tokens, now_ps = prompt_tokens(prompt), self.clock.now_ps
             now_s = now_ps / PS_PER_S
             due = self._deadlines.due(program.client, now_s, tokens, max_new)
-            request = Request(
-                self._requests,
-                program.client,
-                program.program_id,
-                depth,
-                prompt,
-                tokens,
-                max_new,
-                now_s,
-                due.end_s,
-                calls_left=started.demand.requests - started.requests,
-                first_token_by_s=due.first_token_s,
-                token_every_s=due.token_every_s,
-            )
+            calls_left = started.demand.requests - started.requests
+            request = Request(  # all by place: names would make a dictionary of them for each
+                self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
+                now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
+            )  # fmt: skip
             self._requests += 1
             produces = output if output < max_new else max_new
             segment = output_segment(program.program_id, name, produces)

@@ -171,13 +171,16 @@ class RunningBatch:
 
         They are still in the batch.
         """
-        due = self.due
-        done: dict[Sequence, None] = {}  # one that was retracted may have two equal entries
-        while due and due[0][0] <= self.steps:
+        due, steps = self.due, self.steps
+        done: list[Sequence] = []
+        while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            if step == sequence.due:
-                done[sequence] = None
-        return sorted(done, key=self.sequences.__getitem__) if len(done) > 1 else list(done)
+            # One that was retracted may have two equal entries, one after the other.
+            if step == sequence.due and not (done and done[-1] is sequence):
+                done.append(sequence)
+        if len(done) > 1:
+            done.sort(key=self.sequences.__getitem__)
+        return done
 
     def retraction_order(self) -> list[Sequence]:
         """Who loses its memory first comes last: fewest outputs, then longest input."""

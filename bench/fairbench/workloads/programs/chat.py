@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Prompt, Segment, new_tuple
-from fairbench.workloads.programs.base import Item, Program, content_key, growing_demand, prompt_of
+from fairbench.workloads.programs.base import Item, Program, content_key, growing_demand
 from fairbench.workloads.programs.limits import MeanGap, MeanTokens, OutputTokens, Sigma
 from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
@@ -90,7 +90,7 @@ class Chat(Program):
             if turn.think_s > 0:
                 await llm.sleep(turn.think_s)
             message = new_tuple(Segment, (f"{self._content}/user-{number}", turn.user_tokens))
-            prompt = history + prompt_of(message)
+            prompt = (*history, message) if turn.user_tokens else history
             reply = await llm.generate(
                 prompt,
                 name=f"turn-{number}",
@@ -98,7 +98,7 @@ class Chat(Program):
                 max_new_tokens=self._max_new_tokens,
                 depth=number,
             )
-            history = prompt + prompt_of(reply)
+            history = (*prompt, reply) if reply.length else prompt
 
 
 def _sample_lengths(rng: random.Random, params: Chat.Params) -> tuple[int, int]:
