@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 Ints: TypeAlias = NDArray[np.int64]
 EXACT = 2**50  # up to it ``shares_upto`` is exact in machine integers
+HEAD_COLUMNS = 10
+HEAD = Struct(f"{HEAD_COLUMNS}q")
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class Stretches:
 
     def __init__(self, index: Mapping[str, int]) -> None:
         self._index = index
-        self._heads: list[tuple[int, ...]] = []
+        self._heads = bytearray()  # packed: as objects they would be many, and long unused
         self._clients: list[str] = []
         self._requests: list[int] = []
         self._base_tokens: list[int] = []
@@ -48,11 +51,10 @@ class Stretches:
         """One whose rows begin at ``row``: how many they are."""
         requests, steps = batch.requests, stretch.steps
         count = len(requests)
-        head = (
+        self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
             stretch.context_tokens, stretch.fixed_ps * steps, batch.step,
         )  # fmt: skip
-        self._heads.append(head)
         self._clients += requests
         self._requests += requests.values()
         self._base_tokens += batch.base_tokens.values()
@@ -62,7 +64,7 @@ class Stretches:
         """Fill the blank ones among the rows in, which are in the order of the service log."""
         if not self._heads:
             return
-        heads = np.array(self._heads, dtype=np.int64)
+        heads = np.frombuffer(bytes(self._heads), np.int64).reshape(-1, HEAD_COLUMNS)
         first, count = heads[:, 0], heads[:, 1]
         begin = np.cumsum(count) - count
         stretch = np.repeat(np.arange(len(heads)), count)
