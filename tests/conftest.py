@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Machines are noisy, so time is never a reason to fail a property.
-settings.register_profile("fairbench", deadline=None)
+# Machines are noisy, so time is never a reason to fail a property. The fast suite tries some of
+# the examples, .ci/run all.
+settings.register_profile("whole", deadline=None)
+settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=40)
 settings.load_profile("fairbench")
 
 # A few made-up requests stand for the recorded trace of workload vtc-arena, which is not shipped.

@@ -108,7 +108,7 @@ def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
     assert files(cut.store.path) == files(whole.store.path)
 
 
-def test_a_search_that_has_ended_goes_on_for_longer(tmp_path):
+def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
     ended = search(tmp_path, replace(PLAN, trials=2))
     ended.run()
     first = ended.store.trials()

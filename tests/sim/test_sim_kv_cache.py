@@ -248,7 +248,9 @@ class Waiting:
         return 0, self.rank
 
 
-KVCacheAgainstTokens.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+KVCacheAgainstTokens.TestCase.settings = settings(
+    max_examples=settings().max_examples * 3 // 2, stateful_step_count=30
+)
 TestKVCacheAgainstTokens = KVCacheAgainstTokens.TestCase
 
 

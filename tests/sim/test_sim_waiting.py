@@ -158,7 +158,9 @@ class QueueAgainstList(RuleBasedStateMachine):
         check_tree(self.both.cache)
 
 
-QueueAgainstList.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+QueueAgainstList.TestCase.settings = settings(
+    max_examples=settings().max_examples * 3 // 2, stateful_step_count=30
+)
 TestQueueAgainstList = QueueAgainstList.TestCase
 
 
