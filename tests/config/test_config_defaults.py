@@ -22,7 +22,7 @@ FLAGS = st.fixed_dictionaries(
         "model": st.sampled_from(["llama-3.1-8b", "llama-3.2-3b"]),
         "duration_s": st.sampled_from([60.5, 1_000.5]),
         "num_programs": st.integers(1, 9),
-        "clients": st.integers(6, 9),
+        "clients": st.integers(7, 9),
         "seed": st.integers(0, 9),
     },
 )

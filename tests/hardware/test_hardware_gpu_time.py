@@ -67,7 +67,7 @@ CLIENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(CHUNKS, CLIENTS, st.integers(1, 5_000))
 def test_parts_add_up_to_what_a_step_takes(chunks, clients, steps):
     requests = sum(one.requests for one in clients.values())

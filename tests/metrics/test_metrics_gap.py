@@ -234,7 +234,7 @@ def runs(draw):
     return workers, queue, entries
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=settings().max_examples * 3 // 2)
 @given(runs(), st.sampled_from([0, 16]))
 def test_the_gap_equals_that_of_an_oracle(run, few):
     workers, queue, entries = run
@@ -316,7 +316,7 @@ def schedules(draw):
     return requests(*queue), log(*entries), replace(known, clients=tuple(own), bound=bound)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=settings().max_examples * 3 // 2)
 @given(schedules(), st.sampled_from([1, 20, 2**20]), st.sampled_from([1, 20, 2**20]), st.booleans())
 def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few, every_pair):
     with pytest.MonkeyPatch.context() as patch:

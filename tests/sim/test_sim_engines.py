@@ -14,6 +14,7 @@ from fairbench.sim.alone import simulate_alone
 from fairbench.sim.engine.contracts import CONTRACTS
 from fairbench.sim.run import Simulation, simulate
 from invariants import assert_same_records, check_all
+from slow_params import slow
 
 # Without what a minibatch costs beyond the timing profile.
 LIGHTLLM = {
@@ -46,7 +47,7 @@ def test_a_vllm_experiment_holds_the_parameters_of_that_engine_alone():
     assert not any(key.startswith("engine.") for key in spec.settings)
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "vtc", "d2lpm"])
+@pytest.mark.parametrize("scheduler", ["fcfs", "d2lpm", *slow("vtc")])
 def test_a_run_on_vllm_keeps_its_invariants_and_repeats(scheduler):
     spec = vllm_spec(scheduler, dp=2)
     simulation = Simulation(spec, spec.client_plans(), None)

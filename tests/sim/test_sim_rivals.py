@@ -27,6 +27,8 @@ LOCALS = {
 }
 LONG = ["edf-textbook"]
 NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
+# What these do, others that run on vLLM in the fast suite do as well.
+AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
 
 
@@ -48,7 +50,7 @@ def test_local_schedulers_break_no_rule_of_the_engine(name):
     assert (result.summary["refused"] > 0) == (name == "fairserve")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*(name for name in LOCALS if name not in AKIN), *slow(*AKIN)])
 def test_they_serve_all_on_vllm_too(name):
     flags = {"scheduler": f"round-robin+{name}", "workload": "chat", "engine": "vllm", "seed": 3}
     flags |= {"num_programs": 4, "request_rate": 10.0, "gpu": GPU}  # over several steps

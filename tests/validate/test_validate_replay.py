@@ -30,6 +30,7 @@ from fairbench.validate.replay import (
     with_request_step,
 )
 from shared_data import VTC_RUNS, needs
+from slow_params import slow
 
 
 def record(path="fair_bench/FCFS/all_results_overload.jsonl", **changes):
@@ -303,9 +304,8 @@ def minibatches(trace):
 @pytest.mark.parametrize(
     ("name", "cycle"),
     [
-        ("FCFS/overload", (1, 1, 7, 11)),
         ("VTC/overload", (1, 1, 7, 11)),
-        ("VTC/proportional", (8, 11)),
+        *slow(("FCFS/overload", (1, 1, 7, 11)), ("VTC/proportional", (8, 11))),
     ],
 )
 def test_minibatches_form_as_they_did_on_the_server(name, cycle):

@@ -318,7 +318,7 @@ def late_by_all(cluster, request):
     return min(found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(EVENTS, WAYS)
 def test_nobody_is_lost_and_only_the_late_are_refused(events, way):
     cluster = Cluster(2, **way)

@@ -261,7 +261,7 @@ class Watch:
                 assert abs(one - other) <= self.most + self.unheard + self.ahead + 1e-6
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(
     events=EVENTS,
     number=st.integers(1, 3),

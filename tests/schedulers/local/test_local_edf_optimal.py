@@ -22,7 +22,7 @@ def edf(preempt="recompute"):
 
 
 @given(JOBS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 3, deadline=None)
 def test_what_can_be_in_time_with_free_preemption_is(jobs):
     assume(best(jobs) == len(jobs))
     assert served(edf(), jobs) == len(jobs)

@@ -94,7 +94,7 @@ def play(router, steps):
     return went
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=settings().max_examples * 2)
 @given(st.sampled_from(ROUTERS), STEPS)
 def test_decisions_are_those_of_a_scan(router, steps):
     kept, scanning, params = router

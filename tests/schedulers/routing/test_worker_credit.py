@@ -135,7 +135,7 @@ def play(steps, quantum, weights):
     return went, [{client: dict(of) for client, of in one.credit.items()} for one in made]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(
     STEPS,
     st.integers(1, 80),
