@@ -34,6 +34,13 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def what_was_made_is_set_aside():
+    """A simulation collects what is not: else all that the modules before have left as well."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def in_this_process():
     """Runs of a command that would have processes of their own."""
