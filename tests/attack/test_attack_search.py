@@ -3,7 +3,7 @@
 import json
 import signal
 from dataclasses import replace
-from math import isclose
+from math import inf, isclose
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +13,7 @@ from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
 from fairbench.attack.figure import draw
 from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
+from fairbench.attack.objective import value_of
 from fairbench.attack.rediscovery import (
     SOUGHT,
     Sought,
@@ -21,12 +22,12 @@ from fairbench.attack.rediscovery import (
     loss,
     rediscover,
 )
-from fairbench.attack.search import Search, programs_multiple, replay, value_of
+from fairbench.attack.search import Search, programs_multiple, replay
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.table import attack_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
 from fairbench.cli.app import app
-from fairbench.errors import DataError
+from fairbench.errors import DataError, UsageError
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interrupted
@@ -136,6 +137,30 @@ def test_the_worst_come_first_and_can_be_replayed(tmp_path):
         RunContext(executor=InOrder()),
     )
     assert again == [found[0].harm | {"programs": pytest.approx(1.0)}]
+
+
+def test_the_longest_latencies_come_first_by_that_objective(tmp_path):
+    spec = spec_of(duration=20.0, request_rate=0.3).model_copy(update={"max_drain_s": 20.0})
+    store = SearchStore.create(tmp_path, spec, replace(PLAN, objective="latency"))
+    done = Search(store, RunContext(executor=InOrder()))
+    found = done.run()
+    harms = [one.harms[0] for one in done.store.trials()]
+    assert [one.trial.harms[0].p95 for one in found] == sorted([one.p95 for one in harms])[:-3:-1]
+    by_harm = sorted(harms, key=lambda one: one.kept)
+    assert by_harm[1].p95 < found[1].trial.harms[0].p95
+
+
+def test_latency_is_the_mean_over_seeds_and_endless_where_nobody_has_one():
+    longer, endless = Harm(1.0, 1.0, 1.0, 3.0, False), Harm(1.0, 1.0, 1.0, None, False)
+    honest = Behaviour()
+    assert value_of(Trial(0, honest, (longer, longer._replace(p95=2.0))), "latency") == 2.5
+    assert value_of(Trial(0, honest, (longer, endless)), "latency") == inf
+
+
+def test_latency_needs_a_twin_beside_whom_programs_end(tmp_path):
+    stuck = search(tmp_path, replace(PLAN, objective="latency", multiple=30.0), request_rate=20.0)
+    with pytest.raises(UsageError, match=r"latency: beside the honest twin .* at seed 0 for a P95"):
+        stuck.run()
 
 
 def test_a_figure_is_drawn(tmp_path):
@@ -334,6 +359,7 @@ def test_trials_are_written_and_read(tmp_path):
         (["sybil", "--trials", "3"], "sybil: says itself who sends what"),
         (["--resume", "x", "--seed", "0"], "--resume x: goes on with that search as it is"),
         (["--workload", "mix"], "workload mix: an attack needs one whose clients are all alike"),
+        (["--objective", "p95"], "--objective p95: is not one of 'gain', 'harm', 'latency'"),
         (["--budget", "0"], "--budget 0: must be above 0"),
         (["--gpu-budget", "-1"], "--gpu-budget -1: must be above 0"),
         (["--cpu-hours", "0"], "--cpu-hours 0: must be above 0"),

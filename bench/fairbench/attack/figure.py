@@ -7,7 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
-from fairbench.attack.search import Found, Search, value_of
+from fairbench.attack.objective import LABELS, Objective, value_of
+from fairbench.attack.search import Found, Search
 from fairbench.figures.style import caption, panels, paper_style, save
 from fairbench.report.palette import SERIES
 
@@ -15,7 +16,7 @@ from fairbench.report.palette import SERIES
 def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
     """Every trial by kept and gain, the worst by their ranks, and how the search went."""
     trials = [trial for trial in search.store.trials() if not trial.error]
-    objective, spec = search.plan.objective, search.spec
+    objective, spec = Objective(search.plan.objective), search.spec
     with paper_style():
         figure, axes = panels(1, 2, 8.0, 3.4)
         plane, course = axes[0]
@@ -46,7 +47,7 @@ def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
             label="the best so far",
         )
         course.set_xlabel("trial")
-        course.set_ylabel("gain" if objective == "gain" else "loss of the victims (1 - kept)")
+        course.set_ylabel(LABELS[objective])
         course.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
         title = f"Attacks on {spec.scheduler}, {spec.workload.name}, dp {spec.dp}"
         listed = ". ".join(f"{rank}: {one.trial.behaviour}" for rank, one in enumerate(found, 1))

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from math import isclose
-from statistics import fmean
 from time import process_time
 from typing import Any
 
@@ -15,10 +14,12 @@ from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
 from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
 from fairbench.attack.measure import Seen, combined, harm, measure, pair, replayed, tried
+from fairbench.attack.objective import Objective, value_of
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload, choices
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.config import ExperimentSpec
+from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Reading, Task
 from fairbench.execute.files_read import files_of
@@ -37,13 +38,6 @@ class Found:
 
     trial: Trial
     harm: dict[str, Any]
-
-
-def value_of(trial: Trial, objective: str) -> float:
-    """How good it is for the attacker, the mean over its seeds: gain, or the victims' loss."""
-    if objective == "gain":
-        return fmean(one.gain for one in trial.harms)
-    return 1 - fmean(one.kept for one in trial.harms)
 
 
 class Search:
@@ -117,6 +111,7 @@ class Search:
         """A trial of each, numbered from ``first`` on."""
         seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
         self._know_honest(seeds)
+        self._check_comparable(seeds)
         specs = [replayed(self.spec, self.workload(one), ATTACK) for one in batch]
         seen = self._simulate([_seeded(spec, seed) for spec in specs for seed in seeds])
         trials = []
@@ -159,6 +154,16 @@ class Search:
         seen = self._simulate([_seeded(spec, seed) for seed in left], measure)
         self.honest |= dict(zip(left, seen, strict=True))
         self.store.save_honest(self.honest)
+
+    def _check_comparable(self, seeds: Sequence[int]) -> None:
+        if self.plan.objective != Objective.LATENCY:
+            return
+        for seed in seeds:
+            if self.honest[seed].p95_s is None or self.honest[seed].more:
+                raise UsageError(
+                    f"--objective latency: beside the honest twin too many programs are unfinished "
+                    f"at seed {seed} for a P95: take a smaller --multiple, or harm"
+                )
 
     def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
         again = f"Go on with: fairbench attack --resume {self.store.path}"

@@ -14,6 +14,7 @@ from fairbench.attack.behaviour import HONEST
 from fairbench.attack.figure import draw
 from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import pair
+from fairbench.attack.objective import Objective
 from fairbench.attack.search import Search, replay, result_json
 from fairbench.attack.store import Plan, SearchStore
 from fairbench.attack.table import attack_text
@@ -35,13 +36,6 @@ from fairbench.workloads.spec import load_workload, workload_names
 
 QUICK_S = 60.0
 LENGTHS = {"trials", "cpu_hours"}  # which a search that is resumed may be given anew
-
-
-class Objective(StrEnum):
-    """What the attacker is after."""
-
-    GAIN = "gain"
-    HARM = "harm"
 
 
 class Optimiser(StrEnum):
@@ -89,7 +83,7 @@ def attack(
     ] = None,
     objective: Annotated[
         Objective | None,
-        Option(help="Its own useful service, or the victims' loss. [default: harm]"),
+        Option(help="Its useful service, or the victims' loss of it or P95. [default: harm]"),
     ] = None,
     trials: Annotated[
         int | None, Option(min=1, help="Behaviours to try. [default: 64, or 16 with --quick]")
