@@ -46,7 +46,7 @@ def test_a_crash_leaves_every_finished_record(tmp_path):
     class Crash(Exception):
         pass
 
-    polls = iter(range(200))
+    polls = iter(range(4))
 
     def crash():
         if next(polls, None) is None:
@@ -55,7 +55,7 @@ def test_a_crash_leaves_every_finished_record(tmp_path):
 
     with pytest.raises(Crash):
         simulate(SPEC, folder=tmp_path, interrupted=crash)
-    polls = iter(range(200))
+    polls = iter(range(4))
     stopped = simulate(SPEC, interrupted=lambda: next(polls, None) is None)
     left = recover(SPEC, tmp_path)
     finished = np.asarray(stopped.requests["status"].indices) == 0

@@ -75,6 +75,7 @@ class Cluster:
         self.running: dict[int, _Started] = {}
         self.arrivals_open = 0
         self.last_arrival_ps = 0
+        self._limit_ps: int | None = None  # known once the last program has arrived
         self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
         self._requests = 0  # made so far
         self._reacting: dict[str, Reacting] = {}
@@ -228,6 +229,28 @@ class Cluster:
         self.service[index] += request.input_tokens + 2 * sequence.produced
         done(output, None)
 
+    # The clock.
+
+    def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
+        """Run at most so many events; False if that was all.
+
+        That is so when every program has ended, or, once the last has arrived, at the limit.
+        """
+        clock, events = self.clock, self.clock.events
+        for _ in range(most):
+            if not events:
+                return False
+            if not self.arrivals_open:
+                if not self.running:
+                    return False
+                if self._limit_ps is None:
+                    self._limit_ps = limit_ps()
+                if events[0][0] > self._limit_ps:
+                    clock.stop_at(self._limit_ps)
+                    return False
+            clock.step()
+        return True
+
     # The end.
 
     def settle(self) -> None:
@@ -246,6 +269,8 @@ class Cluster:
 
     def abandon(self) -> None:
         """Drop what is still under way, once it is settled, to have its memory for the metrics."""
+        for worker in self.workers:
+            worker.cache.abandon()
         self.workers.clear()
         self.running.clear()
         self.clock.clear()

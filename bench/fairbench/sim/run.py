@@ -51,6 +51,7 @@ from fairbench.workloads.reactions import REACTIONS
 from fairbench.workloads.users import users_of
 
 PROGRESS_EVERY_PS = PS_PER_S
+EVENTS_AT_ONCE = 64  # between two looks at whether to go on, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,23 +175,14 @@ class Simulation:
         interrupted: Callable[[], bool] | None = None,
     ) -> bool:
         """Simulate until every program has ended, or to the hard limit; False if interrupted."""
-        clock, cluster = self.clock, self.cluster
-        events = clock.events
         report_at_ps = 0
-        limit_ps: int | None = None  # known once the last program has arrived
-        while events:
+        goes_on = True
+        while goes_on:
             if interrupted is not None and interrupted():
                 return False
-            if not cluster.arrivals_open:
-                if not cluster.running:
-                    break
-                limit_ps = limit_ps or self._hard_limit_ps()
-                if events[0][0] > limit_ps:
-                    clock.stop_at(limit_ps)
-                    break
-            clock.step()
-            if on_progress is not None and clock.now_ps >= report_at_ps:
-                report_at_ps = clock.now_ps + PROGRESS_EVERY_PS
+            goes_on = self.cluster.advance(EVENTS_AT_ONCE, self._hard_limit_ps)
+            if on_progress is not None and self.clock.now_ps >= report_at_ps:
+                report_at_ps = self.clock.now_ps + PROGRESS_EVERY_PS
                 on_progress(self.progress())
         return True
 

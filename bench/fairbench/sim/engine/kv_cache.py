@@ -139,6 +139,13 @@ class KVCache(PrefixTree[KVNode]):
             self._retreat(leaf.waiters, parent)
         self._list_if_leaf(parent)
 
+    def abandon(self) -> None:
+        """Drop every node, at the end: those that know their parents are slow to collect."""
+        for node in self.nodes():
+            node.parent = node.waiters = None
+        self.root.children.clear()
+        self._leaves.clear()
+
     # Locks and recency.
 
     def next_stamp(self) -> int:

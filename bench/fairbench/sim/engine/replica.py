@@ -35,6 +35,10 @@ class KVMemory(Protocol):
         """How much of a prompt is cached, at most ``limit``. A look changes nothing."""
         ...
 
+    def abandon(self) -> None:
+        """Drop what is cached, at the end: nodes that refer to each other are slow to collect."""
+        ...
+
 
 class Replica(Protocol):
     """One worker. ``submit`` requests; their ``on_done`` is called when they are over.

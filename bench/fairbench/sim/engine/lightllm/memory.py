@@ -22,3 +22,6 @@ class Memory:
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         """Nothing is cached."""
         return 0
+
+    def abandon(self) -> None:
+        """Nothing is cached."""

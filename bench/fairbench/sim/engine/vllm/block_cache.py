@@ -63,6 +63,16 @@ class BlockCache:
         """Cached tokens that nobody uses."""
         return len(self.unused) * self.block_size
 
+    def abandon(self) -> None:
+        """Drop every node, at the end: those that know their parents are slow to collect."""
+        nodes = [self.root]
+        while nodes:
+            node = nodes.pop()
+            nodes += node.children.values()
+            node.parent = None
+            for held in (node.children, node.blocks, node.waiters, node.awaited):
+                held.clear()
+
     # Blocks.
 
     @property
