@@ -16,11 +16,12 @@ from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.in_flight import InFlight, Reacting
 from fairbench.sim.ingress import Ingress
-from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
+from fairbench.sim.program_runner import SimLLM, output_segment
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
 from fairbench.sim.routers.doors import Doors
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
+from fairbench.sim.tasks import Callback, run
 from fairbench.workloads.programs import Job
 from fairbench.workloads.reactions import Ended, Reaction
 from fairbench.workloads.users import User
