@@ -10,7 +10,7 @@ from fairbench.cli.app import app
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.timing import PS_PER_MS
+from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import Clock

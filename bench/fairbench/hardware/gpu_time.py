@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fairbench.core import PS_PER_S, CostModel
-from fairbench.hardware.timing import Chunk
+from fairbench.hardware.step_time import Chunk
 
 
 class Decoding(NamedTuple):

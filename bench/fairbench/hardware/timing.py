@@ -12,10 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 
 from fairbench.hardware.kv_pool import KVPool
-
-PS_PER_MS = 10**9
-# (cached tokens before, tokens computed now) of one sequence of a prefill iteration
-Chunk = tuple[int, int]
+from fairbench.hardware.step_time import PS_PER_MS, Chunk, StepTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +67,8 @@ class TimingProfile:
         return cache(self._batch_time)
 
     @cached_property
-    def _prefill_ms(self) -> Callable[[int], float]:
-        return cache(self._linear_ms)
-
-    @cached_property
-    def _step_ms(self) -> tuple[float, float, float, float, float]:
-        """c_npf, c_A, c_K, c_pf and c_nd: steps are many."""
-        c = self.coefficients_ms
-        return c["c_npf"], c["c_A"], c["c_K"], c.get("c_pf", 0.0), c["c_nd"]
+    def _step_time(self) -> StepTime:
+        return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
         """One decode step of so many sequences with so many context tokens in all."""
@@ -92,7 +83,7 @@ class TimingProfile:
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
         """One prefill iteration, its linear layers over ``rows`` if padding makes them more."""
-        return self.step_ps(chunks, 0, 0, rows)
+        return self._step_time.of(chunks, 0, 0, rows)
 
     def step_ps(
         self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
@@ -102,19 +93,7 @@ class TimingProfile:
         Their tokens go through the linear layers as one, over ``rows`` if padding makes them more;
         without chunks it is ``decode_ps``.
         """
-        per_prompt, attention, read, launch, per_decode = self._step_ms
-        tokens = sequences
-        for _, new in chunks:
-            tokens += new
-        tokens = tokens if tokens > rows else rows
-        total = self._prefill_ms(tokens) + per_prompt * len(chunks)
-        if chunks:
-            total += launch
-        for prefix, new in chunks:
-            computed, loaded = attention * new * (prefix + (new + 1) / 2), read * prefix
-            total += computed if computed > loaded else loaded
-        total += per_decode * sequences
-        return round(total * PS_PER_MS) + self.context_ps * context_tokens
+        return self._step_time.of(chunks, sequences, context_tokens, rows)
 
     def _batch_time(self, sequences: int) -> int:
         ms = self._linear_ms(sequences) + self.coefficients_ms["c_nd"] * sequences

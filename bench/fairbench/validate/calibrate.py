@@ -15,7 +15,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.timing import PS_PER_MS
+from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace, throughput_tok_s
 from fairbench.validate.measured import MeasuredRun

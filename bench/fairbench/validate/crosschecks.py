@@ -17,7 +17,8 @@ from fairbench.core import PS_PER_S
 from fairbench.errors import DataError
 from fairbench.files.json_text import json_file
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.timing import PS_PER_MS, TimingProfile
+from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.trace import Trace
 from fairbench.validate.artifact import build_scheduler
 from fairbench.validate.replay import (

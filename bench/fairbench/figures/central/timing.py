@@ -16,7 +16,8 @@ from typing import NamedTuple
 from fairbench.core import Request
 from fairbench.figures.central.arrivals import CONTEXT_TOKENS, OUTPUT_TOKENS, TreeOfThoughtArrivals
 from fairbench.figures.central.workers import CentralWorkers
-from fairbench.hardware.timing import PS_PER_MS, TimingProfile
+from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.routing.central_dlpm import CentralDLPM
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fairbench.hardware.timing import PS_PER_MS, Frontend
+from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.timing import Frontend
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.sequence import Sequence
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from fairbench.hardware.timing import PS_PER_MS
+from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.sim.clock import ARRIVE, Clock
 
 # From an answer to the client's next request: median of the 199 gaps of sglang-a100-fixed-c1-run1.

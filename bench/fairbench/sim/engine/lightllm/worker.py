@@ -18,7 +18,8 @@ from fairbench.core import PS_PER_S
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import prompt_parts
 from fairbench.hardware.lightllm_limits import LightLLMLimits
-from fairbench.hardware.timing import PS_PER_MS, TimingProfile
+from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import DECIDE, END, Clock

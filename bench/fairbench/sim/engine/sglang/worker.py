@@ -9,7 +9,8 @@ from fairbench.core import Request, Segment
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_limits import EngineLimits
 from fairbench.hardware.gpu_time import prompt_parts
-from fairbench.hardware.timing import Chunk, TimingProfile
+from fairbench.hardware.step_time import Chunk
+from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap
