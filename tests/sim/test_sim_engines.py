@@ -10,6 +10,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import ENGINES
 from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.engine.contracts import CONTRACTS
 from fairbench.sim.run import Simulation, simulate
@@ -32,6 +33,36 @@ def vllm_spec(scheduler, workload="chat", **more):
 
 def test_every_engine_has_a_contract():
     assert list(CONTRACTS) == list(ENGINES)
+
+
+class Told(FCFS):
+    """Notes what it hears at the ends of requests, in order."""
+
+    def __init__(self):
+        super().__init__(FCFS.Params())
+        self.heard = []
+
+    def on_output(self, request, tokens):
+        self.heard.append((request.request_id, tokens))
+
+    def on_finish(self, request):
+        self.heard.append(request.request_id)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_a_scheduler_hears_what_each_request_has_produced_before_it_is_over(engine, monkeypatch):
+    sglang = {"pool": 2_000, "engine__max_running_requests": 2_048}
+    more = {"sglang": sglang, "vllm": VLLM, "lightllm": LIGHTLLM}[engine]
+    flags = {"engine": engine, "num_programs": 4, "request_rate": 50.0}
+    spec = small_spec("fcfs", "chat", seed=3, flags=flags, **more)
+    told = Told()
+    monkeypatch.setattr("fairbench.sim.run.build_local", lambda *_: told)
+    requests = simulate(spec).requests
+    assert requests["retractions"].sum() > 0 or engine == "lightllm"
+    produced = dict(zip(requests["request_id"], requests["output_tokens"], strict=True))
+    outputs, ends = told.heard[::2], told.heard[1::2]
+    assert [request for request, _ in outputs] == ends
+    assert sorted(outputs) == sorted(produced.items())
 
 
 def test_the_default_engine_leaves_no_trace_in_an_experiment():

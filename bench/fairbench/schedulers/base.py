@@ -164,6 +164,9 @@ class LocalScheduler(ABC):
         once, before ``on_finish``. The difference is to be charged, or given back.
         """
 
+    def on_output(self, request: Request, tokens: int) -> None:
+        """What it has produced in all, 0 if it never ran. Told at its end, before ``on_finish``."""
+
     def on_finish(self, request: Request) -> None:
         """The request has produced its last token, or was aborted."""
 

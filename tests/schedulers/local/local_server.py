@@ -105,7 +105,7 @@ class Server:
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(request, 1)
             if self.produced[request] >= request.max_new_tokens:
-                del self.produced[request]
+                self.scheduler.on_output(request, self.produced.pop(request))
                 self.scheduler.on_finish(request)
                 self.finished.append(request)
 

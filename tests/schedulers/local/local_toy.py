@@ -162,6 +162,7 @@ class ToyEngine:
             if state[1] == state[2]:
                 del self._running[request]
                 self._held -= state[0] + state[2]
+                self.scheduler.on_output(request, state[1])
                 self.scheduler.on_finish(request)
         self.trace.add(finished=done, service={c: 2 * count for c, count in tokens.items()})
         self.on_instant()

@@ -193,6 +193,7 @@ class GatewayQueue:
             self.scheduler.on_tokens(request.client, output_tokens)
         if output_tokens and self.scheduler.per_request_tokens:
             self.scheduler.on_request_tokens(request, output_tokens)
+        self.scheduler.on_output(request, output_tokens)
 
     def waiting(self) -> Collection[str]:
         """The clients that have something here."""

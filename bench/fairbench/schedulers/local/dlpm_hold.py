@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -33,7 +32,6 @@ class HoldingDLPM(DLPM):
 
     name = "dlpm-hold"
     work_conserving = False
-    per_request_tokens = True
     wants_costs = True
 
     @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class HoldingDLPM(DLPM):
     def __init__(self, params: Params) -> None:
         super().__init__(params)
         self._batch = BatchCost()
-        self._produced: Counter[Request] = Counter()
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)
@@ -64,12 +61,8 @@ class HoldingDLPM(DLPM):
         super().on_retract(request, view, now_s)
         self._batch.leave(request)
 
-    def on_request_tokens(self, request: Request, tokens: int) -> None:
-        self._produced[request] += tokens
-
-    def on_finish(self, request: Request) -> None:
-        super().on_finish(request)
-        self._batch.finish(request, self._produced.pop(request, 0))
+    def on_output(self, request: Request, tokens: int) -> None:
+        self._batch.finish(request, tokens)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         if self._someone_in_credit(view, set()) or self._may_refill(view):

@@ -201,6 +201,7 @@ class EngineLoop(ABC, Generic[N]):
         for sequence in done:
             self._release(sequence)
             self.cap.finish(sequence.request, sequence.produced)
+            self.scheduler.on_output(sequence.request, sequence.produced)
             now_ps, first_ps = self._clock.now_ps, sequence.first_token_ps
             sequence.finish_ps = now_ps if now_ps > first_ps else first_ps
             sequence.status = FINISHED

@@ -144,6 +144,7 @@ class Home:
             self.view.leave(tracked.request)
         self.ledger.count("finished", tracked.request.client)
         self.cap.finish(tracked.request, tracked.produced)
+        self.scheduler.on_output(tracked.request, tracked.produced)
         self.scheduler.on_finish(tracked.request)
 
     def sweep(self, waiting: list[Req]) -> None:

@@ -155,6 +155,7 @@ class Home:
             del self._ours[tracked.request]
             self.ledger.count("finished", tracked.request.client)
             self.cap.finish(tracked.request, tracked.produced)
+            self.scheduler.on_output(tracked.request, tracked.produced)
             self.scheduler.on_finish(tracked.request)
 
     @property

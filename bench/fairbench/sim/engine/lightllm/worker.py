@@ -276,6 +276,7 @@ class LightLLMWorker:
         for sequence in done:
             self.batch.leave(sequence)
             self.cap.finish(sequence.request, sequence.produced)
+            self.scheduler.on_output(sequence.request, sequence.produced)
             sequence.status = FINISHED
             sequence.finish_ps = max(self._clock.now_ps, sequence.first_token_ps)
             self.scheduler.on_finish(sequence.request)

@@ -101,6 +101,7 @@ class Worker(EngineLoop[KVNode]):
             self.waiting.withdraw(sequence.request)
             self.host.drop(sequence)
             self.cap.finish(sequence.request, sequence.produced)
+            self.scheduler.on_output(sequence.request, sequence.produced)
             self.scheduler.on_finish(sequence.request)
             sequence.refuse()
         else:
