@@ -18,7 +18,7 @@ WRITTEN = {
 2024-05-01T12:00:00Z,a,10,3,500,2
 2024-05-01T14:00:01.500+02:00,b,20,4,250,1.0
 """,
-    "epoch.csv": """created_at,user_id,input_length,output_length,ttft,duration_ms,error
+    "epoch.csv": """created_at,user_id,input_length,output_length,ttft_s,duration_ms,error
 1714564800000,a,10,3,0.5,2000,
 1714564801500,b,20,4,0.25,1000,
 """,
@@ -98,9 +98,50 @@ def test_clients_of_csv_are_called_as_they_are_written(tmp_path, column):
             "request 1: input_tokens = 'one': must be a number",
         ),
         ("when,who\n1,x\n", "line 2: in no known layout; of the plain one it lacks client, start"),
+        (
+            "start,client,promt_tokens,output_tokens,ttft,latency\n1,x,1,1,1,1\n",
+            "NAME. Did you mean input_tokens=promt_tokens?",
+        ),
+        (
+            "start,client,input_tokens,output_tokens,ttft,latency\n1,x,-7,1,1,1\n",
+            "request 1: input_tokens = -7: must be a whole number from 0 to 9007199254740992",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path, text, complaint):
     with pytest.raises(DataError) as error:
         scored_of(tmp_path, "a.csv", text)
     assert complaint in str(error.value)
+
+
+ALL_MS = (
+    "ts,user,isl,osl,ttft,latency\n1714564800000,a,10,3,500,2000\n1714564801500,b,20,4,250,1000\n"
+)
+
+
+def test_lengths_of_time_beside_times_whose_unit_only_their_size_says(plain, tmp_path):
+    with pytest.raises(DataError) as error:
+        scored_of(tmp_path, "a.csv", ALL_MS)
+    said = str(error.value)
+    assert "a.csv: ttft = 500: in what unit? Its times seem to be in ms: say it with" in said
+    assert said.endswith("such as ttft_ms")
+    assert facts(scored_of(tmp_path, "a.csv", ALL_MS, unit_s=1e-3)) == facts(plain)
+    in_s = scored_of(tmp_path, "a.csv", ALL_MS, unit_s=1.0)
+    assert facts(in_s)[2] == [[0.0, 1.5], [500.0, 251.5], [2000.0, 1001.5]]
+
+
+def test_a_record_is_what_it_holds_not_what_its_file_is_called(plain, tmp_path):
+    lines = [",".join(PLAIN[0]), *(",".join(map(str, one.values())) for one in PLAIN)]
+    for name, mark in (("a.CSV", ","), ("a.tsv", "\t"), ("a.txt", ";"), ("a", ",")):
+        text = "\ufeff" + "\r\n".join(lines).replace(",", mark)
+        assert facts(scored_of(tmp_path, name, text)) == facts(plain), name
+    for name, indent in (("a.json", None), ("b.json", 2)):
+        assert facts(scored_of(tmp_path, name, json.dumps(PLAIN, indent=indent))) == facts(plain)
+
+
+def test_numbers_without_a_zero_before_the_point(tmp_path):
+    text = (
+        "start,client,input_tokens,output_tokens,ttft,latency\n.5,a,10,3,-.5,2\n-.5,a,1,1,.25,1\n"
+    )
+    requests = scored_of(tmp_path, "a.csv", text.replace("-.5,2", ".5,2")).requests
+    assert requests.first_token_s.tolist() == [0.25, 1.5]

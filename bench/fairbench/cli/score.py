@@ -122,7 +122,7 @@ def score(
             layout=layout,
             names=parse_map(names or []),
             line=line,
-            unit_s=UNITS_S[time_unit or Unit.S],
+            unit_s=None if time_unit is None else UNITS_S[time_unit],
             registered=split_commas("--clients", clients) if clients else [],
         )
         unruly = split_commas("--misbehaving", misbehaving) if misbehaving else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from fairbench.files.times import UNITS
@@ -73,3 +74,12 @@ def split_unit(name: str) -> tuple[str, str | None]:
 def plain(name: str) -> str:
     """Without case, spaces and punctuation: ``Request tokens`` and ``request_tokens`` are one."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def nearest(field: str, names: Iterable[str]) -> str | None:
+    """The column whose name is most like one that is common for a field; None if none is."""
+    by_plain = {plain(name): name for name in names}
+    near = [
+        one for name in NAMES.get(field, ()) for one in get_close_matches(name, by_plain, 1, 0.7)
+    ]
+    return by_plain[near[0]] if near else None

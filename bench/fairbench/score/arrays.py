@@ -33,11 +33,14 @@ class Times:
     """Reads times of one file in seconds: numbers in a unit, or ISO 8601.
 
     Moments since 1970 that are too large for seconds are in the unit in which they would be, unless
-    somebody says another unit than seconds.
+    somebody says another unit than seconds. Beside such moments a length of time in no unit may be
+    in seconds or in theirs: ``unit_s`` None is that nobody says.
     """
 
-    def __init__(self, where: str, unit_s: float, units: Mapping[str, str]) -> None:
-        self._where, self._unit_s, self._units = where, unit_s, units
+    def __init__(self, where: str, unit_s: float | None, units: Mapping[str, str]) -> None:
+        self._where, self._units = where, units
+        self._said, self._unit_s = unit_s is not None, 1.0 if unit_s is None else unit_s
+        self._guessed = "s"  # the unit of its moments, where only their size says it
 
     def of(self, field: str, values: Iterable[Any]) -> Floats:
         """NaN where there is none. Raises DataError naming the request."""
@@ -62,7 +65,14 @@ class Times:
             return UNITS[self._units[field]] / UNITS["s"]
         known = numbers[np.isfinite(numbers)]
         if self._unit_s == 1.0 and field in MOMENTS and len(known):
-            return UNITS[unit_of(float(known[0]))] / UNITS["s"]
+            self._guessed = unit_of(float(known[0]))
+            return UNITS[self._guessed] / UNITS["s"]
+        if not self._said and self._guessed != "s" and len(known):
+            raise DataError(
+                f"{self._where}: {field} = {known[0]:g}: in what unit? Its times seem to be in "
+                f"{self._guessed}: say it with --time-unit, or in the name of its column, such as "
+                f"{field}_{self._guessed}"
+            )
         return self._unit_s
 
     def _read(self, field: str, row: int, value: Any) -> float:
@@ -78,7 +88,7 @@ class Times:
 def arrays_of(
     columns: Columns,
     where: str,
-    unit_s: float,
+    unit_s: float | None,
     *,
     client: str,
     part: int,
@@ -179,7 +189,10 @@ def _check(made: Mapping[str, Any], where: str) -> None:
     """Raise DataError naming the first request that cannot have been like that."""
     for what, rows in _impossible(made).items():
         if rows.any():
-            raise _problem(where, int(np.argmax(rows)), what)
+            row = int(np.argmax(rows))
+            field, _, demand = what.partition(" must ")
+            value = f"{field} = {made[field][row]:.17g}: must {demand}" if demand else what
+            raise _problem(where, row, value)
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:

@@ -16,13 +16,15 @@ from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_objects
 from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import Memory
+from fairbench.files.records import Kind, kind_of, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Object = dict[str, Any]
 
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_WHOLE, _FRACTION = r"(0|[1-9][0-9]{0,17})", r"\.[0-9]{1,30}"
+_NUMBER = re.compile(rf"-?({_WHOLE}({_FRACTION})?|{_FRACTION})([eE][+-]?[0-9]{{1,3}})?", re.ASCII)
 _WORDS = {"": None, "true": True, "false": False, "null": None, "none": None, "nan": None}
 CLIENT = frozenset(NAMES["client"])
 OBJECT_BYTES, VALUE_BYTES = 200, 100  # of a row, at most
@@ -33,11 +35,13 @@ def read_objects(path: Path) -> list[tuple[str, Object]]:
 
     Raises DataError if the file cannot be read, or naming the line that is no JSON object.
     """
-    if path.name.removesuffix(".gz").endswith(".csv"):
-        return list(_csv_rows(path))
     if path.suffix == ".parquet":
         return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet_rows(path), start=1)]
-    objects: list[tuple[str, Object]] = list(json_objects(path, f"{path}"))
+    kind = kind_of(path, f"{path}") if path.is_file() else Kind.OBJECTS  # a pipe is read once
+    if kind is Kind.CSV:
+        return list(_csv_rows(path))
+    read = listed if kind is Kind.LIST else json_objects
+    objects: list[tuple[str, Object]] = list(read(path, f"{path}"))
     if not objects:
         raise DataError(f"{path}: no records")
     return objects

@@ -22,7 +22,8 @@ from math import inf
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.files.column_names import recognised, split_unit
+from fairbench.errors.printable import printable
+from fairbench.files.column_names import nearest, recognised, split_unit
 from fairbench.score.files import Object
 
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
@@ -143,14 +144,25 @@ def choose_layout(name: str | None, item: Object, where: str, names: Mapping[str
     for layout in (*mapped, common):
         if layout.fits(item):
             return layout
-    missing = [
-        name for field, name in common.columns.items() if field not in OPTIONAL and name not in item
-    ]
-    keys = ", ".join(list(item)[:12])
+    missing = {
+        field: name
+        for field, name in common.columns.items()
+        if field not in OPTIONAL and name not in item
+    }
+    keys = ", ".join(printable(str(name)) for name in list(item)[:12])
     raise DataError(
-        f"{where}: in no known layout; of the plain one it lacks {', '.join(missing)} "
-        f"(has {keys}). Name the fields with --map FIELD=NAME"
+        f"{where}: in no known layout; of the plain one it lacks {', '.join(missing.values())} "
+        f"(has {keys}). Name the fields with --map FIELD=NAME.{_hint(missing, common, item)}"
     )
+
+
+def _hint(missing: Iterable[str], common: Layout, item: Object) -> str:
+    """Which column may have been meant for the first of the fields that has a near one."""
+    values = {name for name, value in item.items() if not isinstance(value, list | dict)}
+    free = values.difference(common.columns.values())
+    found = ((field, nearest(ALIASES.get(field, field), free)) for field in missing)
+    near = next((f"{field}={printable(name)}" for field, name in found if name), "")
+    return f" Did you mean {near}?" if near else ""
 
 
 def _known_by(item: Object) -> Mapping[str, Layout]:

@@ -55,16 +55,16 @@ def read_scored(
     layout: str | None = None,
     names: Mapping[str, str] | None = None,
     line: int | None = None,
-    unit_s: float = 1.0,
+    unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
     """The records of files, all of one run and by one clock, as tables.
 
     ``layout`` is one of ``LAYOUTS``, or found out; ``names`` is what fields are called instead;
-    times are in units of ``unit_s`` seconds. Time 0 is the first start, unless the layout keeps the
-    clock of its run. Clients are those ``registered``, served or not, then the others in the order
-    in which they come. Raises DataError naming file, request and field, UsageError for a wrong
-    layout.
+    times are in units of ``unit_s`` seconds, in seconds for None where nothing says another unit.
+    Time 0 is the first start, unless the layout keeps the clock of its run. Clients are those
+    ``registered``, served or not, then the others in the order in which they come. Raises DataError
+    naming file, request and field, UsageError for a wrong layout.
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
@@ -72,7 +72,7 @@ def read_scored(
     for number, path in enumerate(paths):
         objects = read_objects(path)
         if is_aiperf(objects[0][1]):
-            if unit_s != 1.0:
+            if unit_s is not None:
                 raise UsageError(f"{path}: records of aiperf say their units: no --time-unit")
             objects = flattened(objects)
         chosen = choose_layout(layout, objects[0][1], objects[0][0], names or {})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.printable import printable
 from fairbench.errors.validation import shortened
-from fairbench.files.column_names import NAMES, Column, plain, recognised, split_unit
+from fairbench.files.column_names import Column, nearest, recognised, split_unit
 from fairbench.files.json_text import INTEGERS, Place
 from fairbench.files.times import Nanoseconds, is_calendar, nanoseconds, unit_of
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
@@ -121,7 +120,8 @@ class Columns:
     def _check(self, columns: Mapping[str, Column], record: Record, where: str) -> None:
         for field in NEEDED:
             if field not in columns and not (field == "input_tokens" and "text" in columns):
-                raise _no_column(field, record, where)
+                taken = [column.name for column in columns.values()]
+                raise _no_column(field, taken, record, where)
         for field, column in self._names.items():
             if field in NEEDED and _cell(record, column.name) is None:
                 missing = unknown_name("column", column.name, map(str, record))
@@ -211,11 +211,11 @@ def client_name(value: Any, where: str) -> str:
     return _name(value, "client", where) or ALL
 
 
-def _no_column(field: str, record: Record, where: str) -> DataError:
+def _no_column(field: str, taken: Iterable[str], record: Record, where: str) -> DataError:
     has = ", ".join(printable(str(one)) for one in list(record)[:12])
-    by_plain = {plain(str(name)): str(name) for name in record}
-    near = [one for name in NAMES[field] for one in get_close_matches(name, by_plain, 1, 0.7)]
-    hint = f" Did you mean {field}={printable(by_plain[near[0]])}?" if near else ""
+    values = (str(name) for name, value in record.items() if not isinstance(value, list | dict))
+    near = nearest(field, set(values).difference(taken))
+    hint = f" Did you mean {field}={printable(near)}?" if near else ""
     return DataError(
         f"{where}: no column for {field} (has {shortened(has)}): name it with "
         f"--map {field}=COLUMN.{hint}"

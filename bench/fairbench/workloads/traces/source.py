@@ -9,20 +9,10 @@ from pathlib import Path
 
 from fairbench.errors import DataError
 from fairbench.files.csv_text import csv_rows
-from fairbench.files.json_text import Place, json_file, json_objects
-from fairbench.files.reader import opened
+from fairbench.files.json_text import Place, json_objects
+from fairbench.files.records import Kind, kind_of, listed
 
 FOLDERS = "FAIRBENCH_DATA"
-PEEKED = 4096  # bytes
-NO_TEXT = {
-    b"\x1f\x8b": "is packed with gzip, which its name has to say: let it end in .gz",
-    b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
-    b"PAR1": "is Parquet: save it as CSV or JSON lines",
-    b"\xff\xfe": "is UTF-16: save it as UTF-8",
-    b"\xfe\xff": "is UTF-16: save it as UTF-8",
-}
-"""How files begin that are often taken for CSV, and what to do."""
-CSV = (".csv", ".tsv")
 
 
 def find(name: str) -> Path:
@@ -50,25 +40,11 @@ def records_of(path: Path) -> Iterator[Place]:
 
 
 def _records(path: Path, shown: str) -> Iterator[Place]:
-    with opened(path, shown) as stream:
-        start = stream.read(PEEKED)
-    for mark, what in NO_TEXT.items():
-        if start.startswith(mark):
-            raise DataError(f"{shown}: {what}")
-    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    name = path.name.removesuffix(".gz")
-    if name.endswith(CSV) or start[:1] not in (b"{", b"["):
+    kind = kind_of(path, shown)
+    if kind is Kind.CSV:
         for number, cells in csv_rows(path, shown, streamed=True):
             yield Place(f"{shown}, line {number}", cells)
-    elif start.startswith(b"["):
-        yield from _listed(path, shown)
+    elif kind is Kind.LIST:
+        yield from listed(path, shown)
     else:
         yield from json_objects(path, shown, streamed=True)
-
-
-def _listed(path: Path, shown: str) -> Iterator[Place]:
-    """The objects of a JSON list."""
-    for number, one in enumerate(json_file(path, shown), start=1):
-        if not isinstance(one, dict):
-            raise DataError(f"{shown}, record {number}: must be a JSON object")
-        yield Place(f"{shown}, record {number}", one)

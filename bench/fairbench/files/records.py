@@ -1,0 +1,57 @@
+"""Files of strangers' records: what one is shows its beginning, whatever its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+from fairbench.errors import DataError
+from fairbench.files.json_text import Place, json_file
+from fairbench.files.reader import opened
+
+PEEKED = 4096  # bytes
+NO_TEXT = {
+    b"\x1f\x8b": "is packed with gzip, which its name has to say: let it end in .gz",
+    b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
+    b"PAR1": "is Parquet: save it as CSV or JSON lines",
+    b"\xff\xfe": "is UTF-16: save it as UTF-8",
+    b"\xfe\xff": "is UTF-16: save it as UTF-8",
+}
+"""How files begin that are often taken for CSV, and what to do."""
+
+
+class Kind(Enum):
+    """How a file holds its records."""
+
+    CSV = "a line of names, then a record a line"
+    LIST = "a list of JSON"
+    OBJECTS = "JSON lines, or one object"
+
+
+_BY_NAME = {".csv": Kind.CSV, ".tsv": Kind.CSV}
+
+
+def kind_of(path: Path, shown: str) -> Kind:
+    """What a file is, by its name if that says it, else by its beginning.
+
+    Raises DataError if it cannot be read, or is no text.
+    """
+    with opened(path, shown) as stream:
+        start = stream.read(PEEKED)
+    for mark, what in NO_TEXT.items():
+        if start.startswith(mark):
+            raise DataError(f"{shown}: {what}")
+    ending = Path(path.name.lower().removesuffix(".gz")).suffix
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    by_start = {b"{": Kind.OBJECTS, b"[": Kind.LIST}
+    return _BY_NAME.get(ending) or by_start.get(start[:1], Kind.CSV)
+
+
+def listed(path: Path, shown: str) -> Iterator[Place]:
+    """The objects of a JSON list, each behind ``SHOWN, record 3``. DataError for anything else."""
+    for number, one in enumerate(json_file(path, shown), start=1):
+        where = f"{shown}, record {number}"
+        if not isinstance(one, dict):
+            raise DataError(f"{where}: must be a JSON object")
+        yield Place(where, one)
