@@ -20,6 +20,9 @@ from fairbench.cli.app import app
         ("t,isl,osl\nnan,1,1\n", "line 2: t = 'nan': must be a number"),
         ("when,isl,osl\n1,1,1\n", "line 2: no column for time (has when, isl, osl)"),
         ("t,prompt_tokns,osl\n1,1,1\n", "Did you mean input_tokens=prompt_tokns?"),
+        ("t,prompt_tokens,out\n1,1,1\n", "name it with --map output_tokens=COLUMN."),
+        ('{"requests": [{"t": 1}]}', "(has requests): name it with --map time=COLUMN."),
+        ("t,isl,osl\n1714564800,1,1\n1714564800000,1,1\n", "must be a number (in s) or an ISO"),
         ('{"t": 1, "isl": 1, "osl": [1]}', "line 1: osl = [1]: must be a whole number"),
         ('{"t": 1, "isl": 1, "osl": 1, "user": {}}', "line 1: client = {}: must be a text or"),
         ('{"t": 1, "isl": 1, "osl": 1, "hash_ids": "x"}', "line 1: hash_ids = 'x': must be a"),
@@ -38,6 +41,7 @@ def test_a_file_that_is_no_trace_is_one_line(tmp_path, refused, text, complaint)
     line = refused("run", "--trace", path)
     assert complaint in line, line
     assert "bad.log" in line
+    assert not complaint.endswith("COLUMN.") or line.endswith(complaint)
 
 
 def test_a_column_that_nothing_has_is_one_line(tmp_path, refused):

@@ -69,6 +69,7 @@ class Model(BaseModel):
     name: str = Field("a", min_length=1, max_length=3)
     count: int = 1
     many: list[int] = Field([], max_length=1)
+    some: tuple[int, ...] = Field((1,), min_length=1)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,8 @@ class Model(BaseModel):
         ({"name": 3}, "name = 3: must be a valid string"),
         ({"count": "x"}, "count = 'x': must be a valid integer"),
         ({"many": 3}, "many = 3: must be a valid list"),
+        ({"many": [1, 2]}, "many = [1, 2]: must have at most 1 item"),
+        ({"some": []}, "some = []: must have at least 1 item"),
         ({"count": "y" * 500}, f"count = 'y{'y' * 95}...: must be a valid integer"),
     ],
 )

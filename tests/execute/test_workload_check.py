@@ -116,6 +116,7 @@ HUGE = {"input_min": 500_000, "input_max": 500_000, "output_min": 1, "output_max
         ),
         (PLAIN | {"params": HUGE}, "client-0..3: 100% of the requests are refused"),
         (PLAIN | {"arrivals": CLOSED}, "users in closed loops"),
+        (plain(presence={"windows": [[100.0, 200.0]]}), "nobody sends anything: no client is"),
         (plain(rate=30.0), "4 of 4 well-behaved clients ask for more than a fair share"),
     ],
 )

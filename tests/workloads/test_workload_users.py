@@ -145,7 +145,11 @@ def test_one_who_misbehaves_has_so_many_times_the_users():
     [
         ({}, {"num_programs": 5}, "num_programs: arrivals of kind closed need a duration"),
         ({}, {"burstiness": 2.0}, "burstiness = 2"),
-        ({"misbehaving": [{"client": 1, "until_fraction": 0.5}]}, {}, "until_fraction"),
+        (
+            {"misbehaving": [{"client": 1, "until_fraction": 0.5}]},
+            {},
+            r"^misbehaving client 1: until_fraction = 0\.5: not with arrivals of kind closed$",
+        ),
         ({"misbehaving": [{"client": 1, "in_flight": 2}]}, {}, "no closed arrivals"),
     ],
 )

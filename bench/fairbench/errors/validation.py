@@ -55,7 +55,8 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
 def complaint(details: ErrorDetails) -> str:
     """What pydantic has against a value, worded as a demand: ``must be greater than 0``."""
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
-    message = re.sub(r"^(?:Input|String|List|Dictionary) should ", "must ", message)
+    message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
+    message = re.sub(r" after validation, not \d+$", "", message)
     if details["type"] != "literal_error":
         return message
     choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])

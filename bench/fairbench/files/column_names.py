@@ -78,7 +78,7 @@ def plain(name: str) -> str:
 
 def nearest(field: str, names: Iterable[str]) -> str | None:
     """The column whose name is most like one that is common for a field; None if none is."""
-    by_plain = {plain(name): name for name in names}
+    by_plain = {plain(name): name for name in sorted(names)}
     near = [
         one for name in NAMES.get(field, ()) for one in get_close_matches(name, by_plain, 1, 0.7)
     ]

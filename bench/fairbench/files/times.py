@@ -48,7 +48,12 @@ def nanoseconds(value: Any, unit: str) -> int:
 
 def is_calendar(value: Any) -> bool:
     """Whether it is no number, so that it can only be ISO 8601."""
-    return _number(value) is None
+    return not is_number(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, be it written as a text."""
+    return _number(value) is not None
 
 
 def _since_1970(value: Any) -> int:

@@ -14,15 +14,16 @@ from fairbench.schedulers.base import LocalScheduler, Router
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
     """[end of warm-up, end of arrivals); the whole run where that would be hardly a window.
 
-    Fixed counts of programs may end within the warm-up, and a run may be interrupted there. The
-    end of the run itself (``now_s``) is included, since its last tokens come just then.
+    Fixed counts of programs may end within the warm-up, all of a trace may come at once, and a run
+    may be interrupted there. The end of the run itself (``now_s``) is included, since its last
+    tokens come just then.
     """
     end_s = spec.duration_s
     if end_s is None:
         end_s = last_arrival_s
         if end_s <= 2 * spec.warmup_s:
             return Window(0.0, nextafter(now_s, inf))
-    if now_s <= spec.warmup_s:
+    if now_s <= spec.warmup_s or last_arrival_s < spec.warmup_s:
         return Window(0.0, nextafter(now_s, inf))
     return Window(spec.warmup_s, end_s)
 

@@ -35,7 +35,10 @@ def _client_name(name: str) -> str:
     if re.fullmatch(r"client-\d+", name):
         raise ValueError("clients without a name of their own are called client-N")
     for part in name.split(SEPARATOR):
-        _plain(part)
+        try:
+            _plain(part)
+        except ValueError as error:
+            raise ValueError(f"{error}, with {SEPARATOR} between tenants") from None
     return name
 
 

@@ -111,6 +111,8 @@ def test_what_cannot_be_cut_is_said(table):
         cut(table, clients=["alise"])
     with pytest.raises(UsageError, match="nothing of the trace is left"):
         cut(table, start_s=99.0)
+    with pytest.raises(UsageError, match=r"^--to 3: must be above --from 5$"):
+        cut(table, start_s=5.0, end_s=3.0)
     for rate in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(UsageError, match=r"--rate .*: must be above 0"):
             scaled(table, rate)

@@ -123,6 +123,24 @@ def test_a_span_a_line(read):
     found = read(one, tool)
     assert (found.format, found.trace.clients) == ("otel", ("bob",))
     assert rows_of(found.trace.table(0)) == [(0, 0, 9, 4)]
+    as_otlp = read(span(3, 4, **usage(7, 1)), span(5, 6, **usage(8, 2)))
+    assert (as_otlp.format, as_otlp.unit) == ("otel", "ns")
+    assert rows_of(as_otlp.trace.table(0)) == [(0, 0, 7, 1), (2, 0, 8, 2)]
+
+
+def test_a_label_that_nothing_has_is_compared_with_those_beside_it(read):
+    tenant = {"custom_labels": {"tenant": "acme"}, "text": "x"}
+    out = {"meta_info": {"prompt_tokens": 9, "completion_tokens": 3, "e2e_latency": 1.0}}
+    log = [sglang("finished", "01.500000", "b", obj=tenant, out=out)]
+    with pytest.raises(DataError) as error:
+        read(*log, columns="client=obj.custom_labels.tennant")
+    assert str(error.value).endswith(
+        "line 1: unknown column 'obj.custom_labels.tennant': choose from "
+        "obj.custom_labels.tenant, obj.text. Did you mean 'obj.custom_labels.tenant'?"
+    )
+    with pytest.raises(DataError, match="choose from end, event,") as error:
+        read(*log, columns="client=tenant")
+    assert "=" not in str(error.value)
 
 
 def test_the_standard_payload_of_litellm(read):

@@ -51,6 +51,20 @@ def test_a_strangers_csv_is_played_as_it_was_recorded(trace):
     assert result.summary["workload"] == "trace-mine"
 
 
+def test_requests_that_come_all_at_once_are_judged_over_the_whole_run(tmp_path):
+    path = tmp_path / "batch.csv"
+    lines = "".join(f"0,{'ab'[n % 2]},{100 + n},{5 + n}\n" for n in range(20))
+    path.write_text(f"time,client,isl,osl\n{lines}", encoding="utf-8")
+    summary = fairbench.run(trace=str(path), scheduler="fcfs").summary
+    assert (summary["window_start_s"], summary["victim_n"]) == (0.0, 10)
+    assert all(one["latency_n"] == 10 and one["p50_s"] > 0 for one in summary["clients"])
+    served = {"a": sum(100 + n + 2 * (5 + n) for n in range(0, 20, 2))}
+    served["b"] = sum(100 + n + 2 * (5 + n) for n in range(1, 20, 2))
+    for one in summary["clients"]:
+        tokens = one["service_rate_tok_s"] * summary["window_end_s"]
+        assert tokens == pytest.approx(served[one["client"]])
+
+
 def test_twice_as_fast_is_half_the_times(trace):
     result = fairbench.run(trace=str(trace), scheduler="fcfs", time_scale=2)
     assert [row[1] for row in rows_of(result)] == [0.0, 0.25, 0.5, 2.0]

@@ -118,6 +118,9 @@ def _surprises(
 ) -> Iterator[str]:
     """What would surprise whoever runs it, in a sentence each."""
     load, worst, peak = facts["load"], facts["load_uncached"], facts["peak"]
+    if not any(map(expected_programs, plans)):
+        yield "nobody sends anything: no client is there while programs arrive"
+        return
     if load is not None and worst < IDLE:
         yield "hardly anyone ever waits: every scheduler will look the same"
     if load is not None and load > FLOODED:

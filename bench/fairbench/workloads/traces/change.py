@@ -31,6 +31,8 @@ def cut(
     ``largest``: those of so many clients with the most requests in that time. A session is cut
     where the time is. Raises UsageError for an unknown client, or if nothing is left.
     """
+    if end_s is not None and end_s <= start_s:
+        raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
     kept = table.arrival_s >= start_s
     if end_s is not None:
         kept &= table.arrival_s < end_s

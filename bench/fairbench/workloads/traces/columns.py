@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.printable import printable
 from fairbench.errors.validation import shortened
-from fairbench.files.column_names import Column, nearest, recognised, split_unit
+from fairbench.files.column_names import Column, recognised, split_unit
 from fairbench.files.json_text import INTEGERS, Place
-from fairbench.files.times import Nanoseconds, is_calendar, nanoseconds, unit_of
+from fairbench.files.times import Nanoseconds, is_calendar, is_number, nanoseconds, unit_of
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
+from fairbench.workloads.traces.missing import OWN, no_column, no_such_column
 from fairbench.workloads.traces.rows import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT, Row
 from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of, text_of, tokens_of
 
@@ -29,9 +29,6 @@ FIELDS = (
 )
 
 CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long
-
-OWN = "="
-"""Begins the names under which a format puts fields that it has found itself."""
 
 
 class Columns:
@@ -101,9 +98,7 @@ class Columns:
         if self._last is None or not self._unseen:
             return
         where, record = self._last
-        column = self._names[min(self._unseen)]
-        missing = unknown_name("column", column.name, map(str, record))
-        raise DataError(f"{where}: {printable(str(missing))}")
+        raise no_such_column(self._names[min(self._unseen)].name, record, where)
 
     def _columns(self, record: Record, where: str) -> dict[str, Column]:
         """The columns of a record's fields; records of one file may differ."""
@@ -121,11 +116,10 @@ class Columns:
         for field in NEEDED:
             if field not in columns and not (field == "input_tokens" and "text" in columns):
                 taken = [column.name for column in columns.values()]
-                raise _no_column(field, taken, record, where)
+                raise no_column(field, taken, record, where)
         for field, column in self._names.items():
             if field in NEEDED and _cell(record, column.name) is None:
-                missing = unknown_name("column", column.name, map(str, record))
-                raise DataError(f"{where}: {printable(str(missing))}")
+                raise no_such_column(column.name, record, where)
 
     def _time(self, value: Any, column: Column, where: str) -> int:
         known = column.unit or self._unit or isinstance(value, Nanoseconds)
@@ -211,17 +205,6 @@ def client_name(value: Any, where: str) -> str:
     return _name(value, "client", where) or ALL
 
 
-def _no_column(field: str, taken: Iterable[str], record: Record, where: str) -> DataError:
-    has = ", ".join(printable(str(one)) for one in list(record)[:12])
-    values = (str(name) for name, value in record.items() if not isinstance(value, list | dict))
-    near = nearest(field, set(values).difference(taken))
-    hint = f" Did you mean {field}={printable(near)}?" if near else ""
-    return DataError(
-        f"{where}: no column for {field} (has {shortened(has)}): name it with "
-        f"--map {field}=COLUMN.{hint}"
-    )
-
-
 def _shown(column: Column, value: Any) -> str:
     return f"{column.name.removeprefix(OWN)} = {shortened(repr(value))}"
 
@@ -244,8 +227,9 @@ def _nanoseconds(value: Any, unit: str, column: Column, where: str) -> int:
     try:
         return nanoseconds(value, unit)
     except (ValueError, OverflowError):
+        kind = f"a number (in {unit})" if is_number(value) else "a number"
         raise DataError(
-            f"{where}: {_shown(column, value)}: must be a number or an ISO 8601 "
+            f"{where}: {_shown(column, value)}: must be {kind} or an ISO 8601 "
             "time, such as 2024-05-01T12:00:00Z, of the years 1824 to 2115"
         ) from None
 

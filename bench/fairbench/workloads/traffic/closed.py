@@ -70,7 +70,10 @@ class Closed:
     ) -> ClosedArrivals:
         """So many times as many users."""
         if until_fraction is not None:
-            raise UsageError(f"until_fraction = {until_fraction:g}: not with arrivals closed")
+            raise UsageError(
+                f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not with "
+                "arrivals of kind closed"
+            )
         return self._of(load, max(1, round(self.params.users * rate_multiple)))
 
     def _of(self, load: Load, users: int) -> ClosedArrivals:

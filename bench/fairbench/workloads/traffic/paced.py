@@ -115,8 +115,8 @@ def paced_multiple(
     """
     if until_fraction is not None:
         raise UsageError(
-            f"until_fraction = {until_fraction:g}: not with arrivals of kind {plan.kind}; give the "
-            "client arrivals of kind phases"
+            f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not with "
+            f"arrivals of kind {plan.kind}; give the client arrivals of kind phases"
         )
     wanted = load.num_programs
     count = None if wanted is None else max(1, round(wanted * rate_multiple))

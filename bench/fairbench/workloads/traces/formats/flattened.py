@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbench.files.json_text import Place
-from fairbench.workloads.traces.columns import FIELDS, OWN, Columns
+from fairbench.workloads.traces.columns import FIELDS, Columns
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
+from fairbench.workloads.traces.missing import OWN
 
 FOUND = {field: f"{OWN}{field}" for field in FIELDS}
 """What fields are called beside the record's own keys, which ``--map`` can name."""

@@ -3,8 +3,8 @@
 Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
 ``prompt_tokens`` and ``completion_tokens``), as the page on spans of
 open-telemetry/semantic-conventions has them; the rest is no request. As OTLP's JSON, a batch a line
-or in a file (``resourceSpans``), or a span a line with its attributes as an object. The client is
-``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
+or in a file (``resourceSpans``), or a span a line, its attributes an object or OTLP's list. The
+client is ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from fairbench.workloads.traces.formats.flattened import Flattened, first_given,
 def _recognise(first: Record) -> bool:
     if "resourceSpans" in first:
         return True
-    attributes = first.get("attributes")
-    found = attributes if isinstance(attributes, Mapping) else {}
-    return any(str(key).startswith("gen_ai.") for key in found)
+    found = _attributes(first.get("attributes"))
+    return any(key.startswith("gen_ai.") for key in found)
 
 
 def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
@@ -59,8 +58,7 @@ def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
 def _spans(record: Record) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
     """Each span of a record, and its attributes with those of what it is of."""
     if "resourceSpans" not in record:
-        attributes = record.get("attributes")
-        yield (dict(attributes) if isinstance(attributes, Mapping) else {}), record
+        yield _attributes(record.get("attributes")), record
         return
     for resource in _listed(record["resourceSpans"]):
         shared = _attributes(inner(resource, "resource", "attributes"))
@@ -76,7 +74,9 @@ def _listed(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """OTLP's list of keys and typed values as an object."""
+    """An object, or OTLP's list of keys and typed values, as an object; empty for neither."""
+    if isinstance(value, Mapping):
+        return {str(key): one for key, one in value.items()}
     found = {}
     for one in _listed(value):
         typed = one.get("value")

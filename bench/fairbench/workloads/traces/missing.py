@@ -1,0 +1,45 @@
+"""What is said of a column that a record does not have, and which one may have been meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from fairbench.errors import DataError, unknown_name
+from fairbench.errors.printable import printable
+from fairbench.errors.validation import shortened
+from fairbench.files.column_names import nearest
+from fairbench.workloads.traces.format import Record
+
+OWN = "="
+"""Begins the names under which a format puts fields that it has found itself."""
+
+
+def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> DataError:
+    """A field that no column is recognised as; ``taken`` are those that others are."""
+    has = ", ".join(printable(str(one)) for one in list(record)[:12])
+    values = (str(name) for name, value in record.items() if not isinstance(value, list | dict))
+    near = nearest(field, set(values).difference(taken))
+    hint = f" Did you mean {field}={printable(near)}?" if near else ""
+    return DataError(
+        f"{where}: no column for {field} (has {shortened(has)}): name it with "
+        f"--map {field}=COLUMN.{hint}"
+    )
+
+
+def no_such_column(name: str, record: Record, where: str) -> DataError:
+    """A column that a user named and that is not there; in depth, what is below its beginning."""
+    outer = name.partition(".")[0]
+    inside = outer != name and isinstance(record.get(outer), Mapping)
+    known = _leaves(record[outer], f"{outer}.") if inside else map(str, record)
+    missing = unknown_name("column", name, (one for one in known if not one.startswith(OWN)))
+    return DataError(f"{where}: {printable(str(missing))}")
+
+
+def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
+    """The names with dots of what is in an object, at any depth."""
+    for key, one in value.items():
+        if isinstance(one, Mapping) and one:
+            yield from _leaves(one, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
