@@ -126,3 +126,31 @@ def test_a_run_is_chosen_by_its_line(write):
 def test_lists_of_a_run_are_of_one_length(write):
     with pytest.raises(DataError, match="must be lists of one length"):
         read_trace(TraceParams(write(lines({**RUN, "client": [1]}))))
+
+
+def test_runs_measured_on_servers_have_their_lists_inside(write):
+    columns = {
+        "client": ["ann", "bob", "ann"],
+        "submit_s": [2.0, 0.5, 1.0],
+        "prompt_tokens": [10, 20, 30],
+        "output_tokens": [3, 4, 0],
+        "ttft_s": [0.1, 0.1, 0.0],
+        "latency_s": [1.5, 0.5, 0.0],
+        "error": [None, None, "HTTP 429"],
+    }
+    run = {"run_id": "x", "engine": "vllm", "columns": columns}
+    path = write(f"{json.dumps(run)}\n{json.dumps(run | {'columns': 3})}\n")
+    with pytest.raises(UsageError, match="one of several runs: choose with --trace-line N"):
+        read_trace(TraceParams(path))
+    read = read_trace(TraceParams(path, line=1))
+    assert (read.format, read.trace.clients, read.trace.left_out) == ("serving", ("ann", "bob"), 1)
+    assert rows_of(read.trace.table(0)) == [(0, 1, 20, 4), (1.5, 0, 10, 3)]
+    assert read.trace.table(0).end_s.tolist() == [0.5, 3.0]
+    with pytest.raises(DataError, match=r"line 2: submit_s: must be a list"):
+        read_trace(TraceParams(path, line=2))
+
+
+def test_no_run_is_chosen_of_a_file_that_is_one(write):
+    path = write("time,isl,osl\n0,1,1\n1,2,2\n")
+    with pytest.raises(UsageError, match=r"^--trace-line 1: a file in the format csv is one run$"):
+        read_trace(TraceParams(path, line=1))

@@ -19,7 +19,9 @@ TRACES = (
     ("servegen_m-small_day9.jsonl.gz", "servegen", 48_816_120, 26, 1.0),
     ("vtc_arena_trace.jsonl.gz", "arena", 1500, 27, 30.0),
     ("vtc_measured_runs.jsonl.gz", "vtc", 1889, 2, 30.0),
+    ("serving_measured_runs.jsonl.gz", "serving", 200, 1, 30.0),
 )
+ONE_OF_SEVERAL = ("vtc", "serving")
 
 
 @needs(SHARED / "data" / "agent_sessions.jsonl.gz")
@@ -37,7 +39,7 @@ def test_sessions_of_many_months_are_refused_as_a_whole():
 )
 def test_a_public_trace_runs(name, form, requests, clients, duration_s):
     path = str(SHARED / "data" / name)
-    line = {"trace_line": 1} if form == "vtc" else {}
+    line = {"trace_line": 1} if form in ONE_OF_SEVERAL else {}
     read = read_trace(TraceParams(path, line=line.get("trace_line", 0)))
     counts = [read.trace.count(client, np.inf) for client in range(len(read.trace.clients))]
     assert (read.format, len(counts)) == (form, clients)

@@ -12,6 +12,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import digest
 from fairbench.workloads.traces.format import Asked, Measured
 from fairbench.workloads.traces.formats import AUTO, format_of
+from fairbench.workloads.traces.formats.columnwise import Columnwise
 from fairbench.workloads.traces.recorded import RecordedTrace
 from fairbench.workloads.traces.source import find, records_of
 from fairbench.workloads.traces.spread import spread_out
@@ -114,6 +115,8 @@ def _read(
 ) -> ReadTrace:
     chosen, records = format_of(format_name, records_of(path))
     asked = Asked(columns_of(columns), line)
+    if line and not isinstance(chosen, Columnwise):
+        raise UsageError(f"--trace-line {line}: a file in the format {chosen.name} is one run")
     if isinstance(chosen, Measured):
         if clients or spread:
             field = "clients" if clients else "spread"

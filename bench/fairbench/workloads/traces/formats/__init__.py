@@ -20,6 +20,7 @@ from fairbench.workloads.traces.formats.mooncake import MOONCAKE
 from fairbench.workloads.traces.formats.otel import OTEL
 from fairbench.workloads.traces.formats.plain import CSV, JSON_LINES
 from fairbench.workloads.traces.formats.servegen import SERVEGEN
+from fairbench.workloads.traces.formats.serving import SERVING
 from fairbench.workloads.traces.formats.sglang import SGLANG
 from fairbench.workloads.traces.formats.vllm import VLLM
 from fairbench.workloads.traces.formats.vtc import VTC
@@ -30,7 +31,7 @@ LOOKED_AT = 100  # records
 
 _ANY = (CSV, JSON_LINES)  # which fit anything
 _ALL: tuple[Format | Measured, ...] = (
-    *(AGENT, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC),
+    *(AGENT, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC, SERVING),
     *(VLLM, SGLANG, OTEL, LITELLM),
     *_ANY,
 )

@@ -14,20 +14,23 @@ from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 
 @dataclass(frozen=True)
 class Columnwise:
-    """A format of one run an object. ``usual`` says which list holds which field, in seconds."""
+    """A format of one run an object. ``usual`` says which list holds which field, in seconds.
+
+    ``inside`` is the key of the object that the lists are in, empty if they are the run's own.
+    """
 
     name: str
     usual: Mapping[str, str] = field(default_factory=dict)
+    inside: str = ""
 
     def fits(self, first: Record) -> bool:
-        return all(
-            isinstance(first.get(self.usual[name]), list)
-            for name in ("time", "input_tokens", "output_tokens")
-        )
+        lists = self._lists(first)
+        return all(isinstance(lists.get(self.usual[name]), list) for name in NEEDED)
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
         """Those of the run that was asked for, or of the only one."""
-        where, run = _chosen(records, asked.line)
+        where, chosen = _chosen(records, asked.line)
+        run = self._lists(chosen)
         wanted = {**self.usual, **asked.names}
         lists = {name: run[name] for name in wanted.values() if isinstance(run.get(name), list)}
         if len({len(one) for one in lists.values()}) > 1:
@@ -41,6 +44,11 @@ class Columnwise:
             record: dict[str, Any] = dict(zip(lists, values, strict=True))
             yield PlacedRow(place, columns.row(record, place))
         columns.check_named()
+
+    def _lists(self, run: Record) -> Record:
+        """Where the lists are."""
+        found = run.get(self.inside) if self.inside else run
+        return found if isinstance(found, Mapping) else {}
 
 
 def _chosen(records: Iterator[Place], line: int) -> Place:
