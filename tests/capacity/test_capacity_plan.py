@@ -163,6 +163,14 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_runs(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("text", ["1..1000000", "2..", "one..2"])
+def test_a_range_that_is_none_says_how_large_it_may_be(text):
+    result = command("--slo", "ttft_p99<1s", "--dp", text)
+    assert result.exit_code == 2
+    said = f"--dp {text}: write LOW..HIGH, such as 1..32, at most 4,096"
+    assert result.stderr == f"fairbench: {said}\n"
+
+
 def test_a_gpu_has_one_price(tmp_path):
     prices = ("--price", "a100=1", "--price", "a100=2")
     result = command("--slo", "ttft_p99<1s", *prices, "--result-dir", tmp_path)

@@ -41,7 +41,7 @@ def refused(tmp_path, monkeypatch):
     [
         (["--backend", "sglnag"], "unknown backend 'sglnag'"),
         (["--backend", "sglang"], "model: missing"),
-        (["--time-scale", "2"], "time_scale = 2.0: only for backend emulator, not sim"),
+        (["--time-scale", "2"], "only for backend emulator, not sim; or give --trace"),
         (
             ["--backend", "emulator", "--tp", "2"],
             "tp = 2: only for backend sglang or vllm, not emu",

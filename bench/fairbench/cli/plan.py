@@ -26,6 +26,7 @@ from fairbench.cli.progress import shown_progress
 from fairbench.cli.sweep_output import print_plan
 from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
 from fairbench.config.defaults import DEFAULTS
+from fairbench.config.spec import MAX_REPLICAS
 from fairbench.config.weights import parse_weights
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.context import run_context
@@ -209,7 +210,7 @@ def plan(
 def _range(text: str) -> tuple[int, int]:
     match = RANGE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"--dp {text}: write LOW..HIGH, such as 1..32")
+        raise UsageError(f"--dp {text}: write LOW..HIGH, such as 1..32, at most {MAX_REPLICAS:,}")
     return int(match[1]), int(match[2] or match[1])
 
 

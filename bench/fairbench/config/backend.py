@@ -265,5 +265,7 @@ def _table(value: Any) -> Mapping[str, Any]:
 def _misplaced(key: str, value: Any, kind: str) -> UsageError:
     owners = [name for name, cls in KINDS.items() if key in cls.model_fields]
     if owners:
-        return UsageError(f"{key} = {value!r}: only for backend {' or '.join(owners)}, not {kind}")
+        other = "; or give --trace" if key == "time_scale" else ""
+        where = f"only for backend {' or '.join(owners)}, not {kind}{other}"
+        return UsageError(f"{key} = {value!r}: {where}")
     return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
