@@ -155,6 +155,14 @@ def test_no_line_is_ever_too_wide(names, large, nulls, weights, width):
     assert "…" not in "".join(NAMELESS.findall(shown))
 
 
+def test_clients_that_begin_alike_are_told_apart():
+    summary = copy.deepcopy(SUMMARY)
+    teams = [f"acme-corporation/machine-learning/user-{number}" for number in range(3)]
+    summary["clients"] = [CLIENT | {"client": name} for name in teams]
+    lines = [line.split()[0] for line in text(summary).split("\n") if "…" in line]
+    assert lines == [f"…learning/user-{number}" for number in range(3)]
+
+
 NAMELESS = re.compile(r"(?<=  )[\d.,>%-]*…")  # a number that was cut
 
 

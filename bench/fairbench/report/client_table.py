@@ -13,6 +13,7 @@ from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_client_tail
+from fairbench.report.names import cut_apart
 from fairbench.report.numbers import latency, number, written
 from fairbench.results.store import Summary
 
@@ -68,8 +69,9 @@ def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[s
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     censored = set(summary.get("censored", ()))
+    names = cut_apart((str(row["client"]) for row in rows), NAME_WIDTH)
     for row in rows:
         behaviour = Text("misbehaves", "yellow") if row["misbehaving"] else Text("well")
         values = (Text(client_value(row, column, censored)) for column in columns)
-        table.add_row(Text(str(row["client"])), behaviour, *values)
+        table.add_row(Text(names[str(row["client"])]), behaviour, *values)
     return table

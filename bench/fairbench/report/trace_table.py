@@ -10,9 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.errors.printable import printable
+from fairbench.report.names import cut_apart
 from fairbench.workloads.traces.rows import ALL
 
+LEAST = 1e-9  # what is less is what sums of floats leave of 0
 BATCHED = 0.05  # of the requests: above this it is no chance
+NAME_WIDTH = 24  # of a client
 SHOWN = 20  # clients: those with the most requests
 
 
@@ -57,13 +60,14 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _clients(facts: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("client", max_width=24, no_wrap=True)
+    table.add_column("client", max_width=NAME_WIDTH, no_wrap=True)
     for name in ("requests", "share", "/s", "burst", "in P50", "P99", "out P50", "P99"):
         table.add_column(name, justify="right")
     largest = sorted(facts["clients"], key=lambda row: -row["requests"])
+    names = cut_apart((printable(row["client"]) for row in largest[:SHOWN]), NAME_WIDTH)
     for row in largest[:SHOWN]:
         table.add_row(
-            printable(row["client"]),
+            names[printable(row["client"])],
             f"{row['requests']:,}",
             f"{row['share']:.1%}",
             *(_number(row["per_s"]), _number(row["cv"])),
@@ -76,7 +80,9 @@ def _clients(facts: Mapping[str, Any]) -> RenderableType:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if LEAST <= value < 1000 else f"{value:,.0f}"
 
 
 def _time(seconds: float) -> str:

@@ -129,3 +129,11 @@ def test_the_table_fits_and_the_json_has_all(trace):
     some = json.loads(part.stdout)
     assert some["requests"] == 100
     assert some["peak_per_s"] == some["per_s"]  # of less than a minute
+
+
+def test_even_gaps_are_not_bursty_whatever_floats_leave_of_them(tmp_path):
+    path = tmp_path / "even.csv"
+    lines = "".join(f"{n * 0.01:.2f},acme-corporation-team-{n % 2},1,1\n" for n in range(500))
+    path.write_text(f"time,client,isl,osl\n{lines}", encoding="utf-8")
+    shown = CliRunner().invoke(app, ["trace", "inspect", str(path)]).stdout
+    assert "burstiness  0 (coefficient of variation" in shown
