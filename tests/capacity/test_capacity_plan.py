@@ -101,6 +101,7 @@ def test_two_names_of_one_choice_are_run_once(tmp_path):
         ({"prices": {"h100": 2.0}}, "unknown gpu in --price 'h100'"),
         ({"slos": ["on_time>90%"]}, "nothing is promised: give --goodput too"),
         ({"slos": ["clients.client-9.p99_s<1"]}, "Did you mean 'client-"),
+        ({"slos": ["tree_worst_share>50%"]}, "no client has a tenant: name it TENANT/CLIENT"),
         ({"schedulers": ["vtcc"]}, "vtcc"),
     ],
 )

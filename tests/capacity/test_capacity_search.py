@@ -11,6 +11,7 @@ def searched(search, enough):
     """What a search finds, and in which order it asked."""
     asked, wanted = [], next(search)
     while True:
+        assert wanted, "who asks for nothing is never told anything"
         asked += wanted
         try:
             wanted = search.send({one: enough(one) for one in wanted})
@@ -47,6 +48,14 @@ def test_a_dip_beside_the_step_is_seen_and_everything_below_is_tried():
     assert found.smallest == 7
     assert not found.monotone
     assert set(range(1, 10)) <= set(found.tried)
+
+
+@pytest.mark.parametrize("smallest", [1, 2, 4, 8, 16])
+def test_fewer_that_are_enough_where_the_most_are_not_are_seen(smallest):
+    found, _ = searched(bisected(1, 32), lambda one: smallest <= one < 20)
+    assert (found.smallest, found.monotone) == (smallest, False)
+    none, asked = searched(bisected(1, 32), lambda one: False)
+    assert (none.smallest, none.monotone, sorted(asked)) == (None, True, [1, 2, 4, 8, 16, 31, 32])
 
 
 def test_one_number_alone():

@@ -17,6 +17,7 @@ from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.catalogue import CLIENTS
 from fairbench.metrics.percentiles import written_percentiles
 from fairbench.targets import NO_TARGETS
+from fairbench.tenants import named_below, tenants_of
 from fairbench.workloads.trace_workload import KIND
 
 # Flags of what is run, by their names with underscores; the others are the question's own.
@@ -170,9 +171,10 @@ def _check(question: Question) -> None:
 
 
 def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
-    """Raise UsageError for a target of a client that there is not, or of promises not made."""
+    """Raise UsageError for a target of a client, of promises or of tenants that there are not."""
     plans = spec.client_plans()
     promised = any(plan.targets != NO_TARGETS for plan in plans)
+    tenants = tenants_of(named_below({plan.client: plan.owner for plan in plans}).values())
     for slo in targets:
         if slo.metric.startswith(CLIENTS):
             name = slo.metric.removeprefix(CLIENTS).rpartition(".")[0]
@@ -180,6 +182,8 @@ def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
                 raise unknown_name("client in --slo", name, names)
         if "goodput" in slo.metric and not promised:
             raise UsageError(f"--slo {slo.text}: nothing is promised: give --goodput too")
+        if slo.metric.rpartition(".")[2].startswith("tree_") and not tenants:
+            raise UsageError(f"--slo {slo.text}: no client has a tenant: name it TENANT/CLIENT")
 
 
 def _plain(value: Any) -> Any:

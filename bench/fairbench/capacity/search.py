@@ -6,7 +6,10 @@ from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 Search = Generator[list[int], Mapping[int, bool], "Found"]
-"""Gives numbers to try, is sent which of all that were tried are enough, returns what it found."""
+"""Gives numbers to try, is sent which of them are enough, returns what it found.
+
+It never gives none: nobody would be told anything, so that it would not go on.
+"""
 
 
 class Found(NamedTuple):
@@ -24,10 +27,13 @@ class Found(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """The smallest from ``low`` to ``high``, by halves; then the neighbours of the step are tried.
 
-    Is it no step, everything smaller than what is enough is tried, so that the answer is true.
+    Is it no step, everything smaller than what is enough is tried, so that the answer is true. Is
+    the largest not enough, others down to the smallest are tried before it is said that none is.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
+    if not tried[high] and (smaller := _halves(low, high)):
+        tried |= yield smaller
     if tried[high]:
         while above - below > 1:
             middle = (below + above) // 2
@@ -38,8 +44,18 @@ def bisected(low: int, high: int) -> Search:
         tried |= yield new
     if not is_monotone(tried):
         smallest = min(one for one, enough in tried.items() if enough)
-        tried |= yield [one for one in range(low, smallest) if one not in tried]
+        if new := [one for one in range(low, smallest) if one not in tried]:
+            tried |= yield new
     return _found(tried)
+
+
+def _halves(low: int, high: int) -> list[int]:
+    """Half-way from ``high`` to ``low``, half-way from there, and so on to ``low`` itself."""
+    found = []
+    while high > low:
+        high = (low + high) // 2
+        found.append(high)
+    return found
 
 
 def each(low: int, high: int) -> Search:

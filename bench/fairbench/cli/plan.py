@@ -203,8 +203,11 @@ def plan(
     print_plan(answer, store.path, as_json=as_json)
     lacking = [row for row in answer["choices"] if row["replicas"] is None]
     planned = (answer["choices"][0]["scheduler"], answer["choices"][0]["gpu"])
-    if any((row["scheduler"], row["gpu"]) == planned for row in lacking):
-        raise RunFailed(f"nothing from {answer['low']} to {answer['high']} replicas suffices")
+    mine = [row["tried"] for row in lacking if (row["scheduler"], row["gpu"]) == planned]
+    if mine:
+        every = all(len(tried) > answer["high"] - answer["low"] for tried in mine)
+        whole = f"nothing from {answer['low']} to {answer['high']} replicas suffices"
+        raise RunFailed(f"{whole}{'' if every else ' of what was tried (all is by --every)'}")
 
 
 def _range(text: str) -> tuple[int, int]:
