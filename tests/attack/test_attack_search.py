@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from dataclasses import replace
 from math import inf, isclose
 
@@ -24,10 +25,10 @@ from fairbench.attack.rediscovery import (
 )
 from fairbench.attack.search import Search, programs_multiple, replay
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
-from fairbench.attack.table import attack_text
+from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
 from fairbench.cli.app import app
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interrupted
@@ -123,8 +124,8 @@ def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
 def test_the_worst_come_first_and_can_be_replayed(tmp_path):
     done = search(tmp_path)
     found = done.run()
-    values = [value_of(trial, "harm") for trial in done.store.trials()]
-    assert value_of(found[0].trial, "harm") == max(values)
+    values = [value_of(trial.harms, "harm") for trial in done.store.trials()]
+    assert value_of(found[0].trial.harms, "harm") == max(values)
     workload = load_workload(str(done.store.path / "worst" / "1.toml"))
     expected = attack_workload(
         done.spec.workload, "none", found[0].trial.behaviour, Stakes(2, 3.0), name="attack-1"
@@ -152,9 +153,8 @@ def test_the_longest_latencies_come_first_by_that_objective(tmp_path):
 
 def test_latency_is_the_mean_over_seeds_and_endless_where_nobody_has_one():
     longer, endless = Harm(1.0, 1.0, 1.0, 3.0, False), Harm(1.0, 1.0, 1.0, None, False)
-    honest = Behaviour()
-    assert value_of(Trial(0, honest, (longer, longer._replace(p95=2.0))), "latency") == 2.5
-    assert value_of(Trial(0, honest, (longer, endless)), "latency") == inf
+    assert value_of((longer, longer._replace(p95=2.0)), "latency") == 2.5
+    assert value_of((longer, endless), "latency") == inf
 
 
 def test_latency_needs_a_twin_beside_whom_programs_end(tmp_path):
@@ -254,7 +254,9 @@ def test_a_search_ends_when_its_processor_time_is_spent(tmp_path):
     counted.run()
     assert len(counted.store.trials()) == 8  # a whole batch
     spent = counted.store.spent()
-    assert spent.simulations == 9
+    assert spent.simulations == 9 + 6  # with its twin, and two of them at two other seeds
+    told = json.loads((counted.store.path / "attack.json").read_text())
+    assert told["cpu_hours"] == spent.cpu_s / 3600
     assert spent.cpu_s > 3600
     assert Search(SearchStore(counted.store.path), RunContext()).spent == spent
 
@@ -348,9 +350,79 @@ def test_trials_are_written_and_read(tmp_path):
     store.save_trials(trials)
     assert store.trials() == trials
     assert store.plan() == PLAN
-    (store.path / "trials.json").write_text('{"trials": [{"trial": 0}]}')
-    with pytest.raises(DataError, match=r"trials.json: trials\[0\] is no trial"):
-        store.trials()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("search.json", {"trials": "x"}, "search.json: trials = 'x': must be a valid integer"),
+        ("search.json", {"seeds": 0}, "search.json: seeds = 0: must be greater than or equal to 1"),
+        (
+            "search.json",
+            {"objective": "harmm"},
+            "unknown objective 'harmm': choose from gain, harm.",
+        ),
+        ("search.json", {"victims": "a"}, "search.json: victims = 'a': must be a valid integer"),
+        ("search.json", {"kep": 3}, "search.json: kep = 3: Unexpected keyword argument"),
+        ("trials.json", {"trials": 5}, "trials.json: trials: must be a list"),
+        ("trials.json", {"trials": [[]]}, "trials.json: trials[0]: must be an object"),
+        ("trials.json", {"trials": [{"trial": 0}]}, "trials.json: trials[0]: behaviour: missing"),
+        (
+            "trials.json",
+            {"trials": [{"trial": 0, "behaviour": {"identities": 0}}]},
+            "trials[0]: behaviour.identities = 0: must be greater than or equal to 1",
+        ),
+        (
+            "trials.json",
+            {"trials": [{"trial": 0, "behaviour": {}, "harms": []}]},
+            "trials.json: trials[0]: has neither harms nor an error",
+        ),
+        ("honest.json", {"0": {"a": 1}}, "honest.json: 0: "),
+        ("honest.json", {"x": {}}, "honest.json: 'x' is no seed"),
+        ("cpu.json", {"cpu_s": "x"}, "cpu.json: cpu_s = 'x': must be a valid number"),
+        ("cpu.json", {"cpu": 1}, "cpu.json: cpu = 1: Unexpected keyword argument"),
+    ],
+)
+def test_a_damaged_search_is_one_line(tmp_path, file, content, complaint):
+    store = SearchStore.create(tmp_path, spec_of(), PLAN)
+    whole = vars_of(PLAN) if file == "search.json" else {}
+    (store.path / file).write_text(json.dumps(whole | content))
+    result = CliRunner().invoke(app, ["attack", "--resume", str(store.path)])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_search_that_cannot_be_written_is_not_gone_on_with(tmp_path, monkeypatch):
+    store = SearchStore.create(tmp_path, spec_of(), PLAN)
+
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", refuse)  # root may write everywhere
+    result = CliRunner().invoke(app, ["attack", "--resume", str(store.path)])
+    assert result.exit_code == 2
+    wanted = f"fairbench: --resume {store.path}: cannot be written: Permission denied\n"
+    assert result.stderr == wanted
+
+
+def test_an_optimiser_that_is_not_there_is_missed_before_anything_is_tried(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["attack", "--optimiser", "tpe"])
+    assert result.exit_code == 2
+    assert "--optimiser tpe: needs Optuna: pip install 'fairbench-llm[attack]'" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attack_of_too_many_programs_is_refused(tmp_path):
+    file = tmp_path / "flood.toml"
+    sends = "rate = 1.0\nmisbehaving = [{ client = 0, rate_multiple = "
+    scenarios = (f"[scenarios.honest]\n{sends}4.0 }}]", f"[scenarios.attack]\n{sends}1e9 }}]")
+    file.write_text("\n".join(('name = "flood"', 'workload = "judge"', *scenarios)))
+    result = CliRunner().invoke(app, ["attack", str(file)])
+    assert result.exit_code == 2
+    assert "programs in all, at most 2,000,000 are allowed" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -361,6 +433,8 @@ def test_trials_are_written_and_read(tmp_path):
         (["--workload", "mix"], "workload mix: an attack needs one whose clients are all alike"),
         (["--objective", "p95"], "--objective p95: is not one of 'gain', 'harm', 'latency'"),
         (["--budget", "0"], "--budget 0: must be above 0"),
+        (["--budget", "inf"], "--budget inf: must be above 0, and finite"),
+        (["--multiple", "1e300"], "programs in all, at most 2,000,000 are allowed"),
         (["--gpu-budget", "-1"], "--gpu-budget -1: must be above 0"),
         (["--cpu-hours", "0"], "--cpu-hours 0: must be above 0"),
         (["--rediscover", "--scheduler", "lpm"], "--rediscover: says itself what is sought"),
@@ -394,3 +468,8 @@ def test_a_quick_search_finds_the_padding_of_lpm(tmp_path):
     worst = json.loads(result.stdout)["worst"][0]
     assert worst["behaviour"]["padding_tokens"] >= 3000
     assert worst["kept"]["mean"] < 0.3
+
+
+def test_processors_are_told_in_seconds_where_hours_say_nothing():
+    assert processors_text(0.0007) == "3 s"
+    assert processors_text(2.014) == "2.01 hours"

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from fairbench.attack.checked import NO_MORE
 from fairbench.errors import UsageError, unknown_name
+
+AtLeast1 = Annotated[int, Field(ge=1, le=1000)]
+Multiple = Annotated[float, Field(ge=1, le=1e6)]
+Part = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +33,21 @@ class Behaviour:
     Its answers go on until they are ``output_multiple`` times as long as its twin's.
     """
 
-    identities: int = 1
+    __pydantic_config__ = NO_MORE
+
+    identities: AtLeast1 = 1
     in_turn: bool = False
-    padding_tokens: int = 0
+    padding_tokens: Annotated[int, Field(ge=0)] = 0
     padding_of_victim: bool = False
-    split: int = 1
-    max_new_multiple: float = 1.0
-    on_share: float = 1.0
-    period_s: float = 60.0
-    in_flight: int = 0
-    reaction: str = ""
-    deadline_part: float = 1.0
-    weight_multiple: float = 1.0
-    output_multiple: int = 1
+    split: AtLeast1 = 1
+    max_new_multiple: Multiple = 1.0
+    on_share: Part = 1.0
+    period_s: Annotated[float, Field(gt=0)] = 60.0
+    in_flight: Annotated[int, Field(ge=0)] = 0
+    reaction: Literal["", "refill", "eviction"] = ""
+    deadline_part: Part = 1.0
+    weight_multiple: Multiple = 1.0
+    output_multiple: AtLeast1 = 1
 
     def plain(self) -> Behaviour:
         """The same with honest values wherever others make no difference."""

@@ -21,7 +21,7 @@ Scored = Sequence[tuple[Behaviour, float]]
 HONEST_PART = 2 / 3  # how often a choice is left honest: attacks are simple things, put together
 RANDOM_FIRST = 24  # trials before the optimiser has anything to go by
 MAX_DRAWS = 1000  # for one that was not tried yet
-OPTIMISERS = ("random", "tpe")
+OPTIMISERS = RANDOM, TPE = ("random", "tpe")
 
 
 def random_behaviours(
@@ -73,6 +73,12 @@ def tpe_behaviours(
             found.append(behaviour)
     lacking = count - len(found)
     return found + random_behaviours(choices, seed, first, lacking, [*known])
+
+
+def check_optimiser(name: str) -> None:
+    """Raise UsageError if it is not installed: trials before its first choice need none."""
+    if name != RANDOM:
+        _optuna()
 
 
 def _optuna() -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from math import inf
 from statistics import fmean
 
-from fairbench.attack.store import Trial
+from fairbench.attack.measure import Harm
 
 
 class Objective(StrEnum):
@@ -24,14 +25,14 @@ LABELS = {
 }
 
 
-def value_of(trial: Trial, objective: str) -> float:
-    """How good it is for the attacker, the mean over its seeds.
+def value_of(harms: Sequence[Harm], objective: str) -> float:
+    """How good a trial is for the attacker, the mean over its seeds.
 
     Its gain, the victims' loss of service, or how many times as long their P95 is as beside the
     twin: infinite if what was refused leaves them none.
     """
     if objective == Objective.GAIN:
-        return fmean(one.gain for one in trial.harms)
+        return fmean(one.gain for one in harms)
     if objective == Objective.LATENCY:
-        return fmean(inf if one.p95 is None else one.p95 for one in trial.harms)
-    return 1 - fmean(one.kept for one in trial.harms)
+        return fmean(inf if one.p95 is None else one.p95 for one in harms)
+    return 1 - fmean(one.kept for one in harms)

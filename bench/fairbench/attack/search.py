@@ -101,7 +101,7 @@ class Search:
         if self.plan.optimiser == "random" or first < RANDOM_FIRST:
             return random_behaviours(self.choices, seed, first, count, tried_before)
         scored = [
-            (trial.behaviour, value_of(trial, self.plan.objective))
+            (trial.behaviour, value_of(trial.harms, self.plan.objective))
             for trial in trials
             if not trial.error
         ]
@@ -127,7 +127,7 @@ class Search:
 
     def _confirm(self, trials: Sequence[Trial]) -> list[Found]:
         possible = [trial for trial in trials if not trial.error]
-        worst = sorted(possible, key=lambda one: -value_of(one, self.plan.objective))
+        worst = sorted(possible, key=lambda one: -value_of(one.harms, self.plan.objective))
         worst = worst[: self.plan.keep]
         seeds = [self.spec.seed + CONFIRM_FROM + n for n in range(self.plan.confirm)]
         self._know_honest(seeds)
@@ -142,6 +142,7 @@ class Search:
             mine = seen[rank * len(seeds) : (rank + 1) * len(seeds)]
             harms = list(map(harm, mine, (self.honest[seed] for seed in seeds)))
             found.append(Found(trial, combined(harms)))
+        self.store.save_spent(self.spent)
         write_json(self.store.path / "attack.json", result_json(self, found, len(trials)))
         return found
 

@@ -15,20 +15,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fairbench.attack.behaviour import Behaviour, behaviour_of
+from pydantic import AfterValidator, Field
+
+from fairbench.attack.behaviour import Behaviour
+from fairbench.attack.checked import NO_MORE, checked, one_of
+from fairbench.attack.choose import OPTIMISERS
 from fairbench.attack.measure import Harm, Seen
+from fairbench.attack.objective import Objective
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
 from fairbench.config.toml import dumps
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import DataError
 from fairbench.results.directories import check_writable, fresh_directory
 from fairbench.results.store import read_json, write_json
 from fairbench.workloads.model import WorkloadSpec
 
 EXPERIMENT, SEARCH, HONEST, TRIALS = "experiment.toml", "search.json", "honest.json", "trials.json"
 CPU, RESULT, WORST = "cpu.json", "attack.json", "worst"
+
+AtLeast1 = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +49,30 @@ class Plan:
     ``trials``, or when simulations have taken ``cpu_hours`` of processors, whichever is sooner.
     """
 
-    objective: str
-    optimiser: str
-    trials: int | None
-    seeds: int
-    confirm: int
-    keep: int
-    victims: int
-    multiple: float
-    budget: float | None
+    __pydantic_config__ = NO_MORE
+
+    objective: Annotated[str, AfterValidator(lambda one: one_of("objective", one, (*Objective,)))]
+    optimiser: Annotated[str, AfterValidator(lambda one: one_of("optimiser", one, OPTIMISERS))]
+    trials: AtLeast1 | None
+    seeds: AtLeast1
+    confirm: Count
+    keep: Count
+    victims: AtLeast1
+    multiple: Above0
+    budget: Above0 | None
     scenario: str
-    gpu_budget: float | None = None
-    cpu_hours: float | None = None
+    gpu_budget: Above0 | None = None
+    cpu_hours: Above0 | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
     """Simulations so far, and the processor time that they took: not the same at each search."""
 
-    simulations: int = 0
-    cpu_s: float = 0.0
+    __pydantic_config__ = NO_MORE
+
+    simulations: Count = 0
+    cpu_s: Annotated[float, Field(ge=0)] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,18 @@ class Trial:
         if self.error:
             return data | {"error": self.error}
         return data | {"harms": [harm._asdict() for harm in self.harms]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A trial as it is written down."""
+
+    __pydantic_config__ = NO_MORE
+
+    trial: Count
+    behaviour: Behaviour
+    harms: tuple[Harm, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +126,7 @@ class SearchStore:
 
     def plan(self) -> Plan:
         """How it is searched. Raises DataError."""
-        try:
-            return Plan(**read_json(self.path / SEARCH))
-        except TypeError:
-            raise DataError(f"{self.path / SEARCH}: is not of this fairbench") from None
+        return checked(Plan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
         """Search until there are so many trials in all, or hours, whatever was planned."""
@@ -112,11 +134,14 @@ class SearchStore:
         write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
-        """What is known of the honest twin, by seed."""
+        """What is known of the honest twin, by seed. Raises DataError."""
         file = self.path / HONEST
-        if not file.exists():
-            return {}
-        return {int(seed): Seen(**seen) for seed, seen in read_json(file).items()}
+        found = {}
+        for seed, data in (read_json(file) if file.exists() else {}).items():
+            if not seed.isdecimal():
+                raise DataError(f"{file}: {seed!r} is no seed")
+            found[int(seed)] = checked(Seen, data, f"{file}: {seed}")
+        return found
 
     def save_honest(self, seen: Mapping[int, Seen]) -> None:
         """Keep it."""
@@ -124,9 +149,9 @@ class SearchStore:
         write_json(self.path / HONEST, data)
 
     def spent(self) -> Spent:
-        """What the simulations have taken."""
+        """What the simulations have taken. Raises DataError."""
         file = self.path / CPU
-        return Spent(**read_json(file)) if file.exists() else Spent()
+        return checked(Spent, read_json(file), str(file)) if file.exists() else Spent()
 
     def save_spent(self, spent: Spent) -> None:
         """Keep it."""
@@ -137,14 +162,15 @@ class SearchStore:
         file = self.path / TRIALS
         if not file.exists():
             return []
+        rows = read_json(file).get("trials")
+        if not isinstance(rows, list):
+            raise DataError(f"{file}: trials: must be a list")
         found = []
-        for number, data in enumerate(read_json(file).get("trials", ())):
-            try:
-                harms = tuple(Harm(**one) for one in data.get("harms", ()))
-                one = behaviour_of(data["behaviour"])
-                found.append(Trial(number, one, harms, data.get("error", "")))
-            except (KeyError, TypeError, UsageError):
-                raise DataError(f"{file}: trials[{number}] is no trial") from None
+        for number, data in enumerate(rows):
+            row = checked(_Row, data, f"{file}: trials[{number}]")
+            if not row.harms and not row.error:
+                raise DataError(f"{file}: trials[{number}]: has neither harms nor an error")
+            found.append(Trial(number, row.behaviour, row.harms, row.error))
         return found
 
     def save_trials(self, trials: Iterable[Trial]) -> None:

@@ -45,6 +45,11 @@ def _about(row: Mapping[str, Any]) -> str:
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 
 
+def processors_text(hours: float) -> str:
+    """How much processors did: in hours, in seconds where that is less than six minutes."""
+    return f"{hours:.2f} hours" if hours >= 0.1 else f"{3600 * hours:.0f} s"
+
+
 def interval_text(value: Mapping[str, float | None] | None) -> str:
     """A mean, and its interval if it has one."""
     if value is None:

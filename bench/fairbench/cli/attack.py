@@ -11,13 +11,14 @@ import typer
 from typer import Option
 
 from fairbench.attack.behaviour import HONEST
+from fairbench.attack.choose import check_optimiser
 from fairbench.attack.figure import draw
 from fairbench.attack.known import KNOWN, known_workload
-from fairbench.attack.measure import pair
+from fairbench.attack.measure import pair, replayed
 from fairbench.attack.objective import Objective
 from fairbench.attack.search import Search, replay, result_json
 from fairbench.attack.store import Plan, SearchStore
-from fairbench.attack.table import attack_text
+from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.attack.workload import Stakes, attack_workload
 from fairbench.cli.attack_rediscovery import sought_all
@@ -26,10 +27,12 @@ from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.config import ExperimentSpec
+from fairbench.config.resolve import check_size
 from fairbench.errors import UsageError, unknown_name
 from fairbench.execute.context import RunContext, run_context
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.execute.requests import experiment
+from fairbench.results.directories import check_writable
 from fairbench.workloads.inherit import is_path
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, workload_names
@@ -179,10 +182,12 @@ def attack(
             return
         if resume is not None:
             store = SearchStore(resume)
+            check_writable(resume, "--resume")
             if not store.plan().keep:
                 raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
             if searched:
                 store.go_on_for(trials, _above_0("--cpu-hours", cpu_hours))
+            check_optimiser(store.plan().optimiser)
         else:
             plan = Plan(
                 objective=objective or Objective.HARM,
@@ -200,7 +205,9 @@ def attack(
             )
             spec = _experiment({**flags, "workload": workload or "judge"}, settings, plan.scenario)
             stakes = Stakes(plan.victims, plan.multiple)
-            attack_workload(spec.workload, plan.scenario, HONEST, stakes)  # or say why not
+            twin = attack_workload(spec.workload, plan.scenario, HONEST, stakes)  # or say why not
+            check_size(replayed(spec, twin, HONESTLY))
+            check_optimiser(plan.optimiser)
             store = SearchStore.create(result_dir, spec, plan)
         _search(Search(store, context), as_json)
 
@@ -224,8 +231,9 @@ def _search(search: Search, as_json: bool) -> None:
         typer.echo(f"fairbench: saved to {path}", err=True)
         return
     colour, width = look()
+    took = processors_text(result["cpu_hours"])
     title = (
-        f"Worst of {result['trials']} behaviours in {result['cpu_hours']:.2f} hours of processors "
+        f"Worst of {result['trials']} behaviours in {took} of processors "
         f"under {result['scheduler']}, {result['workload']}, dp {result['dp']}, "
         f"by {result['objective']}; "
         f"simulated on {result['timing_profile']}, {result['confirm']} seeds each"
@@ -248,6 +256,8 @@ def _replay(
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"  # which ``pair`` refuses
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))
+        for one in pairs[-1]:
+            check_size(one)
     rows = [
         {"attack": str(file), "about": file.stem, **found}
         for file, found in zip(files, replay(pairs, seeds, context), strict=True)
@@ -263,7 +273,7 @@ def _replay(
 
 def _above_0(flag: str, value: float | None) -> float | None:
     if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{flag} {value:g}: must be above 0")
+        raise UsageError(f"{flag} {value:g}: must be above 0, and finite")
     return value
 
 

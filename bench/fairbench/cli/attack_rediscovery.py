@@ -11,6 +11,7 @@ import typer
 from fairbench.attack.rediscovery import by_scheduler, rediscover
 from fairbench.attack.search import Search
 from fairbench.attack.store import Plan, SearchStore
+from fairbench.attack.table import processors_text
 from fairbench.attack.workload import Stakes
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import given
@@ -45,7 +46,7 @@ def sought_all(
     else:
         for row in rows:
             typer.echo(_line(row))
-        typer.echo(f"hours of processors  {cpu_s / 3600:.2f}")
+        typer.echo(f"processors  {processors_text(cpu_s / 3600)}")
     if not all(row["found"] for row in rows):
         raise typer.Exit(FAILED)
 

@@ -127,7 +127,7 @@ def _resolve(
         spec = ExperimentSpec.model_validate(draft)
     except ValidationError as error:
         raise UsageError(explain(error)) from None
-    _check_size(spec)
+    check_size(spec)
     check_behaviours(spec)
     return spec
 
@@ -149,7 +149,7 @@ def _made_for(backend: Chosen, chosen: Mapping[str, Any]) -> dict[str, str]:
     return machine_of_workload(read_workload(chosen.get("workload", DEFAULTS["workload"])))
 
 
-def _check_size(spec: ExperimentSpec) -> None:
+def check_size(spec: ExperimentSpec) -> None:
     """Raise UsageError if the clients could not be made, or would send too many programs."""
     plans = spec.client_plans()
     programs = sum(map(expected_programs, plans))

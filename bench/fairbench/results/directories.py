@@ -11,8 +11,11 @@ from pathlib import Path
 from fairbench.errors import UsageError
 
 
-def check_writable(parent: Path) -> None:
-    """Raise UsageError unless run directories can be made in ``parent``. Leaves nothing behind."""
+def check_writable(parent: Path, named: str = "result_dir") -> None:
+    """Raise UsageError unless directories can be made in ``parent``. Leaves nothing behind.
+
+    It is called what the user ``named`` it by.
+    """
     try:
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
         for part in parent.parts:
@@ -20,7 +23,7 @@ def check_writable(parent: Path) -> None:
         with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
     except OSError as error:
-        raise _unwritable(parent, error) from None
+        raise _unwritable(parent, error, named) from None
 
 
 def _exists(path: Path) -> bool:
@@ -32,8 +35,8 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _unwritable(parent: Path, error: OSError) -> UsageError:
-    return UsageError(f"result_dir {parent}: cannot be written: {error.strerror}")
+def _unwritable(parent: Path, error: OSError, named: str = "result_dir") -> UsageError:
+    return UsageError(f"{named} {parent}: cannot be written: {error.strerror}")
 
 
 @contextmanager

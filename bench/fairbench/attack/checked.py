@@ -1,0 +1,42 @@
+"""What is in the files of a search, checked: anyone may have written them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from fairbench.errors import DataError, unknown_name
+from fairbench.errors.validation import explain
+
+T = TypeVar("T")
+NO_MORE = ConfigDict(extra="forbid")
+"""Of a dataclass, as its ``__pydantic_config__``: keys that it does not have are refused."""
+
+
+def checked(shape: type[T], data: Any, where: str) -> T:
+    """What ``data`` says, as a ``shape``: a dataclass or a named tuple of numbers and texts.
+
+    Raises DataError: one line that names ``where``, the key, its value and what is allowed.
+    """
+    plain: type = shape
+    try:
+        # By way of JSON, where strict takes a table for a dataclass.
+        made: T = _adapter(plain).validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        raise DataError(f"{where}: {explain(error)}") from None
+    return made
+
+
+def one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
+    """The value, if it is allowed. Raises ValueError with the nearest match."""
+    if value not in allowed:
+        raise ValueError(str(unknown_name(what, value, allowed)))
+    return value
+
+
+@cache
+def _adapter(shape: type) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
