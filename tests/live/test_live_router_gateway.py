@@ -108,6 +108,22 @@ def test_what_was_charged_when_it_went_is_put_right_by_what_it_cost(policy, sign
     assert sign * (counters(at)["ann"] - before) == cost - guessed
 
 
+def test_an_owner_has_its_share_of_what_may_run_under_whatever_names():
+    limits = {"gateway__client_requests": 4, "gateway__tenants": "tree"}
+    at, _ = desk("fcfs", concurrency__requests=99, **limits)
+    told = []
+    assert at.dispatch(asked(at, "ann")) is not None
+    sent = [at.dispatch(asked(at, f"mal/{number}"), told.append) for number in range(6)]
+    assert [flight is not None for flight in sent] == [True] * 2 + [False] * 4
+    assert at.dispatch(asked(at, "ann"), told.append) is not None
+    served(at, sent[0], Charge(100, 8, 0))
+    assert [flight.request.client for flight in told] == ["mal/2"]
+    assert at.ingress.held() == {"mal/3": 1, "mal/4": 1, "mal/5": 1}
+    alone, _ = desk("fcfs", concurrency__requests=99, **limits)
+    sent = [alone.dispatch(asked(alone, f"mal/{number}"), told.append) for number in range(6)]
+    assert sum(flight is not None for flight in sent) == 4
+
+
 def test_a_request_that_nobody_waits_for_any_more_leaves_no_trace():
     at, _ = desk()
     first, told = at.dispatch(asked(at, "flood")), []
