@@ -36,7 +36,8 @@ from fairbench.attack.workload import Stakes, attack_workload
 from fairbench.cli.flags import assigned
 from fairbench.config import ExperimentSpec
 from fairbench.execute.requests import experiment
-from fairbench.metrics.parties import PLAIN, party
+from fairbench.metrics.parties import party
+from fairbench.metrics.records import PLAIN
 from fairbench.results.intervals import t_interval
 from fairbench.sim.tables_only import simulate_tables
 

@@ -35,7 +35,8 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.metrics.parties import Padding, party
+from fairbench.metrics.parties import party
+from fairbench.metrics.records import Padding
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from fairbench.results.store import read_run
 from fairbench.validate.measured import load_measured
 from shared_data import VTC_RUNS, needs
 
+ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "s1", "--num-programs", "3", "--scheduler", "vtc"]
 RECORD = {"client": "a", "start": 0, "first_token": 1, "end": 2, "input_tokens": 3}
 RECORD |= {"output_tokens": 4}
@@ -50,6 +52,21 @@ def records(tmp_path):
 
 def test_a_stored_run_scored_again_is_its_own_summary(run):
     assert scored(run) == json.loads((run / "summary.json").read_text())
+
+
+def test_useful_service_is_told_and_scored_again_where_somebody_pads(tmp_path):
+    words = ("--workload", "attacks/long-decoder.toml", "--scenario", "attack", "--duration", "5")
+    file = ROOT / "workloads" / words[1]
+    invoke("run", words[0], file, *words[2:], "--scheduler", "lpm", "--result-dir", tmp_path)
+    (path,) = tmp_path.iterdir()
+    summary = json.loads((path / "summary.json").read_text())
+    padder, victim, *_ = summary["clients"]
+    assert (padder["padding_tokens"], padder["output_multiple"]) == (8000, 16)
+    assert 0 < padder["useful_service_tok_s"] < 0.5 * padder["service_rate_tok_s"]
+    assert "padding_tokens" not in victim
+    assert victim["useful_service_tok_s"] == victim["service_rate_tok_s"]
+    assert scored(path) == summary
+    assert "useful" in invoke("show", path).stdout
 
 
 def test_a_stored_run_over_another_window_has_the_rates_of_that_window(run):

@@ -1,12 +1,16 @@
 """Useful service by hand: two clients of one owner, one of whom pads."""
 
+from dataclasses import replace
 from math import isnan
 
-from metrics_helpers import log, programs, requests
+from metrics_helpers import facts, log, programs, requests
 
-from fairbench.metrics.parties import PLAIN, Padding, party
-from fairbench.metrics.records import UNFINISHED
+from fairbench.core import ServiceWeights
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.parties import party, useful
+from fairbench.metrics.records import PLAIN, UNFINISHED, Padding, Window
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.useful import useful_service
 
 # Client 0 pads each prompt by 100 tokens: of its 150 of input 50 are useful, of 20 of output all.
 TABLES = Tables(
@@ -65,3 +69,29 @@ def test_who_asked_for_nothing():
     one = party(TABLES, {2: PLAIN}, 5.0)
     assert isnan(one.fraction)
     assert one.programs_served == 0
+
+
+def test_what_is_useful_in_a_window_to_each_client():
+    padding = {0: Padding(100, 4)}
+    early, late = (
+        useful(TABLES, padding, Window(*times), ServiceWeights()).tolist()
+        for times in ((1.0, 5.0), (5.0, 12.0))
+    )
+    assert early == [50 + 2 * 20 / 4, 30 + 2 * 5, 0]
+    assert late == [50 + 2 * 20 / 4, 0, 0]
+
+
+def test_rows_tell_useful_service_and_padding_where_there_is_any():
+    known = facts(clients=3, window=Window(1.0, 5.0))
+    assert useful_service(TABLES, known, Notes()) == [{}, {}, {}]
+    first, *others = known.clients
+    padded = replace(known, clients=(first._replace(padding=Padding(100, 2)), *others))
+    rows = useful_service(TABLES, padded, Notes())
+    assert rows[0] == {
+        **{"useful_service_tok_s": (50 + 20) / 4, "padding_tokens": 100, "output_multiple": 2}
+    }
+    assert rows[1:] == [{"useful_service_tok_s": 10.0}, {"useful_service_tok_s": 0.0}]
+    notes = Notes()
+    empty = useful_service(TABLES, replace(padded, window=Window(5.0, 5.0)), notes)
+    assert isnan(empty[0]["useful_service_tok_s"])
+    assert notes.reasons["clients.c0.useful_service_tok_s"]

@@ -12,10 +12,11 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.latency import Ranked, mean_percentile
-from fairbench.metrics.parties import PLAIN, Padding, party
-from fairbench.metrics.records import Facts
+from fairbench.metrics.parties import party
+from fairbench.metrics.records import PLAIN, Facts
 from fairbench.metrics.tables import Tables
 from fairbench.results.intervals import MeanInterval, t_interval
+from fairbench.results.run_facts import padding_of
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
@@ -70,7 +71,7 @@ def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     """What a run shows, simulated or not. Raises UsageError if it is too short for a victim."""
     end_s = facts.window.end_s
-    attackers = {plan.index: _padding(plan) for plan in plans if plan.misbehaving}
+    attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
     each = [party(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
@@ -137,12 +138,6 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
     }
     honest = workload.model_copy(update=alone)
     return replayed(spec, honest, HONEST), replayed(spec, workload, ATTACK)
-
-
-def _padding(plan: ClientPlan) -> Padding:
-    if plan.disguise is None:
-        return PLAIN
-    return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
 
 
 def _over(part: float, whole: float) -> float:

@@ -13,7 +13,7 @@ from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
 # How keys begin that many runs have no reason for.
-SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree")
+SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful")
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # of which a user may choose percentiles
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}

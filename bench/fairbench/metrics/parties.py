@@ -8,22 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.records import FINISHED, Window
+from fairbench.metrics.records import FINISHED, Floats, Padding, Window
 from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
-
-
-class Padding(NamedTuple):
-    """What of a client's requests is of no use to it.
-
-    So many tokens of each input, and all but one in ``output_multiple`` of its output.
-    """
-
-    input_tokens: int = 0
-    output_multiple: int = 1
-
-
-PLAIN = Padding()
 
 
 class Party(NamedTuple):
@@ -56,14 +43,8 @@ def party(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> Party
     until it is over.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
-    waste, output = np.zeros(len(tables.clients)), np.zeros(len(tables.clients))
-    for client, one in padding.items():
-        waste[client] = weights.extend * one.input_tokens
-        output[client] = weights.output / one.output_multiple
-    booked = booked_in(tables.service, Window(0.0, end_s), len(tables.clients))
-    served = weights.extend * booked.input + output * booked.output
-    requests = tables.requests
-    begun = np.isin(requests.client, clients) & (requests.admitted_s < end_s)
+    waste, output = _prices(padding, len(tables.clients), weights)
+    served, padded = _served(tables, padding, Window(0.0, end_s), weights)
     programs = tables.programs
     own = programs.take(np.isin(programs.client, clients) & (programs.arrival_s < end_s))
     wanted = (
@@ -71,8 +52,43 @@ def party(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> Party
     )
     over = (own.status == FINISHED) & (own.finish_s < end_s)
     return Party(
-        served=float(served[clients].sum() - waste[requests.client[begun]].sum()),
+        served=float(served[clients].sum() - padded[clients].sum()),
         due=float((wanted - waste[own.client] * own.demand_requests).sum()),
         programs=len(own),
         finished=int(np.count_nonzero(over)),
     )
+
+
+def useful(
+    tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
+) -> Floats:
+    """The service of each client in the half-open window that is of use to it, in tokens.
+
+    Whoever is not in ``padding`` needs all that it asks for.
+    """
+    served, padded = _served(tables, padding, window, weights)
+    return served - padded
+
+
+def _served(
+    tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
+) -> tuple[Floats, Floats]:
+    """Service of each client, of outputs what is of use, and what of it is padding of inputs."""
+    count = len(tables.clients)
+    waste, output = _prices(padding, count, weights)
+    booked = booked_in(tables.service, window, count)
+    admitted_s = tables.requests.admitted_s
+    begun = (admitted_s >= window.start_s) & (admitted_s < window.end_s)
+    padded = waste * np.bincount(tables.requests.client[begun], minlength=count)
+    return weights.extend * booked.input + output * booked.output, padded
+
+
+def _prices(
+    padding: Mapping[int, Padding], count: int, weights: ServiceWeights
+) -> tuple[Floats, Floats]:
+    """What padding weighs in each request of a client, and what a token of its output is worth."""
+    waste, output = np.zeros(count), np.full(count, float(weights.output))
+    for client, one in padding.items():
+        waste[client] = weights.extend * one.input_tokens
+        output[client] = weights.output / one.output_multiple
+    return waste, output

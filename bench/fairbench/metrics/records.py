@@ -171,12 +171,25 @@ class Service(Table):
         return Service(**{name: column[first:after] for name, column in columns.items()})
 
 
+class Padding(NamedTuple):
+    """What of a client's requests is of no use to it.
+
+    So many tokens of each input, and all but one in ``output_multiple`` of its output.
+    """
+
+    input_tokens: int = 0
+    output_multiple: int = 1
+
+
+PLAIN = Padding()
+
+
 class Client(NamedTuple):
     """A registered client, whether or not it ever sent anything.
 
     ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
     requests was promised, ``service_class`` with whom it shares that ("" if with nobody).
-    ``owner`` is whose it is ("": by its name).
+    ``owner`` is whose it is ("": by its name), ``padding`` what it asks for and does not need.
     """
 
     name: str
@@ -185,6 +198,7 @@ class Client(NamedTuple):
     targets: Targets = NO_TARGETS
     service_class: str = ""
     owner: str = ""
+    padding: Padding = PLAIN
 
 
 class Window(NamedTuple):

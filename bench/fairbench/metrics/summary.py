@@ -36,6 +36,7 @@ from fairbench.metrics.totals import (
     time_to_finish,
     totals,
 )
+from fairbench.metrics.useful import useful_service
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,10 @@ class Summary:
     ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on; ``computed`` is what entries of
     the catalogue compute by themselves, of the run and of each client; ``goodput`` is empty where
     no client was promised any latency, ``tenants`` where no client is of one; ``some`` is what only
-    some runs have, of the run and of each client: percentiles that a user asked for, and who was
-    demoted. ``notes`` gives for each null of the JSON the reason, by key (``clients.NAME.key``
-    inside ``clients``); ``censored`` lists the latencies that are lower bounds, to be printed as ">
-    x s" (and never rounded up).
+    some runs have, of the run and of each client: percentiles that a user asked for, who was
+    demoted, and useful service where somebody pads. ``notes`` gives for each null of the JSON the
+    reason, by key (``clients.NAME.key`` inside ``clients``); ``censored`` lists the latencies that
+    are lower bounds, to be printed as "> x s" (and never rounded up).
     """
 
     window: Window
@@ -118,10 +119,11 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
         tenants=tenant_shares(got, facts, notes),
         some=_demoted(requests) | _chosen(cohorts, facts, notes),
         some_clients=tuple(
-            demoted | chosen
-            for demoted, chosen in zip(
+            demoted | chosen | served
+            for demoted, chosen, served in zip(
                 _demoted_of_clients(requests, len(facts.clients)),
                 chosen_of_clients(cohorts, facts, notes),
+                useful_service(tables, cut, notes),
                 strict=True,
             )
         ),

@@ -10,7 +10,15 @@ from fairbench.core import PS_PER_S, ServiceBound
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.metrics.percentiles import chosen_percentiles, parse_percentiles
-from fairbench.metrics.records import Client, Facts, FitLimits, LoneStep, Window
+from fairbench.metrics.records import (
+    PLAIN,
+    Client,
+    Facts,
+    FitLimits,
+    LoneStep,
+    Padding,
+    Window,
+)
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
@@ -38,6 +46,7 @@ def run_facts(
             Client(
                 *(plan.client, plan.misbehaving, plan.weight, plan.targets, plan.service_class),
                 owner=plan.owner,
+                padding=padding_of(plan),
             )
             for plan in plans
         ),
@@ -72,6 +81,7 @@ def stored_facts(
                 written_targets(row.get("goodput_targets", "")),
                 row.get("goodput_class", ""),
                 row.get("owner", ""),
+                Padding(row.get("padding_tokens", 0), row.get("output_multiple", 1)),
             )
             for row in summary["clients"]
         ),
@@ -88,6 +98,13 @@ def stored_facts(
         percentiles=percentiles or chosen_percentiles(summary),
         tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
     )
+
+
+def padding_of(plan: ClientPlan) -> Padding:
+    """What a client asks for and does not need."""
+    if plan.disguise is None:
+        return PLAIN
+    return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
 
 
 def fit_limits(profile_id: str | None) -> FitLimits | None:

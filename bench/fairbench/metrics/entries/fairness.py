@@ -131,7 +131,7 @@ METRICS = (
         heading="weight",
         of=Of.CLIENT,
         undefined="every client has the weight 1",
-        shown=(Shown(Display.CLIENTS, 0, dropped=5),),
+        shown=(Shown(Display.CLIENTS, -1, dropped=5),),
     ),
     Metric(
         key="demand_tok_s",

@@ -18,7 +18,7 @@ METRICS = (
         undefined=EMPTY_WINDOW,
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Display.CLIENTS, 2),
+            Shown(Display.CLIENTS, 1),
             Shown(
                 Display.HEADLINES,
                 4,
@@ -70,6 +70,16 @@ METRICS = (
             Shown(Display.REPEATS, 2),
             Shown(Display.REPEATED_CLIENTS, 2),
         ),
+    ),
+    Metric(
+        key="useful_service_tok_s",
+        heading="useful service",
+        column="useful\ntok/s",
+        unit="tok/s",
+        better=Better.MORE,
+        of=Of.CLIENT,
+        undefined=EMPTY_WINDOW,
+        shown=(Shown(Display.CLIENTS, 2, dropped=1),),
     ),
     Metric(
         key="output_rate_tok_s",

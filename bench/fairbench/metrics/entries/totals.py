@@ -90,7 +90,7 @@ METRICS = (
         of=Of.CLIENT,
         kind=Kind.COUNT,
         presence=Presence.ALWAYS,
-        shown=(Shown(Display.CLIENTS, 1, dropped=3),),
+        shown=(Shown(Display.CLIENTS, 0, dropped=3),),
     ),
     Metric(key="requests", heading="requests", of=Of.CLIENT, kind=Kind.COUNT),
 )
