@@ -361,7 +361,7 @@ def test_trials_are_written_and_read(tmp_path):
         (
             "search.json",
             {"objective": "harmm"},
-            "unknown objective 'harmm': choose from gain, harm.",
+            "unknown objective 'harmm': choose from gain, harm, latency. Did you mean 'harm'?",
         ),
         ("search.json", {"victims": "a"}, "search.json: victims = 'a': must be a valid integer"),
         ("search.json", {"kep": 3}, "search.json: kep = 3: Unexpected keyword argument"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -30,10 +31,11 @@ def checked(shape: type[T], data: Any, where: str) -> T:
     return made
 
 
-def one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
+def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
     """The value, if it is allowed. Raises ValueError with the nearest match."""
-    if value not in allowed:
-        raise ValueError(str(unknown_name(what, value, allowed)))
+    names = [str(one) for one in allowed]
+    if value not in names:
+        raise ValueError(str(unknown_name(what, value, names)))
     return value
 
 

@@ -51,7 +51,7 @@ class Plan:
 
     __pydantic_config__ = NO_MORE
 
-    objective: Annotated[str, AfterValidator(lambda one: one_of("objective", one, (*Objective,)))]
+    objective: Annotated[str, AfterValidator(lambda one: one_of("objective", one, Objective))]
     optimiser: Annotated[str, AfterValidator(lambda one: one_of("optimiser", one, OPTIMISERS))]
     trials: AtLeast1 | None
     seeds: AtLeast1
