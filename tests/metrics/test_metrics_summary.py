@@ -306,3 +306,37 @@ def test_inter_token_latency_weighs_gaps_and_tpot_weighs_requests():
     assert latency["mean_itl_ms"] == 2000  # 8 s / 4
     assert latency["mean_tpot_ms"] == 3000  # (1 + 5) / 2
     assert latency["p50_tpot_ms"] == 3000
+
+
+ABSENT = {"window": Window(10, 20), "horizon_s": 30.0, "clients": 3}
+
+
+def test_who_had_nothing_under_way_is_left_out_of_the_latency_of_the_well_behaved():
+    early, refused = {"client": 2, "finish_s": 9}, {"client": 2, "status": REFUSED, "arrival_s": 5}
+    mine = {"client": 1, "arrival_s": 10, "finish_s": 14}
+    summary = summarize(requests(), programs(early, refused, mine), log(), facts(**ABSENT))
+    assert (summary.victims.victim_p50_s, summary.victims.victim_n) == (4, 1)
+    assert summary.notes["victim_p99_s"] == "without one client of whom nothing was under way"
+    row = summary.to_json()["clients"][2]
+    assert (row["p50_s"], row["latency_n"]) == (None, 0)
+    later = {"client": 2, "arrival_s": 20, "finish_s": 25}
+    assert summarize(requests(), programs(mine, later), log(), facts(**ABSENT)).victims.victim_n
+
+
+@pytest.mark.parametrize(
+    "kept_waiting", [{"finish_s": 11}, {"finish_s": 25}, {"status": UNFINISHED}]
+)
+def test_who_is_kept_waiting_all_the_time_is_not_absent(kept_waiting):
+    # As a user who sends the next program when this one is over.
+    rows = {"client": 1, "arrival_s": 10, "finish_s": 14}, {"client": 2, **kept_waiting}
+    made = summarize(requests(), programs(*rows), log(), facts(**ABSENT))
+    assert made.to_json()["victim_p50_s"] is None
+    assert made.notes["victim_p50_s"] == "client c2: nothing of it arrived in the window"
+    assert made.victims.victim_n == 0
+
+
+def test_where_all_were_absent_latency_is_undefined():
+    rows = {"client": 1, "finish_s": 3}, {"client": 2, "finish_s": 4}
+    made = summarize(requests(), programs(*rows), log(), facts(**ABSENT)).to_json()
+    assert made["victim_p99_s"] is None
+    assert made["notes"]["victim_p99_s"] == "client c1: nothing of it arrived in the window"

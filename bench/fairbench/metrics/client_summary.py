@@ -1,18 +1,17 @@
-"""The clients' summary: a row each, and the latency of the well-behaved, by JSON key."""
+"""The clients' summary: a row each, by JSON key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 
 from fairbench.metrics.fairness import Shares
-from fairbench.metrics.latency import Percentile, Ranked, Sample, mean_percentile
+from fairbench.metrics.latency import Percentile, Ranked, Sample
 from fairbench.metrics.notes import Notes
-from fairbench.metrics.reasons import NO_COHORT, NO_VICTIM
+from fairbench.metrics.reasons import NO_COHORT
 from fairbench.metrics.records import Facts, Programs, Requests
 from fairbench.metrics.totals import ratio
 
@@ -45,19 +44,6 @@ class ClientSummary(NamedTuple):
     latency_unfinished: int
     latency_refused: int
     cache_hit_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class Victims:
-    """Mean over the well-behaved clients of their percentiles, in seconds ([DLPM] §6.1).
-
-    ``victim_n`` is the smallest of their cohorts: that of the least certain percentile.
-    """
-
-    victim_p50_s: float
-    victim_p95_s: float
-    victim_p99_s: float
-    victim_n: int
 
 
 class _Counts(NamedTuple):
@@ -136,46 +122,25 @@ def _note(
         return
     key = f"clients.{row.client}."
     for percent, one in zip(PERCENTS, latency, strict=True):
-        notes.latency(f"{key}p{percent}_s", one, _undefined(sample))
+        notes.latency(f"{key}p{percent}_s", one, undefined(sample))
     for name in RATES:
         notes.value(key + name, getattr(row, name))
     notes.value(key + "entitlement_ratio", row.entitlement_ratio, got.not_judged)
     notes.value(key + "cache_hit_rate", row.cache_hit_rate)
 
 
-def victims(cohorts: Ranked, facts: Facts, notes: Notes) -> Victims:
-    """Latency of the well-behaved clients, undefined as soon as it is for one of them."""
-    p50, p95, p99 = (victim_percentile(cohorts, facts, notes, percent) for percent in PERCENTS)
-    good = zip(facts.clients, cohorts.samples, strict=True)
-    smallest = min((one.n for client, one in good if not client.misbehaving), default=0)
-    return Victims(p50, p95, p99, smallest)
-
-
-def victim_percentile(cohorts: Ranked, facts: Facts, notes: Notes, percent: int) -> float:
-    """A percentile of them."""
-    every = zip(facts.clients, cohorts.samples, cohorts.percentiles(percent), strict=True)
-    good = [one for one in every if not one[0].misbehaving]
-    reasons = (
-        f"client {client.name}: {_undefined(sample)}"
-        for client, sample, one in good
-        if not isfinite(one.value_s)
-    )
-    mean = mean_percentile([one for _, _, one in good])
-    return notes.latency(f"victim_p{percent}_s", mean, next(reasons, NO_VICTIM))
-
-
 def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
     """The percentiles that a user chose, of each client by key."""
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
-        why = _undefined(cohorts.samples[index])
+        why = undefined(cohorts.samples[index])
         yield {
             f"p{percent}_s": notes.latency(f"clients.{client.name}.p{percent}_s", each[index], why)
             for percent, each in zip(facts.percentiles, chosen, strict=True)
         }
 
 
-def _undefined(sample: Sample) -> str:
+def undefined(sample: Sample) -> str:
     """Why a percentile of this sample may have no value."""
     if sample.n == 0:
         return NO_COHORT

@@ -11,14 +11,7 @@ import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
 from fairbench.metrics.client_samples import samples
-from fairbench.metrics.client_summary import (
-    ClientSummary,
-    Victims,
-    chosen_of_clients,
-    client_summaries,
-    victim_percentile,
-    victims,
-)
+from fairbench.metrics.client_summary import ClientSummary, chosen_of_clients, client_summaries
 from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_summary import Fairness, fairness
@@ -37,6 +30,7 @@ from fairbench.metrics.totals import (
     totals,
 )
 from fairbench.metrics.useful import useful_service
+from fairbench.metrics.victims import Victims, WellBehaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +97,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
     got = shares(with_admissions(requests), programs, log, facts, window)
     cohorts = Ranked(samples(requests, programs, facts))
+    good = WellBehaved(programs, cohorts, facts)
     tables = Tables([client.name for client in facts.clients], requests, programs, log)
     cut = replace(facts, window=window)
     return Summary(
@@ -111,13 +106,13 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
         request_latency=_request_latency(requests, facts, notes),
         pace=_pace(programs, facts, notes),
         fairness=fairness(requests, programs, log, facts, got, notes),
-        victims=victims(cohorts, facts, notes),
+        victims=good.summary(notes),
         clients=tuple(client_summaries(requests, programs, facts, got, cohorts, notes)),
         computed=_computed(tables, cut, notes),
         computed_clients=tuple(_computed_of_clients(tables, cut, notes)),
         goodput=goodput(tables, cut, notes),
         tenants=tenant_shares(got, facts, notes),
-        some=_demoted(requests) | _chosen(cohorts, facts, notes),
+        some=_demoted(requests) | _chosen(good, facts, notes),
         some_clients=tuple(
             demoted | chosen | served
             for demoted, chosen, served in zip(
@@ -171,13 +166,12 @@ def _demoted_of_clients(requests: Requests, clients: int) -> list[dict[str, int]
     return [{"demoted": int(count)} for count in counts.tolist()]
 
 
-def _chosen(cohorts: Ranked, facts: Facts, notes: Notes) -> dict[str, Any]:
+def _chosen(good: WellBehaved, facts: Facts, notes: Notes) -> dict[str, Any]:
     """The percentiles that a user asked for, of the well-behaved clients; empty if he did not."""
     if not facts.percentiles:
         return {}
     return {KEY: written_percentiles(facts.percentiles)} | {
-        f"victim_p{one}_s": victim_percentile(cohorts, facts, notes, one)
-        for one in facts.percentiles
+        f"victim_p{one}_s": good.percentile(one, notes) for one in facts.percentiles
     }
 
 
