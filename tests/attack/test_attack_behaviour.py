@@ -1,5 +1,6 @@
 """Behaviours as workloads: what stays the same, what an attacker changes, and the known files."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -108,6 +109,18 @@ def test_deadlines_and_weights_are_claimed_where_there_are_any():
     assert {(str(plan.targets), plan.weight) for plan in honest} == {claimed["client-1"]}
     assert len(choices(PROMISED, CHOICES)["deadline_part"]) > 1
     assert len(choices(PROMISED, CHOICES)["weight_multiple"]) > 1
+
+
+def test_the_file_of_the_page_has_deadlines_and_weights_to_claim(tmp_path):
+    page = ROOT / "docs/attack.md"
+    (block,) = re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    file = tmp_path / "promises.toml"
+    file.write_text(block)
+    promises = load_workload(str(file))
+    assert choices(promises, CHOICES) == CHOICES
+    claimed = Behaviour(deadline_part=0.5, weight_multiple=4.0)
+    (wrong,) = attack_workload(promises, "none", claimed, Stakes()).scenarios[ATTACK].misbehaving
+    assert (wrong.targets, wrong.weight) == ({"ttft": "1000ms", "e2el": "10000ms"}, 4.0)
 
 
 def test_without_deadlines_and_weights_nobody_claims_any():

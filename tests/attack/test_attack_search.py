@@ -248,6 +248,14 @@ def test_when_all_is_over_longer_answers_were_of_the_same_use(tmp_path):
     assert sum(short) < sum(long)
 
 
+def test_a_behaviour_that_no_workload_can_have_is_kept_with_its_error(tmp_path):
+    seeker = search(tmp_path)
+    many, few = seeker.try_all([Behaviour(identities=1000), Behaviour(identities=2)], 0)
+    assert "clients = 1002: must be less than or equal to 1000" in many.error
+    assert (many.harms, few.error) == ((), "")
+    assert few.harms == seeker.try_all([Behaviour(identities=2)], 0)[0].harms
+
+
 def test_a_search_ends_when_its_processor_time_is_spent(tmp_path):
     more = Plan(**(vars_of(PLAN) | {"trials": None, "cpu_hours": 1.0}))
     counted = search(tmp_path, more)

@@ -112,11 +112,12 @@ class Search:
         seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
         self._know_honest(seeds)
         self._check_comparable(seeds)
-        specs = [replayed(self.spec, self.workload(one), ATTACK) for one in batch]
-        seen = self._simulate([_seeded(spec, seed) for spec in specs for seed in seeds])
+        specs = [self._attack(one) for one in batch]
+        possible = [spec for spec in specs if not isinstance(spec, str)]
+        seen = iter(self._simulate([_seeded(spec, n) for spec in possible for n in seeds]))
         trials = []
-        for index, behaviour in enumerate(batch):
-            mine = seen[index * len(seeds) : (index + 1) * len(seeds)]
+        for index, (behaviour, spec) in enumerate(zip(batch, specs, strict=True)):
+            mine: list[Any] = [spec] if isinstance(spec, str) else [next(seen) for _ in seeds]
             error = next((one for one in mine if isinstance(one, str)), "")
             harms = () if error else tuple(map(harm, mine, (self.honest[s] for s in seeds)))
             trials.append(Trial(first + index, behaviour, harms, error))
@@ -124,6 +125,13 @@ class Search:
             number = first + index + 1
             self.context.progress.ended(name, number, self.plan.trials or number)
         return trials
+
+    def _attack(self, behaviour: Behaviour) -> ExperimentSpec | str:
+        """The experiment of a behaviour, or why no workload can have it."""
+        try:
+            return replayed(self.spec, self.workload(behaviour), ATTACK)
+        except UsageError as error:
+            return str(error)
 
     def _confirm(self, trials: Sequence[Trial]) -> list[Found]:
         possible = [trial for trial in trials if not trial.error]
