@@ -252,6 +252,18 @@ def test_token_bucket_refuses_what_is_over_the_rate():
     assert [request.request_id for request in desk.refused] == [2, 3, 6]
 
 
+def test_names_of_one_tenant_have_one_bucket():
+    rate = {"token_bucket__rate_per_min": 60, "token_bucket__burst": 2}
+    desk = Desk("token-bucket", "none", token_bucket__tenants="tree", **rate)
+    for client in ("mal/1", "mal/2", "mal/team/3", "ann", "mal/1"):
+        desk.arrive(client)
+    assert [request.request_id for request in desk.refused] == [2, 4]
+    apart = Desk("token-bucket", "none", **rate)
+    for client in ("mal/1", "mal/2", "mal/team/3", "mal/1"):
+        apart.arrive(client)
+    assert not apart.refused
+
+
 def test_any_local_scheduler_stands_at_the_gateway():
     desk = one_at_a_time("vtc", vtc__lift="none")
     for client in "aaab":

@@ -10,6 +10,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.tenants import Tenants
 
 
 class TokenBucket(LocalScheduler):
@@ -23,21 +24,28 @@ class TokenBucket(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``rate_per_min`` and ``burst`` are requests of one client."""
+        """``rate_per_min`` and ``burst`` are requests of one client.
+
+        ``tenants``: with ``tree`` of one outermost tenant, whatever names its clients have.
+        """
 
         rate_per_min: Annotated[FiniteFloat, Gt(0)] = 600.0
         burst: Annotated[FiniteFloat, Ge(1)] = 10.0
+        tenants: Tenants | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
         self._filled: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted
 
     def accepts(self, request: Request, now_s: float) -> bool:
-        tokens, counted_s = self._filled.get(request.client, (self.params.burst, now_s))
+        whose = request.client
+        if self.params.tenants is not None:
+            whose = self.setup.lineage(whose)[0]
+        tokens, counted_s = self._filled.get(whose, (self.params.burst, now_s))
         gained = (now_s - counted_s) * self.params.rate_per_min / 60
         tokens = min(self.params.burst, tokens + gained)
         accepted = tokens >= 1
-        self._filled[request.client] = (tokens - accepted, now_s)
+        self._filled[whose] = (tokens - accepted, now_s)
         return accepted
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
