@@ -159,8 +159,9 @@ class RealReplica:
     def _end_stretch(self):
         """The batch is about to change."""
         if self._stretch is not None and self._stretch.steps:
-            requests, contexts = (
-                {client: one[place] for client, one in self._first.items()} for place in range(2)
-            )
-            self.log.decode(self.index, self._stretch, InBatch(requests, contexts, 0))
+            batch = InBatch(self.log.index)
+            for client, (requests, context) in self._first.items():
+                for tokens in (context, *[0] * (requests - 1)):
+                    batch.add(client, tokens)
+            self.log.decode(self.index, self._stretch, batch)
         self._stretch = None

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
+from fairbench.hardware.gpu_time import Decoding
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
@@ -101,6 +102,17 @@ def test_sums_over_the_batch_are_those_of_a_walk(data):
         assert batch.reserved_tokens() == sum(to_go)
         clients = [s.request.client for s in running]
         assert batch.per_client == {client: clients.count(client) for client in clients}
+        assert batch.decoding() == {
+            client: Decoding(
+                clients.count(client),
+                sum(
+                    s.request.input_tokens + n
+                    for s, n in running.items()
+                    if s.request.client == client
+                ),
+            )
+            for client in clients
+        }
         if running:
             left = [s.output.length - n for s, n in running.items()]
             assert batch.steps_to_finish() == min(left)

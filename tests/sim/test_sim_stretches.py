@@ -41,12 +41,24 @@ def rows_of(stretch, batch, worker):
     ]
 
 
+def in_batch(log, batch, step):
+    """The batch request by request, another client's come and gone in between."""
+    made = InBatch(log.index)
+    made.step = step
+    for client, of in batch.items():
+        for number in range(of.requests):
+            made.add("gone", 5)
+            made.add(client, 0 if number else of.context_tokens - of.requests * step)
+            made.remove("gone", 5)
+    return made
+
+
 @given(
     st.lists(st.tuples(stretches() | st.none(), st.integers(0, 50), st.integers(0, 3))),
     st.integers(1, 12),
 )
 def test_rows_are_those_made_one_by_one_in_the_order_of_the_log(written, rows_per_block):
-    log, expected = ServiceLog(CLIENTS), []
+    log, expected = ServiceLog([*CLIENTS, "gone"]), []
     log._block_bytes = rows_per_block * 8 * len(SERVICE_COLUMNS)
     for one, step, worker in written:
         if one is None:  # a prefill iteration between them
@@ -54,9 +66,7 @@ def test_rows_are_those_made_one_by_one_in_the_order_of_the_log(written, rows_pe
             expected.append((worker, 1, 5, 9, 1, 0, 1, 7, 1, 2, 3, 4, 5, 6))
         else:
             stretch, batch = one
-            requests = {client: of.requests for client, of in batch.items()}
-            base = {client: of.context_tokens - of.requests * step for client, of in batch.items()}
-            log.decode(worker, stretch, InBatch(requests, base, step))
+            log.decode(worker, stretch, in_batch(log, batch, step))
             expected += rows_of(stretch, batch, worker)
         assert len(log) == len(expected)
     made = [log.column(name).tolist() for name in SERVICE_COLUMNS]

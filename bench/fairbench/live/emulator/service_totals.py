@@ -43,5 +43,5 @@ class ServiceTotals(ServiceLog):
             total.output_tokens += share.output_tokens
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
-        for client, requests in batch.requests.items():
+        for client, requests in batch.per_client.items():
             self.clients[client].output_tokens += stretch.steps * requests

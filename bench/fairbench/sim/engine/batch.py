@@ -19,16 +19,17 @@ class RunningBatch:
     """Sequences that decode together. One decode step gives each of them one token.
 
     ``steps`` counts decode steps; what a sequence has produced is its ``produced`` at joining
-    plus the steps since. Sums over the batch are kept as (sum at step 0, size) pairs.
+    plus the steps since. Sums over the batch are kept as (sum at step 0, size) pairs. ``index``
+    numbers the clients, as the log that is written of the batch does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
         self.size = 0  # of the batch: len(sequences), which is asked at every step
         self.sequences: dict[Sequence, int] = {}  # each with its place in SGLang's batch
-        self.per_client: dict[str, int] = {}
+        self._in_batch = InBatch({} if index is None else index)
+        self.per_client = self._in_batch.per_client  # requests of each client
         self._context_base = 0
-        self._context_bases: dict[str, int] = {}  # of each client
         self._reserve_base = 0
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
         # Who ends after which step, the first one first; not if ``Sequence.due`` says otherwise.
@@ -36,7 +37,6 @@ class RunningBatch:
         self._joined = 0  # the last place given
         self.times_requests = True  # whether ``Sequence.gpu_ps`` is counted
         self._time = DecodeTime()
-        self._in_batch = InBatch(self.per_client, self._context_bases, 0)
 
     def __len__(self) -> int:
         return self.size
@@ -56,11 +56,9 @@ class RunningBatch:
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
         """Each client's part in the step that began so many steps ago, the batch being the same."""
-        at, bases = self.steps - steps_ago, self._context_bases
-        return {
-            client: Decoding(count, bases[client] + count * at)
-            for client, count in self.per_client.items()
-        }
+        at = self.steps - steps_ago
+        bases = zip(self.per_client.items(), self._in_batch.base_tokens, strict=True)
+        return {client: Decoding(count, base + count * at) for (client, count), base in bases}
 
     def reserved_tokens(self) -> int:
         """Sum over the batch of min(max_new - produced, 4096)."""
@@ -118,12 +116,8 @@ class RunningBatch:
         self._joined += 1
         self.sequences[sequence] = self._joined
         self.size += 1
-        client, base = request.client, request.input_tokens + sequence.produced - self.steps
-        if client in self.per_client:
-            self.per_client[client] += 1
-            self._context_bases[client] += base
-        else:
-            self.per_client[client], self._context_bases[client] = 1, base
+        base = request.input_tokens + sequence.produced - self.steps
+        self._in_batch.add(request.client, base)
         self._context_base += base
         to_go = request.max_new_tokens - sequence.produced
         self._reserve_base += to_go + self.steps
@@ -138,7 +132,7 @@ class RunningBatch:
         joined, private = sequence.joined_step, self.steps - sequence.joined_step
         base = request.input_tokens + sequence.produced - joined
         self._context_base -= base
-        self._context_bases[request.client] -= base
+        self._in_batch.remove(request.client, base)
         if self.times_requests:
             sequence.gpu_ps += self._time.of(base, sequence.joined_time)
         self._reserve_base -= request.max_new_tokens - sequence.produced + joined
@@ -148,9 +142,6 @@ class RunningBatch:
         sequence.due = NEVER
         if self._long:
             self._long.pop(sequence, None)
-        self.per_client[request.client] -= 1
-        if not self.per_client[request.client]:
-            del self.per_client[request.client], self._context_bases[request.client]
         return private
 
     def cut(self, sequence: Sequence, steps: int) -> None:

@@ -64,10 +64,11 @@ class Columns:
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
+        self._bytes_apart = 0  # of rows of the block that a subclass keeps in another form
         self._filed = 0
 
     def __len__(self) -> int:
-        return self._filed + len(self._block) // self._row_bytes
+        return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
 
     def append(self, *row: int) -> None:
         """Add one row, values in column order."""
@@ -76,22 +77,22 @@ class Columns:
     def extend(self, packed: bytes) -> None:
         """Add rows that ``pack`` has made, one after the other."""
         self._block += packed
-        if len(self._block) >= self._block_bytes:
+        if len(self._block) + self._bytes_apart >= self._block_bytes:
             (self.on_full or self.file_block)()
 
     def column(self, name: str) -> NDArray[np.int64]:
         """A copy of one column."""
-        if self._block:
+        if self._block or self._bytes_apart:
             self.file_block()
         return self.blocks.column(self.names.index(name))
 
     def file_block(self) -> None:
         """Move the rows that have gathered, maybe none, into a block."""
         self.add_block(self._rows())
-        self._block = bytearray()
+        self._block, self._bytes_apart = bytearray(), 0
 
     def _rows(self) -> NDArray[np.int64]:
-        """The rows that have gathered, to be read or changed in place."""
+        """The rows that have gathered."""
         return np.frombuffer(self._block, np.int64).reshape(-1, len(self.names))
 
     def add_block(self, rows: NDArray[np.int64]) -> None:

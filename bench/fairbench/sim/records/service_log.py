@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fairbench.compiled import mypyc_attr
 from fairbench.hardware.gpu_time import Decoding, decode_parts
 from fairbench.sim.records.columns import Columns
@@ -109,7 +112,7 @@ class ServiceLog(Columns):
     def __init__(self, clients: list[str]) -> None:
         super().__init__(SERVICE_COLUMNS)
         self.index = {client: number for number, client in enumerate(clients)}
-        self._stretches = Stretches(self.index)
+        self._stretches = Stretches()
 
     def prefill(
         self,
@@ -134,15 +137,12 @@ class ServiceLog(Columns):
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
         """``batch``: what each client has in the first step, the same sequences throughout."""
-        row = len(self._block) // self._row_bytes
-        count = self._stretches.add(row, worker, stretch, batch)
-        self._block += bytes(count * self._row_bytes)  # blank until a block is full
-        if (row + count) * self._row_bytes >= self._block_bytes:
-            (self.on_full or self.file_block)()
+        row = (len(self._block) + self._bytes_apart) // self._row_bytes
+        self._bytes_apart += self._row_bytes * self._stretches.add(row, worker, stretch, batch)
+        self.extend(b"")
 
-    def file_block(self) -> None:
-        self._stretches.fill(self._rows())
-        super().file_block()
+    def _rows(self) -> NDArray[np.int64]:
+        return self._stretches.among(super()._rows())
 
 
 class RequestLog(Columns):

@@ -7,8 +7,8 @@ worked out when a block of the log is full.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from array import array
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,79 +24,112 @@ HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
 
 
-@dataclass(slots=True)
 class InBatch:
-    """What each client has in a decode batch, in the same order: requests, and their context.
+    """What each client has in a decode batch, in the order in which they came.
 
-    That is ``base_tokens`` at the batch's step 0 and grows by a token a request and step; the
-    stretch began at ``step``.
+    Its number, requests and their context, in arrays: to note them a stretch copies these whole.
+    ``index`` numbers the clients; whom it does not know gets the next number. Context is
+    ``base_tokens`` at the batch's step 0 and grows by a token a request and step; the stretch to be
+    noted began at ``step``.
     """
 
-    requests: Mapping[str, int]
-    base_tokens: Mapping[str, int]
-    step: int
+    __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
+
+    def __init__(self, index: dict[str, int]) -> None:
+        self.index = index
+        self.per_client: dict[str, int] = {}  # the requests, by name
+        self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
+        self.step = 0
+
+    def add(self, client: str, base_tokens: int) -> None:
+        """One more request."""
+        number = self.index.setdefault(client, len(self.index))
+        count = self.per_client[client] = self.per_client.get(client, 0) + 1
+        if count == 1:
+            self.clients.append(number)
+            self.requests.append(1)
+            self.base_tokens.append(base_tokens)
+        else:
+            place = self.clients.index(number)
+            self.requests[place] = count
+            self.base_tokens[place] += base_tokens
+
+    def remove(self, client: str, base_tokens: int) -> None:
+        """One less."""
+        place = self.clients.index(self.index[client])
+        count = self.per_client[client] = self.per_client[client] - 1
+        if count:
+            self.requests[place] = count
+            self.base_tokens[place] -= base_tokens
+        else:
+            del self.per_client[client]
+            del self.clients[place], self.requests[place], self.base_tokens[place]
 
 
 class Stretches:
-    """Those whose rows are left blank so far. ``index`` numbers the clients."""
+    """Those of the block that a log is filling, without their rows so far."""
 
-    def __init__(self, index: Mapping[str, int]) -> None:
-        self._index = index
+    def __init__(self) -> None:
         self._heads = bytearray()  # packed: as objects they would be many, and long unused
-        self._clients: list[str] = []
-        self._requests: list[int] = []
-        self._base_tokens: list[int] = []
+        self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
         """One whose rows begin at ``row``: how many they are."""
-        requests, steps = batch.requests, stretch.steps
-        count = len(requests)
+        count, steps = len(batch.clients), stretch.steps
         self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
             stretch.context_tokens, stretch.fixed_ps * steps, batch.step,
         )  # fmt: skip
-        self._clients += requests
-        self._requests += requests.values()
-        self._base_tokens += batch.base_tokens.values()
+        self._clients += batch.clients
+        self._requests += batch.requests
+        self._base_tokens += batch.base_tokens
         return count
 
-    def fill(self, rows: Ints) -> None:
-        """Fill the blank ones among the rows in, which are in the order of the service log."""
+    def among(self, others: Ints) -> Ints:
+        """Their rows, and the other rows of the block in the places between them.
+
+        That is done column by column, as blocks are kept. They are forgotten.
+        """
         if not self._heads:
-            return
+            return others
         heads = np.frombuffer(bytes(self._heads), np.int64).reshape(-1, HEAD_COLUMNS)
         first, count = heads[:, 0], heads[:, 1]
-        begin = np.cumsum(count) - count
-        stretch = np.repeat(np.arange(len(heads)), count)
-        requests = np.array(self._requests, dtype=np.int64)
-        _, _, worker, start, end, growth, steps, context, fixed_ps, step = heads[stretch].T
-        read = (np.array(self._base_tokens, dtype=np.int64) + requests * step) * steps
-        read += requests * (steps * (steps - 1) // 2)
-        size = np.add.reduceat(requests, begin)[stretch]
-        upto = shares_upto(fixed_ps, _running(requests, begin, stretch), size)
-        upto += shares_upto(
-            end - start - fixed_ps,
-            _running(read, begin, stretch),
-            np.add.reduceat(read, begin)[stretch],
+        at = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
+        table = np.empty((others.shape[1], len(others) + len(at)), np.int64)
+        between = np.ones(table.shape[1], np.bool_)
+        between[at] = False
+        table[:, between] = others.T
+        for column, values in zip(table, self._columns(heads), strict=True):
+            column[at] = values
+        for part in (self._heads, self._clients, self._requests, self._base_tokens):
+            del part[:]
+        rows: Ints = table.T
+        return rows
+
+    def _columns(self, heads: Ints) -> tuple[Ints | int, ...]:
+        """Those of the rows of stretches."""
+        _, count, worker, start, end, growth, steps, context, fixed_ps, step = heads.T
+        begin, each = np.cumsum(count) - count, partial(np.repeat, repeats=count)
+        client, requests, base_tokens = (
+            np.array(part, np.int64) for part in (self._clients, self._requests, self._base_tokens)
         )
+        read = base_tokens * each(steps) + requests * each(steps * step + steps * (steps - 1) // 2)
+        size, in_all = np.add.reduceat(requests, begin), np.add.reduceat(read, begin)
+        upto = shares_upto(each(fixed_ps), _running(requests, begin, count), each(size))
+        reading_ps = each(end - start - fixed_ps)
+        upto += shares_upto(reading_ps, _running(read, begin, count), each(in_all))
         gpu_ps = np.diff(upto, prepend=0)
         gpu_ps[begin] = upto[begin]
-        client = np.fromiter(map(self._index.__getitem__, self._clients), np.int64, len(requests))
-        none = np.zeros_like(requests)
-        at = np.arange(len(requests)) + (first - begin)[stretch]
-        columns = (
-            worker, client, start, end, steps, growth, size, context,
-            none, none, none, none, steps * requests, gpu_ps,
+        return (
+            each(worker), client, each(start), each(end), each(steps), each(growth), each(size),
+            each(context), 0, 0, 0, 0, each(steps) * requests, gpu_ps,
         )  # fmt: skip
-        rows[at] = np.column_stack(columns)
-        for column in (self._heads, self._clients, self._requests, self._base_tokens):
-            column.clear()
 
 
-def _running(values: Ints, begin: Ints, stretch: Ints) -> Ints:
+def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
     """Running sums within each stretch."""
     total = np.cumsum(values)
-    sums: Ints = total - (total - values)[begin][stretch]
+    sums: Ints = total - np.repeat((total - values)[begin], count)
     return sums
 
 

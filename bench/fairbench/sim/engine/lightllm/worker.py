@@ -57,7 +57,7 @@ class LightLLMWorker:
         self.index = index
         self.scheduler = scheduler
         self.limits = limits
-        self.batch = RunningBatch()
+        self.batch = RunningBatch(None if log is None else log.index)
         self.cap = load_cap(limits.load_cap, ProfileCosts(profile))
         self.cache = Memory(limits.pool_tokens, self.batch)
         self.waiting = WaitingQueue(KVCache(limits.pool_tokens), scheduler.cache_aware)

@@ -55,7 +55,8 @@ class Worker(EngineLoop[KVNode]):
         waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch)
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
-        super().__init__(index, clock, scheduler, profile, log, RunningBatch(), waiting, host, cap)
+        batch = RunningBatch(log.index)
+        super().__init__(index, clock, scheduler, profile, log, batch, waiting, host, cap)
         self.limits = limits
         self.cache = cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)

@@ -42,9 +42,9 @@ class RunningList:
     budget, so that nothing is admitted. The others decode, in ``batch``.
     """
 
-    def __init__(self, cache: BlockCache, limits: VLLMLimits) -> None:
+    def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:
         self.sequences: list[Sequence] = []
-        self.batch = RunningBatch()
+        self.batch = RunningBatch(index)
         self.tables = BlockTables(
             cache,
             reserve_full=limits.scheduler_reserve_full_isl,

@@ -50,7 +50,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
     ) -> None:
         self.limits = limits
         self.cache = cache or cache_of(limits)
-        self.running = RunningList(self.cache, limits)
+        self.running = RunningList(self.cache, limits, log.index)
         waiting = WaitingQueue(self.cache, scheduler.cache_aware)
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         batch = self.running.batch
