@@ -116,8 +116,9 @@ class LocalScheduler(ABC):
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """``on_tokens`` of a whole batch: so many requests of each client made that many steps.
 
-        To be overridden for speed alone, by whoever then sees to it that a subclass which only has
-        an ``on_tokens`` of its own is still told of each client.
+        Between two calls a client's number changes only if there was news of it: ``on_tokens``,
+        ``on_finish`` or ``on_retract``. To be overridden for speed alone, by whoever then sees to
+        it that a subclass which only has an ``on_tokens`` of its own is still told of each client.
         """
         if type(self).on_tokens is LocalScheduler.on_tokens:
             return  # which does nothing, and steps are many

@@ -71,3 +71,54 @@ def test_who_counts_tokens_in_another_way_is_told_of_each_client(kind, usual):
     twice.on_steps(10, {"a": 2, "b": 3})
     assert scheduler.balances() == twice.balances()
     assert scheduler.balances() != made(usual).balances()
+
+
+def told_at_once(kind):
+    """One that books every step when it hears of it."""
+
+    class AtOnce(kind):
+        def on_steps(self, steps, running):
+            for client, count in running.items():
+                self.on_tokens(client, steps * count)
+
+    return AtOnce
+
+
+events = st.lists(
+    st.tuples(st.sampled_from(["join", "finish", "steps", "look"]), st.sampled_from(CLIENTS)),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"), [(VTC, {}), (VTC, {"a": 3.0, "b": 0.7}), (DLPM, {}), (DLPM, {"c": 0.7})]
+)
+@given(events, st.integers(1, 5))
+def test_what_is_booked_late_is_booked_by_the_time_that_somebody_asks(kind, weights, told, steps):
+    late, at_once = kind(kind.Params()), told_at_once(kind)(kind.Params())
+    view = ListView([], lambda _: 0, lambda request: request.prompt)
+    running, requests = {}, {client: [] for client in CLIENTS}
+    for scheduler in (late, at_once):
+        scheduler.prepare(Setup(CLIENTS, weights))
+    for number, (event, client) in enumerate(told):
+        request = Request(number, client, number, 0, (Segment(client, 10),), 10, 100)
+        if event == "finish" and requests[client]:
+            request = requests[client].pop()
+            running[client] -= 1
+            if not running[client]:
+                del running[client]
+        for scheduler in (late, at_once):
+            if event == "join":
+                scheduler.on_arrival(request, view, 0.0)
+                scheduler.on_admitted(request, 10, False)
+                scheduler.on_tokens(client, 1)
+            elif event == "finish" and request.request_id != number:
+                scheduler.on_finish(request)
+            elif event == "steps":
+                scheduler.on_steps(steps, running)
+        if event == "join":
+            requests[client].append(request)
+            running[client] = running.get(client, 0) + 1
+        elif event == "look":
+            assert late.balances() == at_once.balances()
+    assert late.balances() == at_once.balances()

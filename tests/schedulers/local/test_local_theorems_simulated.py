@@ -106,12 +106,12 @@ def test_vtc_theorems_4_9_4_11_and_4_13(seed):
 def test_dlpm_credit_a_1_and_theorem_4_1(seed, no_room):
     fleet = Fleet(dlpm(no_room=no_room), "abc")
     Load(fleet, seed).keep_backlogged("abc")
-    credit = fleet.workers[0].scheduler.credit
     events = 0
 
     def look() -> None:
         nonlocal events
         events += 1
+        credit = fleet.workers[0].scheduler.credit
         assert all(-DLPM_UNIT < left <= QUANTUM for left in credit.values())
         if events % 100 == 0:  # W = K * Q^u - q, with K a count ([DLPM] §A.1, [gaps] A11)
             for client in "abc":

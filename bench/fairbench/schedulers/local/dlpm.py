@@ -12,6 +12,7 @@ from annotated_types import Gt
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import LocalScheduler, Read, Scan, Selection, Setup, WaitingView
+from fairbench.schedulers.decoded import Decoded
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.sharing import SharedCharges, Sharing
@@ -62,7 +63,7 @@ class DLPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.quantum = params.quantum  # Q^u, of a client of weight 1
-        self.credit: dict[str, float] = {}  # q_i; its keys are the client list l
+        self._credit: dict[str, float] = {}  # q_i; its keys are the client list l
         self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
         self._outstanding: Counter[str] = Counter()
         self._shared = None if params.sharing is None else SharedCharges(params.sharing)
@@ -70,6 +71,13 @@ class DLPM(LocalScheduler):
         self.wants_costs = self.wants_costs or self.times_steps
         self._time: GPUCharges | None = None
         self._tree = params.tenants is not None
+        self._decoded = Decoded(self._credit, -params.output_weight)
+
+    @property
+    def credit(self) -> dict[str, float]:
+        """The credits of the clients that are on the list."""
+        self._decoded.settle_all()
+        return self._credit
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -81,7 +89,7 @@ class DLPM(LocalScheduler):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         for node in self._nodes(request.client) if self._tree else (request.client,):
             self._outstanding[node] += 1
-            if node not in self.credit:
+            if node not in self._credit:
                 self._join(node)
 
     def _nodes(self, client: str) -> tuple[str, ...]:
@@ -89,15 +97,15 @@ class DLPM(LocalScheduler):
         return self.setup.lineage(client) if self._tree else (client,)
 
     def _join(self, node: str) -> None:
-        if node not in self.credit:
-            self.credit[node] = self._frozen.pop(node, 0)
+        if node not in self._credit:
+            self._credit[node] = self._frozen.pop(node, 0)
 
     def _charge(self, client: str, cost: float) -> None:
         if not self._tree:
-            self.credit[client] -= cost
+            self._credit[client] -= cost
             return
         for node in self.setup.lineage(client):
-            self.credit[node] -= cost
+            self._credit[node] -= cost
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         if self._time is not None:
@@ -107,6 +115,7 @@ class DLPM(LocalScheduler):
         self._charge(client, gpu_ps)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._decoded.changed.add(request.client)
         self._give_back(request)
 
     def _give_back(self, request: Request) -> None:
@@ -115,6 +124,7 @@ class DLPM(LocalScheduler):
             self._charge(request.client, self._time.over(request))
 
     def on_finish(self, request: Request) -> None:
+        self._decoded.changed.add(request.client)
         if self._time is not None:
             self._give_back(request)
         for node in self._nodes(request.client) if self._tree else (request.client,):
@@ -133,12 +143,12 @@ class DLPM(LocalScheduler):
             if self._tree:
                 self._charge(request.client, cost)
             else:
-                self.credit[request.client] -= cost
+                self._credit[request.client] -= cost
             return
         for client, tokens in self._shared.charges(request, extend_tokens).items():
             for node in self._nodes(client):
                 self._join(node)
-                self.credit[node] -= self.params.extend_weight * tokens
+                self._credit[node] -= self.params.extend_weight * tokens
                 self._let_go(node)
 
     def on_read(self, request: Request, read: Read) -> None:
@@ -149,6 +159,7 @@ class DLPM(LocalScheduler):
     def on_tokens(self, client: str, tokens: int) -> None:
         if self._time is not None:
             return
+        self._decoded.changed.add(client)
         if tokens < 0:
             self._refund(client, self.params.output_weight * -tokens)
         else:
@@ -157,19 +168,23 @@ class DLPM(LocalScheduler):
     def _refund(self, client: str, charged: float) -> None:
         """Quanta granted since must not lift a credit above what it can be."""
         for node in self._nodes(client):
-            credit = self.credit[node]
-            self.credit[node] = max(credit, min(credit + charged, self._quantum(node)))
+            credit = self._credit[node]
+            self._credit[node] = max(credit, min(credit + charged, self._quantum(node)))
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         apart = self._time is not None or bool(self._tree)
         if apart or type(self).on_tokens is not DLPM.on_tokens:
             super().on_steps(steps, running)
             return
-        credit, each = self.credit, self.params.output_weight * steps
-        for client, count in running.items():
-            credit[client] -= each * count
+        if self.setup.weights or self._shared is not None:  # fractions: sums depend on the order
+            credit, each = self._credit, self.params.output_weight * steps
+            for client, count in running.items():
+                credit[client] -= each * count
+        else:
+            self._decoded.on_steps(steps, running)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._decoded.settle(view.clients())
         blocked: set[str] = set()  # clients whose request did not fit, under refill=relaxed
         known: dict[str, bool] = {}  # of each tenant, whether someone in it who waits is in credit
         progressed, refresh = True, True
@@ -180,7 +195,7 @@ class DLPM(LocalScheduler):
             for request in scan:
                 client = request.client
                 for node in self._nodes(client) if self._tree else (client,):
-                    if self.credit[node] > 0:
+                    if self._credit[node] > 0:
                         continue
                     tenant = parent_of(node) if self._tree else ROOT
                     if tenant not in known:
@@ -188,7 +203,7 @@ class DLPM(LocalScheduler):
                     if known[tenant]:
                         scan.skip(client)
                         if not self._tree:  # nor need the others in debt be asked one by one
-                            scan.skip_debtors(self.credit)
+                            scan.skip_debtors(self._credit)
                         break
                     if not self._may_refill(view, tenant):
                         if tenant == ROOT:
@@ -197,7 +212,7 @@ class DLPM(LocalScheduler):
                         break
                     progressed = self._refill(view, blocked, tenant) or progressed
                     known.clear()
-                    if self.credit[node] <= 0:
+                    if self._credit[node] <= 0:
                         break
                 else:
                     if known:
@@ -218,11 +233,11 @@ class DLPM(LocalScheduler):
     def _someone_in_credit(self, view: WaitingView, blocked: set[str], tenant: str = ROOT) -> bool:
         """Whether someone who waits is in credit, of the clients of a tenant or tenants in it."""
         if self._tree:
-            return any(self.credit[node] > 0 for node in self._siblings(view, blocked, tenant))
-        return any(self.credit[c] > 0 and c not in blocked for c in view.clients())
+            return any(self._credit[node] > 0 for node in self._siblings(view, blocked, tenant))
+        return any(self._credit[c] > 0 and c not in blocked for c in view.clients())
 
     def _in_credit(self, client: str) -> bool:
-        return all(self.credit[node] > 0 for node in self._nodes(client))
+        return all(self._credit[node] > 0 for node in self._nodes(client))
 
     def _siblings(self, view: WaitingView, blocked: set[str], tenant: str) -> Collection[str]:
         clients = [c for c in view.clients() if c not in blocked]
@@ -232,7 +247,7 @@ class DLPM(LocalScheduler):
         """Whether, now that it was this client's turn, whoever was passed over stays so."""
         if not self._tree:
             # Mostly it is the client itself, who has more requests and credit left.
-            itself = self.credit[client] > 0 and client in view.clients() and client not in blocked
+            itself = self._credit[client] > 0 and client in view.clients() and client not in blocked
             return itself or self._someone_in_credit(view, blocked)
         return all(
             self._someone_in_credit(view, blocked, parent_of(node))
@@ -248,11 +263,12 @@ class DLPM(LocalScheduler):
         waiting = self._siblings(view, blocked, tenant)
         if not waiting:
             return False
-        rounds = min(rounds_to_credit(self.credit[c], self._quantum(c)) for c in waiting)
-        for node, credit in list(self.credit.items()):
+        self._decoded.settle_all()
+        rounds = min(rounds_to_credit(self._credit[c], self._quantum(c)) for c in waiting)
+        for node, credit in list(self._credit.items()):
             if credit <= 0 and not (self._tree and parent_of(node) != tenant):
                 quantum = self._quantum(node)
-                self.credit[node] += min(rounds, rounds_to_credit(credit, quantum)) * quantum
+                self._credit[node] += min(rounds, rounds_to_credit(credit, quantum)) * quantum
                 self._let_go(node)
         return True
 
@@ -265,10 +281,11 @@ class DLPM(LocalScheduler):
         """Take an idle client off the list, by the rule of ``rejoin``."""
         if self._outstanding[node]:
             return
-        credit = self.credit[node]
+        self._decoded.settle((node,))
+        credit = self._credit[node]
         if self.params.rejoin == "keep" and credit <= 0:
             return
-        del self.credit[node]
+        del self._credit[node]
         if self.params.rejoin == "min0" and credit < 0:
             self._frozen[node] = credit
 

@@ -65,6 +65,7 @@ class HoldingDLPM(DLPM):
         self._batch.finish(request, tokens)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._decoded.settle(view.clients())
         if self._someone_in_credit(view, set()) or self._may_refill(view):
             yield from super().select(view, now_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Literal
 
 from annotated_types import Gt
@@ -13,6 +14,7 @@ from pydantic import FiniteFloat
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.base import LocalScheduler, Read, Selection, Setup, WaitingView
+from fairbench.schedulers.decoded import Decoded
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.local.tenant_counters import TenantCounters
 from fairbench.schedulers.sharing import SharedCharges, Sharing
@@ -59,7 +61,7 @@ class VTC(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.counters: dict[str, float] = {}
+        self._counters: dict[str, float] = {}
         self._weights: Mapping[str, float] = params.weights
         self.last_left: str | None = None
         self._turn: dict[str, int] = {}  # when a client was last picked: ties rotate
@@ -71,10 +73,22 @@ class VTC(LocalScheduler):
         self._running: Counter[str] = Counter()
         self._step_charged = False
         self._shared = None if params.sharing is None else SharedCharges(params.sharing)
-        self._tree = TenantCounters(self.counters) if params.tenants else None
+        self._tree = TenantCounters(self._counters) if params.tenants else None
         self.shares_counters = self._tree is None
         self.times_steps = self.wants_costs = params.charge == GPU_TIME
         self._time: GPUCharges | None = None
+        self._decoded = Decoded(self._counters, params.output_weight)
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """What each client has been served, over its weight."""
+        self._decoded.settle_all()
+        return self._counters
+
+    @counters.setter
+    def counters(self, kept: dict[str, float]) -> None:
+        self._counters = kept
+        self._decoded = Decoded(kept, self.params.output_weight)
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -101,16 +115,21 @@ class VTC(LocalScheduler):
         if self._tree is not None:
             self._tree.enter(client, view.clients(), self.params.lift != "none")
             return
-        own = self.counters.setdefault(client, 0)
-        waiting = view.clients()
+        counters, waiting = self._counters, view.clients()
+        counters.setdefault(client, 0)
         if self.params.lift == "none" or client in waiting:
             return
+        self._decoded.settle((client,))
+        own = counters[client]
         if waiting:
-            self.counters[client] = max(own, min(map(self.counters.__getitem__, waiting)))
+            self._decoded.settle(waiting)
+            counters[client] = max(own, min(map(counters.__getitem__, waiting)))
         elif self.last_left is not None and not self._artifact:
-            self.counters[client] = max(own, self.counters[self.last_left])
+            self._decoded.settle((self.last_left,))
+            counters[client] = max(own, counters[self.last_left])
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._decoded.settle(view.clients())
         while waiting := view.clients():
             if not (yield view.oldest(self._next(waiting))):
                 return
@@ -118,10 +137,11 @@ class VTC(LocalScheduler):
     def _next(self, waiting: Collection[str]) -> str:
         if self._tree is not None:
             return self._tree.least(waiting)
-        counters = self.counters
-        # Of a thousand only those with the least counter are compared one by one.
-        least = min(map(counters.__getitem__, waiting))
-        tied = [client for client in waiting if counters[client] == least]
+        counters = list(map(self._counters.__getitem__, waiting))
+        least = min(counters)
+        if counters.count(least) == 1:
+            return next(islice(waiting, counters.index(least), None))
+        tied = [client for client in waiting if self._counters[client] == least]
         return min(tied, key=lambda client: self._turn.get(client, -1))
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -151,6 +171,7 @@ class VTC(LocalScheduler):
     def on_tokens(self, client: str, tokens: int) -> None:
         if self._time is not None:
             return
+        self._decoded.changed.add(client)
         if self._artifact:
             free = min(self._first[client], tokens)
             self._first[client] -= free
@@ -162,12 +183,13 @@ class VTC(LocalScheduler):
         apart = self._time is not None or self._artifact or self._tree is not None
         if apart or type(self).on_tokens is not VTC.on_tokens:
             super().on_steps(steps, running)
-            return
-        counters, weights = self.counters, self._weights
-        each = self.params.output_weight * steps
-        for client, count in running.items():
-            weight = weights.get(client, 1)
-            counters[client] += each * count if weight == 1 else each * count / weight
+        elif self._weights or self._shared is not None:  # fractions, whose sums depend on the order
+            counters, each = self._counters, self.params.output_weight * steps
+            for client, count in running.items():
+                weight = self._weights.get(client, 1)
+                counters[client] += each * count if weight == 1 else each * count / weight
+        else:
+            self._decoded.on_steps(steps, running)
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         if self._time is not None:
@@ -177,6 +199,7 @@ class VTC(LocalScheduler):
         self._charge(client, gpu_ps)
 
     def on_finish(self, request: Request) -> None:
+        self._decoded.changed.add(request.client)
         self._give_back(request)
         if not self._artifact:
             return
@@ -199,6 +222,7 @@ class VTC(LocalScheduler):
             self._charge(request.client, back)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._decoded.changed.add(request.client)
         self._give_back(request)
         if self._artifact:
             self._running[request.client] -= 1
@@ -213,7 +237,7 @@ class VTC(LocalScheduler):
             self._tree.charge(client, service, self._weights)
             return
         weight = self._weights.get(client, 1)
-        self.counters[client] += service if weight == 1 else service / weight
+        self._counters[client] += service if weight == 1 else service / weight
 
     def balances(self) -> Mapping[str, float]:
         return self.counters

@@ -103,15 +103,14 @@ class MatchScan:
                 return order
             if head is None:
                 return None
-            self._head = next(self._heads, None)
             client = head[2].request.client
-            if client in skipped or (credit is not EVERYBODY and credit[client] <= 0):
-                self._held[client] = None
-                continue
-            rest = self._ordered.of(client)
-            next(rest)  # which is the head
-            self._join(client, rest)
-            return head
+            self._head = next(self._heads, None)
+            if client not in skipped and (credit is EVERYBODY or credit[client] > 0):
+                rest = self._ordered.of(client)
+                next(rest)  # which is the head
+                self._join(client, rest)
+                return head
+            self._held[client] = None
 
     def _join(self, client: str, items: Iterator[Order]) -> None:
         if (first := next(items, None)) is not None:

@@ -95,12 +95,12 @@ class Stretches:
         heads = np.frombuffer(bytes(self._heads), np.int64).reshape(-1, HEAD_COLUMNS)
         first, count = heads[:, 0], heads[:, 1]
         at = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
-        table = np.empty((others.shape[1], len(others) + len(at)), np.int64)
-        between = np.ones(table.shape[1], np.bool_)
-        between[at] = False
-        table[:, between] = others.T
-        for column, values in zip(table, self._columns(heads), strict=True):
-            column[at] = values
+        own = np.zeros(len(others) + len(at), np.bool_)
+        own[at] = True
+        apart = ~own
+        table = np.empty((others.shape[1], len(own)), np.int64)
+        for column, values, between in zip(table, self._columns(heads), others.T, strict=True):
+            column[own], column[apart] = values, between
         for part in (self._heads, self._clients, self._requests, self._base_tokens):
             del part[:]
         rows: Ints = table.T

@@ -1,0 +1,50 @@
+"""Tokens of decode steps, booked when a scheduler asks: of those in a batch it asks about few."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Decoded:
+    """Adds ``each`` for every token to a client's sum in ``sums``, but only once it has to.
+
+    For sums of whole numbers, which are the same whenever that is. Otherwise every step would go
+    over the whole batch, for the sake of the few clients in it that also wait. ``changed`` are
+    those of whom there was news, as ``LocalScheduler.on_steps`` says.
+    """
+
+    sums: dict[str, float]
+    each: int
+    changed: set[str] = field(default_factory=set)
+    _steps: int = 0
+    _requests: dict[str, int] = field(default_factory=dict)  # that run
+    _booked: dict[str, int] = field(default_factory=dict)  # up to which step
+
+    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
+        """As ``LocalScheduler.on_steps``."""
+        if self.changed:
+            self.settle(self.changed)
+            for client in self.changed:
+                if client in running:
+                    self._requests[client], self._booked[client] = running[client], self._steps
+                else:
+                    self._requests.pop(client, None)
+            self.changed.clear()
+        self._steps += steps
+
+    def settle(self, clients: Collection[str]) -> None:
+        """Book what these clients have made by now."""
+        self._book(self._requests.keys() & clients)
+
+    def settle_all(self) -> None:
+        """The same of everybody."""
+        self._book(self._requests)
+
+    def _book(self, clients: Iterable[str]) -> None:
+        steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
+        for client in clients:
+            if (since := booked[client]) != steps:
+                sums[client] += self.each * requests[client] * (steps - since)
+                booked[client] = steps
