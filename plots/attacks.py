@@ -25,6 +25,7 @@ from defences import (
     LOWER,
     PAGE,
     REQUESTS,
+    RESERVE,
     ROOT,
     SEEDS,
     put_table,
@@ -75,7 +76,11 @@ ROWS: Mapping[str, Sequence[str]] = {
             *LIMITED_BY,
             *_set(*more),
         )
-        for how, more in (("in requests", (REQUESTS,)), ("more", (REQUESTS, LOWER)))
+        for how, more in (
+            ("in requests", (REQUESTS,)),
+            ("more", (REQUESTS, LOWER)),
+            ("with a reserve", (REQUESTS, LOWER, RESERVE)),
+        )
         for name, scheduler, settings in (
             ("d2lpm, tenants", "d2lpm", D2LPM_TENANTS),
             ("fair-finish, defended", "fair-finish", DEFENDED),

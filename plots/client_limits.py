@@ -24,6 +24,7 @@ from defences import (
     LOWER,
     PAGE,
     REQUESTS,
+    RESERVE,
     ROOT,
     SEEDS,
     put_table,
@@ -44,7 +45,7 @@ from fairbench.sim.tables_only import simulate_tables
 TABLE = ROOT / "results/client-limits.csv"
 DURATION_S = 120.0
 IN_REQUESTS = "in requests too"
-MORE = "limited more"
+MORE, RESERVED = "limited more", "with a reserve"
 LONG_QA = "long-qa"
 ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
     "fcfs": ("fcfs", ()),
@@ -57,8 +58,13 @@ ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
     f"d2lpm, tenants, {IN_REQUESTS}": ("d2lpm", (*D2LPM_TENANTS, REQUESTS)),
     f"fair-finish, defended, {IN_REQUESTS}": ("fair-finish", (*DEFENDED, REQUESTS)),
     f"fair-finish, defended, {MORE}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER)),
+    f"fair-finish, defended, {RESERVED}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER, RESERVE)),
     f"fair-finish, defended, {LONG_QA}": ("fair-finish", DEFENDED),
     f"fair-finish, defended, {MORE}, {LONG_QA}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER)),
+    f"fair-finish, defended, {RESERVED}, {LONG_QA}": (
+        "fair-finish",
+        (*DEFENDED, REQUESTS, LOWER, RESERVE),
+    ),
 }
 COLUMNS = {
     "service": "service of all, honest twin at 4x",
@@ -138,8 +144,8 @@ def simulate(names: Sequence[str]) -> list[dict[str, str]]:
         row = {"scheduler": name, "p95_at_most": str(any(run["at_most"] for run in runs)).lower()}
         for column in COLUMNS:
             values = [run[column] for run in runs]
-            known = [value for value in values if value is not None]
-            found = t_interval(known) if len(known) == len(values) else None
+            some = [value for value in values if value is not None]
+            found = t_interval(some) if len(some) == len(values) else None
             for part in ("mean", "low", "high"):
                 row[f"{column}_{part}"] = "" if found is None else f"{getattr(found, part):.4f}"
         rows.append(row)

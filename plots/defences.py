@@ -17,6 +17,7 @@ D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
 REQUESTS = "gateway.client_requests=64"  # as many as a worker runs
 LOWER = "gateway.client_limit=420000"  # in place of auto: three units here, not five
+RESERVE = "gateway.client_reserve=2"  # as if two more clients were there
 LIMITING = {"gateway": "fcfs", "saturation": "none"}  # which does nothing else
 
 

@@ -23,7 +23,7 @@ from fairbench.attack.rediscovery import (
     loss,
     rediscover,
 )
-from fairbench.attack.search import Search, programs_multiple, replay
+from fairbench.attack.search import Search, programs_multiple, replay, worst_of
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
@@ -156,6 +156,18 @@ def test_latency_is_the_mean_over_seeds_and_endless_where_nobody_has_one():
     longer, endless = Harm(1.0, 1.0, 1.0, 3.0, False), Harm(1.0, 1.0, 1.0, None, False)
     assert value_of((longer, longer._replace(p95=2.0)), "latency") == 2.5
     assert value_of((longer, endless), "latency") == inf
+
+
+def test_of_behaviours_that_come_to_the_same_the_first_is_among_the_worst():
+    mild, bad, worse = (Harm(1.0, kept, kept, 1.0, False) for kept in (0.9, 0.5, 0.2))
+    trials = [
+        Trial(number, Behaviour(identities=number + 2), harms, error)
+        for number, (harms, error) in enumerate(
+            [((mild,), ""), ((worse,), ""), ((), "too long"), ((bad,), ""), ((worse,), "")]
+        )
+    ]
+    assert [one.number for one in worst_of(trials, "harm", 2)] == [1, 3]
+    assert [one.number for one in worst_of(trials, "harm", 9)] == [1, 3, 0]
 
 
 def test_latency_needs_a_twin_beside_whom_programs_end(tmp_path):

@@ -13,7 +13,16 @@ from typing import Any
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
 from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
-from fairbench.attack.measure import Seen, combined, harm, measure, pair, replayed, tried
+from fairbench.attack.measure import (
+    Harm,
+    Seen,
+    combined,
+    harm,
+    measure,
+    pair,
+    replayed,
+    tried,
+)
 from fairbench.attack.objective import Objective, value_of
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload, choices
@@ -134,9 +143,7 @@ class Search:
             return str(error)
 
     def _confirm(self, trials: Sequence[Trial]) -> list[Found]:
-        possible = [trial for trial in trials if not trial.error]
-        worst = sorted(possible, key=lambda one: -value_of(one.harms, self.plan.objective))
-        worst = worst[: self.plan.keep]
+        worst = worst_of(trials, self.plan.objective, self.plan.keep)
         seeds = [self.spec.seed + CONFIRM_FROM + n for n in range(self.plan.confirm)]
         self._know_honest(seeds)
         workloads = [
@@ -181,6 +188,16 @@ class Search:
         cpu_s = self.spent.cpu_s + sum(took_s for _, took_s in results)
         self.spent = Spent(self.spent.simulations + len(results), cpu_s)
         return [result for result, _ in results]
+
+
+def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
+    """So many of the worst, worst first; of several with the same harms, the first tried."""
+    distinct: dict[tuple[Harm, ...], Trial] = {}
+    for trial in trials:
+        if not trial.error:
+            distinct.setdefault(trial.harms, trial)
+    worst = sorted(distinct.values(), key=lambda one: -value_of(one.harms, objective))
+    return worst[:most]
 
 
 def timed(

@@ -111,6 +111,29 @@ def test_a_share_below_one_request_is_one():
     assert clients(home.sent) == "abc"
 
 
+def test_a_reserve_is_kept_for_who_is_absent():
+    home = desk(400, gateway__client_requests=9, gateway__client_reserve=1.0)
+    for _ in range(3):
+        home.arrive("a", WEIGHS_100)
+    assert clients(home.sent) == "aa"  # half of 400, alone
+    for client in "bbcc":
+        home.arrive(client, WEIGHS_100)
+    assert clients(home.sent) == "aabc"  # a third, then a quarter of 400, and one of each
+
+
+def test_a_reserve_goes_by_weight_and_holds_for_requests():
+    weights = {"gateway__client_reserve": 1.0, "weights": {"a": 3.0}}
+    home = desk(None, workers=2, gateway__client_requests=4, **weights)
+    for _ in range(9):
+        home.arrive("a", 1)
+    assert len(home.sent) == 6  # of 8, beside an absent client of weight 1
+
+
+def test_a_reserve_without_a_limit_is_refused():
+    with pytest.raises(UsageError, match=r"client_reserve = 1: of no client_limit"):
+        desk(None, gateway__client_reserve=1.0)
+
+
 def test_one_request_may_always_go_however_long_it_is():
     home = desk(400)
     home.arrive("a", 5_000)
@@ -262,10 +285,14 @@ def test_auto_needs_costs():
     events=EVENTS,
     limit=st.integers(1, 2_000),
     requests=st.none() | st.integers(1, 9),
+    reserve=st.sampled_from([0.0, 0.5, 3.0]),
     ttl_s=st.sampled_from([0.0, 30.0]),
 )
-def test_every_request_goes_once_or_is_refused_once(policy, events, limit, requests, ttl_s):
-    home = desk(limit, policy, gateway__ttl_s=ttl_s, gateway__client_requests=requests)
+def test_every_request_goes_once_or_is_refused_once(
+    policy, events, limit, requests, reserve, ttl_s
+):
+    more = {"gateway__client_requests": requests, "gateway__client_reserve": reserve}
+    home = desk(limit, policy, gateway__ttl_s=ttl_s, **more)
 
     def conserved():
         gone = [*home.sent, *home.refused, *home.shed]

@@ -33,7 +33,8 @@ class GatewayParams:
     say: a band goes only if nothing in a higher one can. ``outputs``: when a local scheduler is
     charged for them, at the ``end`` of the request if nothing is said, or ``ahead``, as
     ``OutputsAhead`` does, if it can give back what did not come. ``client_limit``,
-    ``client_requests`` and whose shares of them are those of ``tenants``: ``ClientLimits``.
+    ``client_requests``, what of both is kept for who is absent (``client_reserve``) and whose
+    shares of them are those of ``tenants``: ``ClientLimits``.
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
@@ -45,6 +46,7 @@ class GatewayParams:
     client_limit: ClientLimit = None
     tenants: Tenants | None = None
     client_requests: Annotated[int, Ge(1)] | None = None
+    client_reserve: Annotated[FiniteFloat, Ge(0)] = 0.0
 
     @property
     def limits_clients(self) -> bool:
@@ -52,6 +54,11 @@ class GatewayParams:
         return self.client_limit is not None or self.client_requests is not None
 
     def __post_init__(self) -> None:
+        if self.client_reserve and not self.limits_clients:
+            raise ValueError(
+                f"client_reserve = {self.client_reserve:g}: of no client_limit: set "
+                "gateway.client_limit or gateway.client_requests, too"
+            )
         if self.tenants is not None and not self.limits_clients:
             raise ValueError(
                 f"tenants = {self.tenants!r}: of no client_limit, which they would share: set "

@@ -102,5 +102,11 @@ def build_gateway(
 
     limits = None
     if params.limits_clients:
-        limits = ClientLimits(params.client_limit, params.client_requests, params.tenants, setup)
+        limits = ClientLimits(
+            params.client_limit,
+            params.client_requests,
+            params.tenants,
+            setup,
+            reserve=params.client_reserve,
+        )
     return Gateway(queue, params, limits)

@@ -46,12 +46,20 @@ class ClientLimits:
     A worker may be given so many ``tokens`` of context, as ``batch_cost`` counts them, and ``auto``
     is what the load cap is; and so many ``requests``. Of both, over all workers, those who have
     anything here get their shares by weight; one request of a client may always go. None is no
-    limit. With ``tenants`` they are the outermost ones, whatever names their clients have. Raises
-    UsageError for ``auto`` where nobody knows what steps take.
+    limit. With ``tenants`` they are the outermost ones, whatever names their clients have. Nothing
+    that runs is taken away for who comes later, so a ``reserve`` is kept: the share of clients of
+    so much weight who are absent. Raises UsageError for ``auto`` where nobody knows what steps
+    take.
     """
 
     def __init__(
-        self, tokens: int | str | None, requests: int | None, tenants: Tenants | None, setup: Setup
+        self,
+        tokens: int | str | None,
+        requests: int | None,
+        tenants: Tenants | None,
+        setup: Setup,
+        *,
+        reserve: float = 0.0,
     ) -> None:
         units = step_units(setup.costs)
         self._request_tokens = 0.0 if units is None else units.request_tokens
@@ -63,6 +71,7 @@ class ClientLimits:
         else:
             raise UsageError(UNKNOWN_COSTS)
         self._by_tenant = tenants is not None
+        self._reserve = reserve
         self._setup = setup
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
@@ -128,9 +137,9 @@ class ClientLimits:
         return mine.tokens(self._request_tokens) + more <= most_tokens
 
     def _weights(self, *newcomers: str) -> float:
-        """Of all who have anything here, with those who come just now."""
+        """Of all who have anything here, with those who come just now, and of the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
-        return fsum(map(self._setup.weight, present))  # the same in any order
+        return fsum(map(self._setup.weight, present)) + self._reserve  # the same in any order
 
     def _owner(self, request: Request) -> str:
         return self._setup.lineage(request.client)[0] if self._by_tenant else request.client
