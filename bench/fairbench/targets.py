@@ -168,7 +168,8 @@ def named_targets(
     for name in names:
         targets = usual.get(name, NO_TARGETS)
         for layer in dict.fromkeys(("", classes.get(name, ""), name)):
-            targets = laid_over(targets, layers.get(layer, NO_TARGETS))
+            if layer in layers:
+                targets = laid_over(targets, layers[layer])
         found[name] = targets
     return found
 

@@ -91,8 +91,8 @@ def _made(part: Service, workers: int, clients: int, instants: Instants) -> Floa
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]
     cut = instants.fall_within(queue, own.start_s, own.end_s, stretch) & (own.steps > 1)[stretch]
-    whole, tokens = ~cut, part.output_tokens[order]
-    made = instants.landed(queue[whole], own.end_s, stretch[whole], tokens[whole])
+    tokens = part.output_tokens[order]
+    made = instants.landed(queue, own.end_s, stretch, np.where(cut, 0, tokens))
     place, number = spread(np.ones(np.count_nonzero(cut), dtype=np.int64), own.steps[stretch[cut]])
     at_s = step_times(own, stretch[cut][place], number)
     each = (tokens[cut] / own.steps[stretch[cut]])[place]

@@ -25,6 +25,7 @@ class Instants:
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
+        self._queues = self._keys // self._stride
 
     def _key(self, queue: Ints, at_s: Floats, stretch: Ints, side: Side) -> Ints:
         keys: Ints = queue * self._stride + np.searchsorted(self._times, at_s, side)[stretch]
@@ -32,8 +33,8 @@ class Instants:
 
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
         """Whether one of a queue's instants is in (start, end]."""
-        first = np.searchsorted(self._keys, self._key(queue, start_s, stretch, "right"))
-        after = np.searchsorted(self._keys, self._key(queue, end_s, stretch, "right"))
+        first = places(self._keys, self._key(queue, start_s, stretch, "right"))
+        after = places(self._keys, self._key(queue, end_s, stretch, "right"))
         within: Flags = first < after
         return within
 
@@ -42,17 +43,25 @@ class Instants:
         count = len(self._keys)
         if not count:
             return np.zeros(0)
-        place = np.searchsorted(self._keys, self._key(queue, at_s, stretch, "left"))
-        known = (place < count) & (
-            self._keys[np.minimum(place, count - 1)] // self._stride == queue
-        )
-        return np.bincount(place[known], weights=amount[known], minlength=count).astype(np.float64)
+        place = places(self._keys, self._key(queue, at_s, stretch, "left"))
+        known = np.append(self._queues, -1)[place] == queue
+        if not known.all():
+            place, amount = place[known], amount[known]
+        return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
         """What has come by each instant of its queue, and in the end: sums of what has landed."""
         total = np.cumsum(landed)
-        queue = self._keys // self._stride
-        begin = np.flatnonzero(np.diff(queue, prepend=-1))
-        before = np.repeat((total - landed)[begin], np.diff(begin, append=len(queue)))
+        begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
+        before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))
         sums: Floats = total - before
         return sums
+
+
+def places(keys: Ints, values: Ints) -> Ints:
+    """``np.searchsorted(keys, values)``; of many values in order too, without a search for each."""
+    if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
+        return np.searchsorted(keys, values)
+    behind = np.searchsorted(values, keys, "right")  # all values from there on are behind the key
+    found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
+    return found

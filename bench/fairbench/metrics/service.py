@@ -67,17 +67,15 @@ def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
         steps = steps_before(own, window.end_s) - steps_before(own, window.start_s)
         some = part.output_tokens / part.steps * steps[own.of_row]
         output = np.where((steps == own.steps)[own.of_row], part.output_tokens, some)
-        for sums, tokens in zip(
-            total,
-            (
-                part.input_tokens * started[own.of_row],
-                part.extend_charged_tokens * started[own.of_row],
-                part.extend_tokens * ended[own.of_row],
-                output,
-            ),
-            strict=True,
+        total[3] += np.bincount(part.client, weights=output, minlength=clients)
+        for sums, tokens, when in (
+            (total[0], part.input_tokens, started),
+            (total[1], part.extend_charged_tokens, started),
+            (total[2], part.extend_tokens, ended),
         ):
-            sums += np.bincount(part.client, weights=tokens, minlength=clients)
+            rows = np.flatnonzero(tokens)  # few: those of prefill iterations
+            rows = rows[when[own.of_row[rows]]]
+            sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
     return Booked(*total)
 
 
