@@ -1,0 +1,16 @@
+"""Places of values in order, found without a search for each."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.metrics.instants import places
+
+NUMBERS = st.lists(st.integers(-3, 9), max_size=12)
+
+
+@given(NUMBERS, NUMBERS, st.booleans())
+def test_places_are_those_of_a_search_for_each(keys, values, ordered):
+    found = np.unique(np.array(keys, dtype=np.int64))
+    asked = np.array(sorted(values) if ordered else values, dtype=np.int64)
+    assert places(found, asked).tolist() == np.searchsorted(found, asked).tolist()
