@@ -134,6 +134,7 @@ class SGLangReplica(RealReplica):
             capacity=self.limits.pool_tokens,
             free=scheduler.token_to_kv_pool_allocator.available_size(),
             evictable=scheduler.tree_cache.evictable_size(),
+            abandon=lambda: None,  # the engine's own
         )
 
     def fits(self, request):

@@ -56,7 +56,10 @@ class VLLMReplica(RealReplica):
     def cache(self):
         size = self.limits.block_size
         return types.SimpleNamespace(
-            capacity=self.limits.blocks * size, free=self.engine.free_blocks * size, evictable=0
+            capacity=self.limits.blocks * size,
+            free=self.engine.free_blocks * size,
+            evictable=0,
+            abandon=lambda: None,  # the engine's own
         )
 
     def fits(self, request):
