@@ -1,13 +1,20 @@
 """Tokens of a whole batch at once are those of its clients, one after the other."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from local_server import Server, call
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF
+from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
+from fairbench.schedulers.local.dlpm_upstream import UpstreamDLPM
+from fairbench.schedulers.local.edf_dlpm import EDFThenDLPM
 from fairbench.schedulers.local.vtc import VTC
 
 CLIENTS = ("a", "b", "c")
@@ -122,3 +129,17 @@ def test_what_is_booked_late_is_booked_by_the_time_that_somebody_asks(kind, weig
         elif event == "look":
             assert late.balances() == at_once.balances()
     assert late.balances() == at_once.balances()
+
+
+@pytest.mark.parametrize("kind", [DLPM, DLPMThenEDF, HoldingDLPM, UpstreamDLPM, EDFThenDLPM])
+def test_a_pass_goes_by_what_was_made_by_then(kind):
+    scheduler = kind(kind.Params(quantum=100))
+    home = Server(scheduler, slots=99)
+    home.arrive(*(call(number, client) for number, client in enumerate("aaab")))
+    home.run_pass()
+    for request in home.produced:
+        scheduler.on_tokens(request.client, 1)
+    scheduler.on_steps(20, {"a": 3, "b": 1})  # so that a is in debt, and b is not
+    home.arrive(*(replace(call(n, c), first_token_by_s=9.0) for n, c in [(4, "a"), (5, "b")]))
+    home.run_pass()
+    assert [request.request_id for request in home.admitted[4:]] == [5, 4]
