@@ -111,6 +111,18 @@ def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
     assert files(cut.store.path) == files(whole.store.path)
 
 
+def test_what_the_twin_took_is_kept_with_it(tmp_path):
+    whole = search(tmp_path / "whole")
+    whole.run()
+    # One run of the twin is kept, the trial after it is not.
+    cut = search(tmp_path / "cut", most=2)
+    with pytest.raises(Interrupted):
+        cut.run()
+    assert cut.store.spent().simulations == len(cut.store.honest()) == 1
+    Search(SearchStore(cut.store.path), RunContext(executor=InOrder())).run()
+    assert cut.store.spent().simulations == whole.store.spent().simulations
+
+
 def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
     ended = search(tmp_path, replace(PLAN, trials=2))
     ended.run()
@@ -384,6 +396,7 @@ def test_trials_are_written_and_read(tmp_path):
             "unknown objective 'harmm': choose from gain, harm, latency. Did you mean 'harm'?",
         ),
         ("search.json", {"victims": "a"}, "search.json: victims = 'a': must be a valid integer"),
+        ("search.json", {"multiple": 1e300}, "programs in all, at most 2,000,000 are allowed"),
         ("search.json", {"kep": 3}, "search.json: kep = 3: Unexpected keyword argument"),
         ("trials.json", {"trials": 5}, "trials.json: trials: must be a list"),
         ("trials.json", {"trials": [[]]}, "trials.json: trials[0]: must be an object"),
@@ -473,6 +486,13 @@ def test_what_is_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
     assert complaint in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rediscovery_that_is_interrupted_does_not_say_how_to_go_on(tmp_path):
+    cut = search(tmp_path, replace(PLAN, confirm=0, keep=0), most=2)
+    with pytest.raises(Interrupted, match="--rediscover starts anew") as error:
+        rediscover(cut, [Sought("padding-3k", "lpm", "padding_tokens")])
+    assert "--resume" not in str(error.value)
 
 
 def test_a_rediscovery_is_not_gone_on_with(tmp_path):

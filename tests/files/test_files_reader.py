@@ -133,6 +133,14 @@ def test_strict_json_has_finite_numbers(text, tmp_path):
         json_file(path, "it", strict=True)
 
 
+@pytest.mark.parametrize("text", ["1e999", '{"a": [-1e400]}'])
+def test_strict_json_has_no_number_that_is_too_large(text, tmp_path):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"^it: cannot be read: -?1e\d+ does not fit 64 bits$"):
+        json_file(path, "it", strict=True)
+
+
 def test_lines_have_their_numbers_and_no_mark_in_front(tmp_path):
     path = tmp_path / "file.jsonl"
     path.write_bytes(b"\xef\xbb\xbf1\r\n\n  \n2")

@@ -170,6 +170,7 @@ class Search:
         seen = self._simulate([_seeded(spec, seed) for seed in left], measure)
         self.honest |= dict(zip(left, seen, strict=True))
         self.store.save_honest(self.honest)
+        self.store.save_spent(self.spent)
 
     def _check_comparable(self, seeds: Sequence[int]) -> None:
         if self.plan.objective != Objective.LATENCY:
@@ -177,12 +178,14 @@ class Search:
         for seed in seeds:
             if self.honest[seed].p95_s is None or self.honest[seed].more:
                 raise UsageError(
-                    f"--objective latency: beside the honest twin too many programs are unfinished "
-                    f"at seed {seed} for a P95: take a smaller --multiple, or harm"
+                    "--objective latency: beside the honest twin too many programs are unfinished "
+                    f"or refused at seed {seed} for a P95: take a smaller --multiple, or harm"
                 )
 
     def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
         again = f"Go on with: fairbench attack --resume {self.store.path}"
+        if not self.plan.keep:
+            again = f"--rediscover starts anew; its trials are in {self.store.path}"
         tasks = [_task(partial(timed, how), spec) for spec in specs]
         results = simulate_all(tasks, self.context, again)
         cpu_s = self.spent.cpu_s + sum(took_s for _, took_s in results)

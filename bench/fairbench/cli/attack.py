@@ -187,7 +187,7 @@ def attack(
                 raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
             if searched:
                 store.go_on_for(trials, _above_0("--cpu-hours", cpu_hours))
-            check_optimiser(store.plan().optimiser)
+            _check(store.spec(), store.plan())
         else:
             plan = Plan(
                 objective=objective or Objective.HARM,
@@ -204,12 +204,17 @@ def attack(
                 cpu_hours=_above_0("--cpu-hours", cpu_hours),
             )
             spec = _experiment({**flags, "workload": workload or "judge"}, settings, plan.scenario)
-            stakes = Stakes(plan.victims, plan.multiple)
-            twin = attack_workload(spec.workload, plan.scenario, HONEST, stakes)  # or say why not
-            check_size(replayed(spec, twin, HONESTLY))
-            check_optimiser(plan.optimiser)
+            _check(spec, plan)
             store = SearchStore.create(result_dir, spec, plan)
         _search(Search(store, context), as_json)
+
+
+def _check(spec: ExperimentSpec, plan: Plan) -> None:
+    """Raise UsageError for what cannot be searched: the twin says why not."""
+    stakes = Stakes(plan.victims, plan.multiple)
+    twin = attack_workload(spec.workload, plan.scenario, HONEST, stakes)
+    check_size(replayed(spec, twin, HONESTLY))
+    check_optimiser(plan.optimiser)
 
 
 def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
+from math import isfinite
 from typing import Any, NamedTuple
 
 from fairbench.errors import DataError
@@ -76,7 +77,7 @@ def _object(content: Any, where: str) -> dict[str, Any]:
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
     """The value that a whole file holds. Raises DataError, with the line where the text is wrong.
 
-    ``strict``: NaN and infinities are refused as well.
+    ``strict``: NaN and infinities are refused as well, and what is too large for a float.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
@@ -87,7 +88,9 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
     That is nesting, integers of more than 64 bits and halves of characters as well.
     """
     text = decoded(data, where)
-    options: dict[str, Any] = {"parse_constant": _refused} if strict else {}
+    options: dict[str, Any] = {}
+    if strict:
+        options = {"parse_constant": _refused, "parse_float": _finite}
     if _LONG_NUMBER.search(text):
         options["parse_int"] = _integer
     try:
@@ -113,6 +116,12 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
 def _integer(text: str) -> int:
     if len(text) > 20 or (value := int(text)) not in INTEGERS:
         raise ValueError(f"an integer of {len(text.lstrip('-'))} digits does not fit 64 bits")
+    return value
+
+
+def _finite(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise ValueError(f"{text[:20]} does not fit 64 bits")
     return value
 
 
