@@ -10,6 +10,7 @@ from fairbench.schedulers.gateway.policies.round_robin import RoundRobinFlows
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.registry import ORDERS, POLICIES, gateway_params
 from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
 from fairbench.schedulers.registry import params_classes
 from fairbench.schedulers.setup import Setup
@@ -293,6 +294,21 @@ def test_without_a_time_an_answer_is_at_the_time_last_heard():
     queue.release(4.0, lambda request, worker: None)
     queue.finish(request, 7)
     assert heard == [(7, 4.0)]
+
+
+def test_a_local_scheduler_hears_what_was_produced_before_it_hears_of_an_end():
+    policy, heard = FCFS(FCFS.Params()), []
+    policy.on_output = lambda request, tokens: heard.append((request.request_id, tokens))
+    policy.on_finish = lambda request: heard.append(request.request_id)
+    desk = Desk("fcfs")
+    queue = GatewayQueue(policy, desk.gateway._make_queue()._router, AlwaysRoom())
+    served, withdrawn = desk.request("a"), desk.request("a")
+    assert queue.enter(served, 0.0)
+    queue.release(0.0, lambda request, worker: None)
+    assert queue.enter(withdrawn, 0.0)
+    queue.withdraw(withdrawn)
+    queue.finish(served, 7)
+    assert heard == [(1, 0), 1, (0, 7), 0]
 
 
 def test_no_part_of_a_gateway_has_the_name_of_another_part_with_parameters():

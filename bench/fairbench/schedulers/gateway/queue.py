@@ -201,4 +201,6 @@ class GatewayQueue:
 
     def withdraw(self, request: Request) -> None:
         self._view.leave(request)
+        if self._flows is None:
+            self.scheduler.on_output(request, 0)
         self.scheduler.on_finish(request)
