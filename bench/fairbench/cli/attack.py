@@ -213,7 +213,10 @@ def _check(spec: ExperimentSpec, plan: Plan) -> None:
     """Raise UsageError for what cannot be searched: the twin says why not."""
     stakes = Stakes(plan.victims, plan.multiple)
     twin = attack_workload(spec.workload, plan.scenario, HONEST, stakes)
-    check_size(replayed(spec, twin, HONESTLY))
+    try:
+        check_size(replayed(spec, twin, HONESTLY))
+    except UsageError as error:
+        raise UsageError(f"multiple = {plan.multiple:g}, {error}") from None
     check_optimiser(plan.optimiser)
 
 
