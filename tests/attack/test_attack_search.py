@@ -35,6 +35,7 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.live.run_folder import run_folder
 from fairbench.metrics.parties import party
 from fairbench.metrics.records import Padding
 from fairbench.sim.tables_only import simulate_tables
@@ -132,6 +133,15 @@ def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
     assert (result.exit_code, json.loads(result.stdout)["trials"]) == (0, 4)
     assert ended.store.trials()[:2] == first
     assert ended.store.plan() == replace(PLAN, trials=4)
+
+
+def test_how_a_search_goes_on_is_not_changed_while_it_does(tmp_path):
+    store = SearchStore.create(tmp_path, spec_of(), PLAN)
+    with run_folder(store.path, "search"):
+        words = ["attack", "--resume", str(store.path), "--trials", "400"]
+        result = CliRunner().invoke(app, words)
+    assert (result.exit_code, store.plan()) == (2, PLAN)
+    assert "this run is still going on, in another process" in result.stderr
 
 
 def test_the_worst_come_first_and_can_be_replayed(tmp_path):

@@ -32,6 +32,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.execute.context import RunContext, run_context
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.execute.requests import experiment
+from fairbench.live.run_folder import run_folder
 from fairbench.results.directories import check_writable
 from fairbench.workloads.inherit import is_path
 from fairbench.workloads.model import WorkloadSpec
@@ -186,7 +187,8 @@ def attack(
             if not store.plan().keep:
                 raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
             if searched:
-                store.go_on_for(trials, _above_0("--cpu-hours", cpu_hours))
+                with run_folder(resume, "search"):  # not while it goes on in another process
+                    store.go_on_for(trials, _above_0("--cpu-hours", cpu_hours))
             _check(store.spec(), store.plan())
         else:
             plan = Plan(
