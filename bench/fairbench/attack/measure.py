@@ -75,7 +75,7 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     victims = [plan.index for plan in plans if not plan.misbehaving]
     each = [party(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
-        raise UsageError("duration: too short for every victim to send")
+        raise UsageError(f"duration = {end_s:g}: too short for every victim to send")
     each_p95 = Ranked(samples(tables.requests, tables.programs, facts)).percentiles(PERCENT)
     p95 = mean_percentile([each_p95[index] for index in victims])
     return Seen(
