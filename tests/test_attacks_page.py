@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import attack_reserve
 import client_limits
 
 from fairbench.attack.known import KNOWN
@@ -40,3 +41,13 @@ def test_what_limits_cost_is_that_of_its_file():
     assert client_limits.put(page, rows) == page
     rows[0]["service_mean"] = "0.1234"
     assert "| 0.12 ±" in client_limits.put(page, rows)
+
+
+def test_what_a_reserve_does_is_that_of_its_file():
+    page = client_limits.PAGE.read_text(encoding="utf-8")
+    rows = attack_reserve.read()
+    named = {row["attack"] for row in rows}
+    assert named == {attack_reserve.TWIN, *attack_reserve.ATTACKS}
+    assert attack_reserve.put(page, rows) == page
+    rows[1]["p95_mean"] = "0.1234"
+    assert "| 0.12 ±" in attack_reserve.put(page, rows)
