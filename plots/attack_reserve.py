@@ -10,7 +10,6 @@ page. Writes results/attack-reserve.csv, and the table.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +23,12 @@ from defences import (
     REQUESTS,
     ROOT,
     SEEDS,
+    cell,
+    interval_columns,
+    p95_sign,
     put_table,
+    read_rows,
+    write_rows,
 )
 
 from fairbench.attack.behaviour import HONEST, Behaviour
@@ -113,18 +117,8 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
     more = str(found.get("more", False)).lower()
     row = {"attack": attack, "reserve": str(reserve), "p95_more": more}
     for measure in MEASURES:
-        for part in ("mean", "low", "high"):
-            value = (found.get(measure) or {}).get(part)
-            row[f"{measure}_{part}"] = "" if value is None else f"{value:.4f}"
+        row |= interval_columns(found, measure)
     return row
-
-
-def _cell(row: Mapping[str, str], measure: str) -> str:
-    if not row[f"{measure}_mean"]:
-        return "-"
-    mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
-    more = ">" if measure == "p95" and row["p95_more"] == "true" else ""
-    return f"{more}{mean:.2f} ±{high - mean:.2f}"
 
 
 def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
@@ -137,25 +131,25 @@ def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
     lines = [f"| | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
     for name in ATTACKS:
         found = [row for row in rows if row["attack"] == name]
-        cells = " | ".join(_cell(row, measure) for measure in ("p95", "kept") for row in found)
+        cells = " | ".join(
+            cell(row, measure, p95_sign(row, measure))
+            for measure in ("p95", "kept")
+            for row in found
+        )
         lines.append(f"| {name if ' ' in name else f'`{name}`'} | {cells} |")
     return put_table(page, "reserve", "\n".join(lines))
 
 
 def read() -> list[dict[str, str]]:
     """The rows of the file."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(TABLE)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Simulate, and write the file and the page."""
     if "--table" not in arguments:
         rows = simulate()
-        with TABLE.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(TABLE, rows)
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")
 
 

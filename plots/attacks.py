@@ -8,7 +8,6 @@ Writes results/attacks.csv, plots/attacks.svg, and the tables of docs/results/at
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -28,7 +27,12 @@ from defences import (
     RESERVE,
     ROOT,
     SEEDS,
+    cell,
+    interval_columns,
+    p95_sign,
     put_table,
+    read_rows,
+    write_rows,
 )
 
 TABLE = ROOT / "results/attacks.csv"
@@ -124,20 +128,8 @@ def _attack(how: Sequence[str], duration_s: float, attacks: Sequence[str], first
 def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
     row = {"scheduler": name, "attack": one["attack"], "p95_more": str(one["more"]).lower()}
     for measure in MEASURES:
-        found = one[measure] or {}
-        for part in ("mean", "low", "high"):
-            value = found.get(part)
-            row[f"{measure}_{part}"] = "" if value is None else f"{value:.4f}"
+        row |= interval_columns(one, measure)
     return row
-
-
-def cell(row: Row, measure: str) -> str:
-    """The mean, and how far its interval reaches above it."""
-    if not row[f"{measure}_mean"]:
-        return "-"
-    mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
-    more = ">" if measure == "p95" and row["p95_more"] == "true" else ""
-    return f"{more}{mean:.2f} ±{high - mean:.2f}"
 
 
 def table(rows: Sequence[Row], measure: str) -> str:
@@ -145,7 +137,11 @@ def table(rows: Sequence[Row], measure: str) -> str:
     attacks = list(dict.fromkeys(row["attack"] for row in rows))
     lines = [f"| | {' | '.join(f'`{one}`' for one in attacks)} |", f"|---|{'--:|' * len(attacks)}"]
     for name in dict.fromkeys(row["scheduler"] for row in rows):
-        found = {row["attack"]: cell(row, measure) for row in rows if row["scheduler"] == name}
+        found = {
+            row["attack"]: cell(row, measure, p95_sign(row, measure))
+            for row in rows
+            if row["scheduler"] == name
+        }
         lines.append(f"| {name} | {' | '.join(found[one] for one in attacks)} |")
     return "\n".join(lines)
 
@@ -196,18 +192,14 @@ def put(page: str, rows: Sequence[Row]) -> str:
 
 def read() -> list[dict[str, str]]:
     """The rows of the table."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(TABLE)
 
 
 def main(folders: Sequence[str]) -> None:
     """Write the table if there is a folder, then picture and page."""
     if folders:
         rows = simulate(Path(folders[0]))
-        with TABLE.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(TABLE, rows)
     rows = read()
     draw(rows)
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")

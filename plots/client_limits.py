@@ -10,7 +10,6 @@ results/client-limits.csv, and the table.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -27,7 +26,11 @@ from defences import (
     RESERVE,
     ROOT,
     SEEDS,
+    cell,
+    interval_columns,
     put_table,
+    read_rows,
+    write_rows,
 )
 
 from fairbench.attack.behaviour import HONEST
@@ -146,42 +149,30 @@ def simulate(names: Sequence[str]) -> list[dict[str, str]]:
             values = [run[column] for run in runs]
             some = [value for value in values if value is not None]
             found = t_interval(some) if len(some) == len(values) else None
-            for part in ("mean", "low", "high"):
-                row[f"{column}_{part}"] = "" if found is None else f"{getattr(found, part):.4f}"
+            row |= interval_columns({column: found and found._asdict()}, column)
         rows.append(row)
     return rows
-
-
-def _cell(row: Mapping[str, str], column: str) -> str:
-    if not row[f"{column}_mean"]:
-        return "-"
-    mean, high = float(row[f"{column}_mean"]), float(row[f"{column}_high"])
-    less = "<" if column == "p95" and row["p95_at_most"] == "true" else ""
-    return f"{less}{mean:.2f} ±{high - mean:.2f}"
 
 
 def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
     """The page with the table in its place."""
     lines = [f"| | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
     for row in rows:
-        cells = " | ".join(_cell(row, column) for column in COLUMNS)
+        signs = {"p95": "<" if row["p95_at_most"] == "true" else ""}
+        cells = " | ".join(cell(row, column, signs.get(column, "")) for column in COLUMNS)
         lines.append(f"| {row['scheduler']} | {cells} |")
     return put_table(page, "limits", "\n".join(lines))
 
 
 def read() -> list[dict[str, str]]:
     """The rows of the file."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(TABLE)
 
 
 def main(names: Sequence[str]) -> None:
     """Simulate, and write the file and the page."""
     rows = simulate(names or list(ROWS))
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(TABLE, rows)
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
 
 

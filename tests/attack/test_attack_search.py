@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.attack.behaviour import Behaviour
-from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
+from fairbench.attack.budget import gpu_s_per_hour, programs_multiple, tokens_per_hour
 from fairbench.attack.figure import draw
 from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
@@ -23,7 +23,8 @@ from fairbench.attack.rediscovery import (
     loss,
     rediscover,
 )
-from fairbench.attack.search import Search, programs_multiple, replay, worst_of
+from fairbench.attack.replay import replay
+from fairbench.attack.search import Search, worst_of
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload

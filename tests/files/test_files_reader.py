@@ -125,19 +125,19 @@ def test_json_that_only_looks_like_it():
     assert parsed(b"[NaN, 1e999]", "it")[1] == float("inf")
 
 
-@pytest.mark.parametrize("text", ["NaN", "[1, Infinity]"])
-def test_strict_json_has_finite_numbers(text, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("NaN", "NaN is not JSON"),
+        ("[1, Infinity]", "Infinity is not JSON"),
+        ("1e999", "1e999 does not fit 64 bits"),
+        ('{"a": [-1e400]}', "-1e400 does not fit 64 bits"),
+    ],
+)
+def test_strict_json_has_finite_numbers(text, why, tmp_path):
     path = tmp_path / "file.json"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"^it: cannot be read: \w+ is not JSON$"):
-        json_file(path, "it", strict=True)
-
-
-@pytest.mark.parametrize("text", ["1e999", '{"a": [-1e400]}'])
-def test_strict_json_has_no_number_that_is_too_large(text, tmp_path):
-    path = tmp_path / "file.json"
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"^it: cannot be read: -?1e\d+ does not fit 64 bits$"):
+    with pytest.raises(DataError, match=f"^it: cannot be read: {why}$"):
         json_file(path, "it", strict=True)
 
 

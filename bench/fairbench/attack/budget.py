@@ -52,3 +52,15 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
             mean = fmean(size(plan, job) for job in jobs)
             asked += mean * expected_programs(plan)
     return asked / spec.duration_s * 3600
+
+
+def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
+    """How many times the twin's programs the attacker sends while programs arrive, on average.
+
+    Not 1 where the time is not a whole number of an attack's periods.
+    """
+    sent = [
+        sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
+        for spec in (attack, honest)
+    ]
+    return sent[0] / sent[1]

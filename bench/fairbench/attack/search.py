@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isclose
-from time import process_time
 from typing import Any
 
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
-from fairbench.attack.budget import gpu_s_per_hour, tokens_per_hour
+from fairbench.attack.budget import gpu_s_per_hour, programs_multiple, tokens_per_hour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
 from fairbench.attack.measure import (
     Harm,
@@ -24,18 +22,16 @@ from fairbench.attack.measure import (
     tried,
 )
 from fairbench.attack.objective import Objective, value_of
+from fairbench.attack.simulate import seeded, simulate_all, task_of, timed
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload, choices
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.config import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Failure, Reading, Task
-from fairbench.execute.files_read import files_of
 from fairbench.live.run_folder import run_folder
 from fairbench.results.store import write_json
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.plan import expected_programs
 
 BATCH = 8  # trials between two choices: not the number of processors, which may differ
 CONFIRM_FROM = 1000  # seeds of the confirmation are so much higher: nothing was chosen by them
@@ -123,7 +119,7 @@ class Search:
         self._check_comparable(seeds)
         specs = [self._attack(one) for one in batch]
         possible = [spec for spec in specs if not isinstance(spec, str)]
-        seen = iter(self._simulate([_seeded(spec, n) for spec in possible for n in seeds]))
+        seen = iter(self._simulate([seeded(spec, n) for spec in possible for n in seeds]))
         trials = []
         for index, (behaviour, spec) in enumerate(zip(batch, specs, strict=True)):
             mine: list[Any] = [spec] if isinstance(spec, str) else [next(seen) for _ in seeds]
@@ -151,7 +147,7 @@ class Search:
         ]
         self.store.save_worst(workloads)
         specs = [replayed(self.spec, workload, ATTACK) for workload in workloads]
-        seen = self._simulate([_seeded(spec, seed) for spec in specs for seed in seeds], measure)
+        seen = self._simulate([seeded(spec, seed) for spec in specs for seed in seeds], measure)
         found = []
         for rank, trial in enumerate(worst):
             mine = seen[rank * len(seeds) : (rank + 1) * len(seeds)]
@@ -167,7 +163,7 @@ class Search:
         if not left:
             return
         spec = replayed(self.spec, self.workload(HONEST), HONESTLY)
-        seen = self._simulate([_seeded(spec, seed) for seed in left], measure)
+        seen = self._simulate([seeded(spec, seed) for seed in left], measure)
         self.honest |= dict(zip(left, seen, strict=True))
         self.store.save_honest(self.honest)
         self.store.save_spent(self.spent)
@@ -186,7 +182,7 @@ class Search:
         again = f"Go on with: fairbench attack --resume {self.store.path}"
         if not self.plan.keep:
             again = f"--rediscover starts anew; its trials are in {self.store.path}"
-        tasks = [_task(partial(timed, how), spec) for spec in specs]
+        tasks = [task_of(partial(timed, how), spec) for spec in specs]
         results = simulate_all(tasks, self.context, again)
         cpu_s = self.spent.cpu_s + sum(took_s for _, took_s in results)
         self.spent = Spent(self.spent.simulations + len(results), cpu_s)
@@ -201,75 +197,6 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
             distinct.setdefault(trial.harms, trial)
     worst = sorted(distinct.values(), key=lambda one: -value_of(one.harms, objective))
     return worst[:most]
-
-
-def timed(
-    how: Callable[[ExperimentSpec, Callable[[], bool]], Any],
-    spec: ExperimentSpec,
-    interrupted: Callable[[], bool],
-) -> tuple[Any, float]:
-    """What a simulation comes to, and the processor time that it took, in s."""
-    begun_s = process_time()
-    return how(spec, interrupted), process_time() - begun_s
-
-
-def _task(how: Any, spec: ExperimentSpec) -> Task:
-    return Reading(partial(how, spec), files_of(spec))
-
-
-def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
-    """What the tasks return, in their order. Raises Interrupted, or what a task raised."""
-    results: dict[int, Any] = {}
-    with (
-        context.progress.tasks([1.0] * len(tasks)) as done,
-        closing(context.executor.run(tasks, context.interrupted)) as running,
-    ):
-        for index, result in running:
-            results[index] = result
-            done(index)
-    if context.interrupted():
-        raise context.interrupted.ended(f"interrupted. {again}")
-    for result in results.values():
-        if isinstance(result, Failure):
-            raise result.error
-    return [results[index] for index in range(len(tasks))]
-
-
-def replay(
-    pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
-) -> list[dict[str, Any]]:
-    """The harm of each attack beside its honest twin (``measure.pair``), over so many seeds.
-
-    A twin that several attacks have in common is simulated once.
-    """
-    specs: list[ExperimentSpec] = []
-    for number in range(seeds):
-        for one in (_seeded(spec, spec.seed + number) for both in pairs for spec in both):
-            if one not in specs:
-                specs.append(one)
-    seen = simulate_all([_task(measure, spec) for spec in specs], context, "Nothing is kept.")
-
-    def shown(spec: ExperimentSpec, number: int) -> Seen:
-        found: Seen = seen[specs.index(_seeded(spec, spec.seed + number))]
-        return found
-
-    return [
-        combined([harm(shown(attack, n), shown(honest, n)) for n in range(seeds)])
-        | {"programs": programs_multiple(honest, attack)}
-        for honest, attack in pairs
-    ]
-
-
-def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """How many times the twin's programs the attacker sends while programs arrive, on average.
-
-    Not 1 where the time is not a whole number of an attack's periods.
-    """
-    sent = [
-        sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
-        for spec in (attack, honest)
-    ]
-    return sent[0] / sent[1]
 
 
 def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
@@ -296,7 +223,3 @@ def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[
             for rank, one in enumerate(found, 1)
         ],
     }
-
-
-def _seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
-    return spec.model_copy(update={"seed": seed})

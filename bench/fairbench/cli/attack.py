@@ -16,7 +16,8 @@ from fairbench.attack.figure import draw
 from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import pair, replayed
 from fairbench.attack.objective import Objective
-from fairbench.attack.search import Search, replay, result_json
+from fairbench.attack.replay import replay
+from fairbench.attack.search import Search, result_json
 from fairbench.attack.store import Plan, SearchStore
 from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import HONEST as HONESTLY

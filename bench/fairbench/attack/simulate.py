@@ -1,0 +1,51 @@
+"""Simulations of a search or of attacks that are known, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from time import process_time
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import Failure, Reading, Task
+from fairbench.execute.files_read import files_of
+
+
+def seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
+    return spec.model_copy(update={"seed": seed})
+
+
+def timed(
+    how: Callable[[ExperimentSpec, Callable[[], bool]], Any],
+    spec: ExperimentSpec,
+    interrupted: Callable[[], bool],
+) -> tuple[Any, float]:
+    """What a simulation comes to, and the processor time that it took, in s."""
+    begun_s = process_time()
+    return how(spec, interrupted), process_time() - begun_s
+
+
+def task_of(how: Any, spec: ExperimentSpec) -> Task:
+    """What an executor does: ``how`` of the experiment."""
+    return Reading(partial(how, spec), files_of(spec))
+
+
+def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
+    """What the tasks return, in their order. Raises Interrupted, or what a task raised."""
+    results: dict[int, Any] = {}
+    with (
+        context.progress.tasks([1.0] * len(tasks)) as done,
+        closing(context.executor.run(tasks, context.interrupted)) as running,
+    ):
+        for index, result in running:
+            results[index] = result
+            done(index)
+    if context.interrupted():
+        raise context.interrupted.ended(f"interrupted. {again}")
+    for result in results.values():
+        if isinstance(result, Failure):
+            raise result.error
+    return [results[index] for index in range(len(tasks))]
