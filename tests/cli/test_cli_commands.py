@@ -41,7 +41,7 @@ def test_the_help_lists_every_command():
             {"--schedule-policy", "--schedule-conservativeness"},
         ),
         ("fairbench baseline u", {"update"}),
-        ("fairbench list p", {"profiles"}),
+        ("fairbench list pro", {"profiles"}),
     ],
 )
 def test_a_shell_completes_commands_and_flags(words, expected):

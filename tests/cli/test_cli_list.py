@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.config.preset import preset_names
 from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.engines import ENGINES
@@ -33,13 +34,16 @@ def entries(text):
         ("workloads", workload_names()),
         ("profiles", profile_ids()),
         ("engines", list(ENGINES)),
+        ("presets", preset_names()),
     ],
 )
 def test_each_kind_lists_exactly_its_names(kind, names):
     assert entries(listed(kind)) == names
 
 
-@pytest.mark.parametrize("kind", ["schedulers", "routers", "gateways", "workloads", "engines"])
+@pytest.mark.parametrize(
+    "kind", ["schedulers", "routers", "gateways", "workloads", "engines", "presets"]
+)
 def test_every_name_has_a_description(kind):
     lines = [line for line in listed(kind).split("\n") if line[:2] == "  " and line[2] != " "]
     assert all(len(line.split()) > 2 for line in lines)
@@ -47,12 +51,21 @@ def test_every_name_has_a_description(kind):
 
 def test_without_a_kind_everything_is_listed():
     everything = listed()
-    for kind in ("schedulers", "routers", "gateways", "workloads", "profiles", "engines"):
+    for kind in (
+        "schedulers",
+        "routers",
+        "gateways",
+        "workloads",
+        "profiles",
+        "engines",
+        "presets",
+    ):
         assert listed(kind) in everything + "\n"
 
 
 def test_parameters_are_listed_as_set_takes_them():
-    text = listed()
+    kinds = ("schedulers", "routers", "gateways", "workloads", "engines")
+    text = "\n".join(listed(kind) for kind in kinds)
     lines = [line.strip() for line in text.split("\n") if line.startswith("    ")]
     settings = dict(parse_assignment(line) for line in lines)
     assert settings["dlpm.quantum"] == 10_000

@@ -35,7 +35,9 @@ class RunFlags(TypedDict, total=False):
     goodput: Mapping[str, str] | None
     percentiles: str | None
     duration: float | None
+    window: str | None
     seed: int | None
+    preset: str | None
     mem_fraction_static: float | None
     max_total_tokens: int | None
     max_running_requests: int | None
@@ -78,6 +80,7 @@ class CompareFlags(TypedDict, total=False):
     percentiles: str | None
     duration: float | None
     seed: int | None
+    preset: str | None
 
 
 class SweepFlags(TypedDict, total=False):
@@ -103,3 +106,4 @@ class SweepFlags(TypedDict, total=False):
     num_programs: int | None
     duration: float | None
     seed: int | None
+    preset: str | None

@@ -13,6 +13,7 @@ from fairbench.cli.flags import (
     Gateway,
     Goodput,
     Percentiles,
+    Preset,
     Settings,
     assigned,
     given,
@@ -44,6 +45,7 @@ def compare(
             "first is the baseline. One directory alone: its schedulers, place by place.",
         ),
     ] = None,
+    preset: Preset = None,
     workload: Annotated[
         str | None, Option(metavar="NAME|FILE.toml", help="What the clients run. [default: tot]")
     ] = None,
@@ -112,6 +114,7 @@ def compare(
     """
     flags = given(
         {
+            "preset": preset,
             "workload": workload,
             "scenario": scenario,
             "dp": dp,

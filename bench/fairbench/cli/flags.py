@@ -41,6 +41,14 @@ Settings = Annotated[
         help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
     ),
 ]
+Preset = Annotated[
+    str | None,
+    Option(
+        metavar="NAME|FILE.toml",
+        help="Start from a paper's documented settings, see `list presets`; other flags override "
+        "them. [default: none]",
+    ),
+]
 Percentiles = Annotated[
     str | None,
     Option(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fairbench.config.preset import preset_names, read_preset
 from fairbench.config.settings import MACHINE
 from fairbench.config.toml import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
@@ -40,6 +41,7 @@ class Kind(StrEnum):
     GATEWAYS = "gateways"
     WORKLOADS = "workloads"
     PROFILES = "profiles"
+    PRESETS = "presets"
     ENGINES = "engines"
 
 
@@ -48,9 +50,9 @@ def list_names(
         Kind | None, typer.Argument(metavar="KIND", help="What to list. [default: everything]")
     ] = None,
 ) -> None:
-    """List schedulers, routers, gateways, workloads, timing profiles or simulated engines.
+    """List schedulers, routers, gateways, workloads, timing profiles, engines or presets.
 
-    Each with the parameters that `--set` takes.
+    Parts are listed with the parameters that `--set` takes, presets with the values they set.
     """
     sections = {
         Kind.SCHEDULERS: _schedulers,
@@ -58,6 +60,7 @@ def list_names(
         Kind.GATEWAYS: _gateways,
         Kind.WORKLOADS: _workloads,
         Kind.PROFILES: _profiles,
+        Kind.PRESETS: _presets,
         Kind.ENGINES: _engines,
     }
     wanted = [kind] if kind else list(sections)
@@ -125,6 +128,14 @@ def _workloads() -> Iterator[str]:
         spec = load_workload(name)
         yield _entry(name, spec.description)
         yield from _settings({f"{name}.{param}": value for param, value in spec.params.items()})
+
+
+def _presets() -> Iterator[str]:
+    yield "Presets (--preset): a paper's documented settings; sources are in docs/papers.md"
+    for name in preset_names():
+        preset = read_preset(name)
+        yield _entry(name, preset.description)
+        yield from _settings({one.key: one.value for one in preset.facts})
 
 
 def _profiles() -> Iterator[str]:

@@ -14,6 +14,7 @@ from fairbench.cli.flags import (
     Gateway,
     Goodput,
     Percentiles,
+    Preset,
     Settings,
     assigned,
     goodput_flag,
@@ -53,6 +54,7 @@ def run(
         Path | None,
         typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; flags override it."),
     ] = None,
+    preset: Preset = None,
     scheduler: Annotated[
         str | None,
         Option(help="Pair of router and local scheduler, see `list schedulers`. [default: d2lpm]"),
@@ -113,7 +115,10 @@ def run(
     ] = None,
     burstiness: Annotated[
         float | None,
-        Option(help="Shape of the Gamma arrivals: 1 is Poisson, less is burstier. [default: 1]"),
+        Option(
+            help="Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even. "
+            "[default: 1]"
+        ),
     ] = None,
     clients: Annotated[
         int | None,
@@ -129,6 +134,13 @@ def run(
     goodput: Goodput = None,
     percentiles: Percentiles = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
+    window: Annotated[
+        str | None,
+        Option(
+            metavar="arrivals|whole",
+            help="Measure while programs arrive, or the whole run. [default: arrivals]",
+        ),
+    ] = None,
     seed: Annotated[int | None, Option(help="Seed of everything random. [default: 0]")] = None,
     settings: Settings = None,
     mem_fraction_static: Annotated[

@@ -10,7 +10,14 @@ import typer
 from typer import Option
 
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, Goodput, Percentiles, goodput_flag, split_commas
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    Goodput,
+    Percentiles,
+    Preset,
+    goodput_flag,
+    split_commas,
+)
 from fairbench.cli.output import print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.sweep_output import print_comparison
@@ -37,6 +44,7 @@ def sweep(
         str | None,
         typer.Argument(metavar="NAME|FILE.toml", help="Bundled sweep, such as fig7, or a file."),
     ] = None,
+    preset: Preset = None,
     schedulers: Annotated[
         str | None, Option(metavar="A,B", help="Pairs to compare, see `list schedulers`.")
     ] = None,
@@ -169,6 +177,7 @@ def sweep(
         "local": _axis("--local", local, str),
         "request_rate": _axis("--request-rate", request_rate, float),
         "clients": _axis("--clients", clients, int),
+        "preset": preset,
         "weights": parse_weights(weights),
         "goodput": goodput_flag(goodput),
         "percentiles": percentiles,

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
 from fairbench.config.gateway import gateway_parts
+from fairbench.config.preset import without_preset
 from fairbench.config.routers import routers_parts
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.settings import machine_of, resolve_settings
@@ -50,6 +51,7 @@ def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
+    file = without_preset(file)
     draft = {**DEFAULTS, **file}
     workload = read_workload(draft["workload"])
     kept = _chosen_times(file, workload)

@@ -21,6 +21,7 @@ from fairbench.config.defaults import (
     workload_defaults,
 )
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
+from fairbench.config.preset import at_rate_of, check_preset, preset_of
 from fairbench.config.routers import with_routers
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.setting_names import current_keys, flat_settings
@@ -38,7 +39,7 @@ MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a co
 # What the defaults of other keys depend on.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
-    | {"duration_s", "num_programs", "clients", "engine", "routers", *GATEWAY_KEYS}
+    | {"duration_s", "num_programs", "clients", "engine", "routers", "preset", *GATEWAY_KEYS}
 )
 
 
@@ -98,8 +99,13 @@ def _resolve(
     if not RULING.isdisjoint(flags):
         file = without_defaults(file)
     chosen = {**_not_overridden(file, flags), **flags}
-    draft = {**defaults_of(backend), **_made_for(backend, chosen), **chosen}
-    settings = flat_settings(draft.pop("settings", {})) | current_keys(assignments)
+    given = flat_settings(chosen.get("settings", {})) | current_keys(assignments)
+    usual = {**defaults_of(backend), **_made_for(backend, chosen)}
+    preset = preset_of(chosen)
+    if preset is not None:
+        usual |= _not_overridden(preset.experiment, chosen)
+    draft = {**usual, **chosen, "settings": {}}
+    settings = (preset.settings if preset else {}) | given
     draft |= served(backend, draft)
     check_gateway(gateway := gateway_of(draft), settings, backend)
     draft = with_routers(draft, backend)
@@ -110,8 +116,15 @@ def _resolve(
         (*used_parts(draft), *admission_parts(settings)),
         settings,
     )
-    usual = workload.scheduler_settings(text_of(draft, "scenario"))
-    check_machine(backend, settings | resolved, usual)
+    if preset is not None:
+        if backend is not None:
+            raise UsageError(
+                f"preset = {preset.name!r}: describes a simulated cluster: give no --backend"
+            )
+        check_preset(preset, chosen, given, workload.name)
+        workload = at_rate_of(preset, workload)
+    own = workload.scheduler_settings(text_of(draft, "scenario"))
+    check_machine(backend, settings | resolved, own)
     check_engine(backend, engine := engine_of(draft), settings)
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, table_of(file, "weights"), assignments)

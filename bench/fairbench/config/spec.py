@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -26,6 +26,7 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]  # infinity allowed: everything at once
+Shape = Annotated[float, Field(gt=0)]  # infinity allowed: even gaps
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -35,8 +36,10 @@ class ExperimentSpec(BaseModel):
     ``scheduler`` is a pair's name or ``router+local``. ``gpu`` is a full timing profile id.
     ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
     workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
-    every client has sent its ``num_programs`` (per well-behaved client). ``settings`` holds every
-    parameter of the router, the local scheduler and the ``MACHINE``, ``NAME.PARAM -> value``.
+    every client has sent its ``num_programs`` (per well-behaved client). ``window`` is what is
+    measured: while programs arrive, after the warm-up (None as well), or the whole run.
+    ``settings`` holds every parameter of the router, the local scheduler and the ``MACHINE``,
+    ``NAME.PARAM -> value``.
     ``weights`` are the clients' entitlements by name, 1 where there is none; None if all are. A
     tenant's name ends in /.
     ``goodput`` are latency targets laid over the workload's, by LATENCY or NAME.LATENCY.
@@ -44,6 +47,7 @@ class ExperimentSpec(BaseModel):
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. ``routers`` is how many routers share the fleet, None for one.
     ``engine`` is what simulated workers are, None for the default.
+    ``preset`` says where defaults came from, and decides nothing.
     ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
     path or name, and an endpoint's scheduler is ``AS_SERVED``.
     """
@@ -66,13 +70,15 @@ class ExperimentSpec(BaseModel):
     clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
     num_programs: Count | None = None
     request_rate: Rate | None = None
-    burstiness: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    burstiness: Shape
     duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     warmup_s: Seconds
+    window: Literal["arrivals", "whole"] | None = None
     max_drain_s: Seconds
     dataset_path: str | None = None
     tokenizer: str | None = None
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
+    preset: str | None = None
     weights: dict[str, Weight] | None = None
     goodput: dict[str, str] | None = None
     percentiles: str | None = None
@@ -155,6 +161,6 @@ def to_toml(spec: ExperimentSpec) -> str:
 
 
 def identity(spec: ExperimentSpec) -> str:
-    """A hash that two runs share exactly if their specs are the same, whatever their tags."""
-    text = to_toml(spec.model_copy(update={"tag": None}))
+    """Return a hash that two runs share if their specs differ in tag and preset at most."""
+    text = to_toml(spec.model_copy(update={"tag": None, "preset": None}))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -26,6 +26,7 @@ from fairbench.workloads.model import MAX_NAME
 FLAGS = (
     *("workload", "scenario", "dp", "gateway", "saturation", "gpu", "model", "backend"),
     *("num_programs", "request_rate", "duration", "weights", "goodput", "percentiles", "seed"),
+    "preset",
 )
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 

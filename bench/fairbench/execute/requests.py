@@ -27,7 +27,7 @@ KEYS = {
             *("scheduler", "router", "local", "dp", "workload", "scenario", "gpu", "model"),
             *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
             *("gateway", "saturation", "engine", "dataset_path", "tokenizer", "tag", "goodput"),
-            *("percentiles", "routers"),
+            *("percentiles", "routers", "preset", "window"),
         )
     },
     "duration": "duration_s",
@@ -60,7 +60,10 @@ FLAGS = (*KEYS, *ENGINE, *BACKEND, *TRACE)
 
 # The same of a sweep: keys that have one value at all points, and axes of its grid.
 SINGLE = {
-    **{name: name for name in ("weights", "goodput", "percentiles", "gpu", "model", "backend")},
+    **{
+        name: name
+        for name in ("preset", "weights", "goodput", "percentiles", "gpu", "model", "backend")
+    },
     "num_programs": "num_programs",
     "duration": "duration_s",
     "seed": "seed",

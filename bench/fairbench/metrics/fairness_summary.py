@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from fairbench.metrics.bounds import (
     largest_input,
     largest_remaining_output,
@@ -51,6 +53,7 @@ class Fairness:
     max_service_gap: float
     service_gap_bound: float
     service_gap_bound_s: float
+    service_rate_paper_window_tok_s: float
     jain_index_paper_window: float
     paper_window_start_s: float
     paper_window_end_s: float
@@ -70,7 +73,8 @@ def fairness(
     output, extend = got.booked.output, got.booked.extend
     entitled, why = got.entitled_ratios, got.not_judged
     window = all_active_window(programs, facts)
-    paper = _client_service(log, facts, window) / weight if window else ()
+    paper = _client_service(log, facts, window) if window else np.empty(0)
+    weighted = paper / weight if window else paper
     start, end = window or (float("nan"), float("nan"))
     value = notes.value
     return Fairness(
@@ -90,8 +94,11 @@ def fairness(
         max_service_gap=value("max_service_gap", gap.tokens if gap else float("nan")),
         service_gap_bound=bound,
         service_gap_bound_s=bound_s,
+        service_rate_paper_window_tok_s=value(
+            "service_rate_paper_window_tok_s", ratio(float(paper.sum()), end - start)
+        ),
         jain_index_paper_window=value(
-            "jain_index_paper_window", jain(paper), NO_SERVICE if window else NOT_ALL_ACTIVE
+            "jain_index_paper_window", jain(weighted), NO_SERVICE if window else NOT_ALL_ACTIVE
         ),
         paper_window_start_s=value("paper_window_start_s", start),
         paper_window_end_s=value("paper_window_end_s", end),

@@ -12,19 +12,21 @@ from fairbench.schedulers.base import LocalScheduler, Router
 
 
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
-    """[end of warm-up, end of arrivals); the whole run where that would be hardly a window.
+    """Return [end of warm-up, end of arrivals), or the whole run.
 
+    The whole run is the window where the spec says so, and where hardly a window would be left.
     Fixed counts of programs may end within the warm-up, all of a trace may come at once, and a run
     may be interrupted there. The end of the run itself (``now_s``) is included, since its last
     tokens come just then.
     """
+    whole = Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
     if end_s is None:
         end_s = last_arrival_s
         if end_s <= 2 * spec.warmup_s:
-            return Window(0.0, nextafter(now_s, inf))
-    if now_s <= spec.warmup_s or last_arrival_s < spec.warmup_s:
-        return Window(0.0, nextafter(now_s, inf))
+            return whole
+    if spec.window == "whole" or now_s <= spec.warmup_s or last_arrival_s < spec.warmup_s:
+        return whole
     return Window(spec.warmup_s, end_s)
 
 

@@ -15,7 +15,7 @@ SCHEDULER_KEYS = frozenset({"scheduler", "router", "local", "gateway", "saturati
 OWN_POLICY = "schedule_policy"  # of a backend
 OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm"})  # settings that are not a scheduler's
 
-OF_THE_REPORT = frozenset({"tag", "percentiles"})
+OF_THE_REPORT = frozenset({"tag", "percentiles", "preset"})
 
 DEFAULT = "default"  # of a key that an experiment leaves out
 

@@ -55,7 +55,7 @@ def plan_clients(
     load = Load(
         0,
         _positive("request_rate", rate, infinite=True),
-        _positive("burstiness", burstiness),
+        _positive("burstiness", burstiness, infinite=True),
         num_programs if num_programs is None else _positive("num_programs", num_programs),
         _end_s(spec, num_programs, duration_s),
         request_rate is not None,

@@ -160,3 +160,13 @@ def test_the_code_draws_at_most_ten_times_the_group_and_skips_what_has_no_room()
     first = at.run_pass(lambda r: r is not requests[0])
     assert first == requests[1:20]
     assert at.run_pass() == [requests[0], *requests[20:]]
+
+
+@pytest.mark.parametrize("scheduler", [PrebleGroups, PrebleGroupsCode])
+def test_a_retracted_request_with_cached_outputs_is_in_the_highest_group(scheduler):
+    """The cache holds its prompt of 100 tokens and 40 outputs: a hit of 1, not 1.4."""
+    at, call = Desk(scheduler(scheduler.Params())), Calls()
+    lower = cached(at, call, 85)
+    whole = cached(at, call, 140)
+    assert at.run_pass(at_most=1) == [whole]
+    assert at.run_pass() == [lower]

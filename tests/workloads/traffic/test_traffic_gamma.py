@@ -66,3 +66,8 @@ def test_arrivals_end_where_they_should(rate, count, until_s, seed):
     assert count is None or len(times) <= count
     assert source.last_arrival_s(stream(seed, "test")) == max(times, default=0.0)
     assert not source.timed
+
+
+def test_infinite_burstiness_is_even_whatever_the_seed():
+    for seed in range(3):
+        assert take(4, (Rate(0.0, 0.5),), inf, seed) == [2.0, 4.0, 6.0, 8.0]

@@ -106,6 +106,13 @@ METRICS = (
     ),
     Metric(key="service_gap_bound_s", heading="bound on the gap", unit="s", undefined=NO_BOUND),
     Metric(
+        key="service_rate_paper_window_tok_s",
+        heading="service while all clients were active",
+        unit="tok/s",
+        better=Better.MORE,
+        undefined=NOT_ALL_ACTIVE,
+    ),
+    Metric(
         key="jain_index_paper_window",
         heading="Jain index while all clients were active",
         better=Better.MORE,

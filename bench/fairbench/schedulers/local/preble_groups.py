@@ -74,7 +74,9 @@ class PrebleGroups(LocalScheduler):
 
     def _sort_in(self, view: WaitingView) -> None:
         for request in self._new:
-            self._groups[self.group_of(view.matched_tokens(request), request)].append(request)
+            # Of a retracted request the outputs may be cached as well.
+            cached = min(view.matched_tokens(request), request.input_tokens)
+            self._groups[self.group_of(cached, request)].append(request)
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:

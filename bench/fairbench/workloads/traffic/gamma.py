@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from math import inf
 from typing import NamedTuple
 
@@ -95,7 +96,12 @@ def arrival_times(
 
 
 def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
-    """Gaps of mean 1, Gamma with shape ``burstiness`` (CV = 1/sqrt(burstiness); 1 is Poisson)."""
+    """Yield gaps of mean 1, Gamma with shape ``burstiness``.
+
+    The coefficient of variation is 1/sqrt(burstiness): 1 is Poisson, infinity is even.
+    """
+    if burstiness == inf:
+        yield from repeat(1.0)
     while True:
         yield rng.gammavariate(burstiness, 1 / burstiness)
 

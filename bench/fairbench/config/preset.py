@@ -1,0 +1,163 @@
+"""Presets: the documented settings of another paper's experiments, as files in ``presets/``.
+
+A preset lies between the defaults and what the user says: it replaces defaults, also those of the
+workload, and a flag or an experiment file replaces what it sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fairbench.config.setting_names import flat_settings
+from fairbench.config.spec import ExperimentSpec
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.errors.validation import explain
+from fairbench.files.toml_text import read_toml
+from fairbench.workloads.model import WorkloadSpec
+
+RATE_PER_REPLICA = "rate_per_replica"
+"""The key of a fact: programs/s of each well-behaved client for each replica."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Fact(_Table):
+    """A value that the paper's authors used, and where that is documented.
+
+    ``key`` is a key of an experiment file, a setting ``NAME.PARAM``, or ``rate_per_replica``.
+    """
+
+    key: str
+    value: bool | int | float | str
+    source: str
+
+
+class Unserved(_Table):
+    """Why a preset cannot serve a workload unless the user sets the key ``unless``."""
+
+    unless: str
+    because: str
+
+
+class Preset(_Table):
+    """The facts of one paper's experiments; ``workloads`` are those that they cannot serve."""
+
+    name: str
+    description: str
+    paper: str
+    workloads: dict[str, Unserved] = {}
+    facts: Annotated[list[Fact], Field(min_length=1)]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The facts as keys of an experiment file and settings ``NAME.PARAM``."""
+        return {one.key: one.value for one in self.facts if one.key != RATE_PER_REPLICA}
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """The facts that are keys of an experiment file, settings left out."""
+        return {key: value for key, value in self.values.items() if "." not in key}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The facts that are settings, ``NAME.PARAM``."""
+        return {key: value for key, value in self.values.items() if "." in key}
+
+    @property
+    def rate_per_replica(self) -> float | None:
+        """Programs/s of each well-behaved client for each replica; None if it is not a fact."""
+        found = [one.value for one in self.facts if one.key == RATE_PER_REPLICA]
+        return float(found[0]) if found else None
+
+
+def preset_names() -> list[str]:
+    """Return the names of the bundled presets in alphabetical order."""
+    entries = (files(__package__) / "presets").iterdir()
+    return sorted(entry.name.removesuffix(".toml") for entry in entries)
+
+
+@cache
+def read_preset(ref: str) -> Preset:
+    """Read a preset by bundled name, or by path if ``ref`` has a slash or ends in .toml.
+
+    Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
+    """
+    if ref.endswith(".toml") or "/" in ref or "\\" in ref:
+        return _read(Path(ref), ref)
+    if ref not in preset_names():
+        raise unknown_name("preset", ref, preset_names())
+    return _read(files(__package__) / "presets" / f"{ref}.toml", f"{ref}.toml")
+
+
+def _read(file: Traversable, shown: str) -> Preset:
+    data = read_toml(file, shown)
+    try:
+        preset = Preset.model_validate({"name": Path(shown).stem, **data})
+    except ValidationError as error:
+        raise DataError(f"{shown}: {explain(error, known=Preset.model_fields)}") from None
+    for key in preset.experiment:
+        if key not in ExperimentSpec.model_fields:
+            raise DataError(f"{shown}: {unknown_name('key', key, ExperimentSpec.model_fields)}")
+    return preset
+
+
+def preset_of(chosen: Mapping[str, Any]) -> Preset | None:
+    """Return the preset that the keys of an experiment name. Raises UsageError if it is unknown."""
+    ref = chosen.get("preset")
+    return None if ref is None else read_preset(str(ref))
+
+
+def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of an experiment file without the values that its preset gives anyway."""
+    preset = preset_of(file)
+    if preset is None:
+        return dict(file)
+    single, settings = preset.values, flat_settings(file.get("settings", {}))
+    kept = {k: v for k, v in file.items() if k == "settings" or single.get(k) != v}
+    if "gpu" in kept and str(kept["gpu"]).startswith(str(single.get("gpu"))):
+        del kept["gpu"]
+    kept["settings"] = {k: v for k, v in settings.items() if single.get(k) != v}
+    return kept
+
+
+def check_preset(
+    preset: Preset, chosen: Mapping[str, Any], given: Mapping[str, Any], workload: str
+) -> None:
+    """Raise UsageError for what does not go with a preset.
+
+    Args:
+        preset: The preset.
+        chosen: The keys of an experiment that the user chose.
+        given: The settings ``NAME.PARAM`` that the user chose.
+        workload: The name of the workload.
+    """
+    described = preset.values.get("engine")
+    engine = chosen.get("engine", described)
+    if engine != described:
+        raise UsageError(
+            f"engine = {engine!r}: preset {preset.name} describes the engine {described!r}"
+        )
+    unserved = preset.workloads.get(workload)
+    if unserved is not None and unserved.unless not in given:
+        raise UsageError(f"workload = {workload!r}: preset {preset.name}: {unserved.because}")
+
+
+def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
+    """Return the workload with the preset's rate, if it has one, in every scenario."""
+    rate = preset.rate_per_replica
+    if rate is None:
+        return workload
+    scenarios = {
+        name: one.model_copy(update={"rate": rate, "rates": None})
+        for name, one in workload.scenarios.items()
+    }
+    return workload.model_copy(update={"scenarios": scenarios})

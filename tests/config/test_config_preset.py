@@ -1,0 +1,113 @@
+"""Presets: a paper's documented settings under what the user says."""
+
+from math import inf
+
+import pytest
+
+from fairbench.config.preset import preset_names, read_preset
+from fairbench.config.resolve import read_spec, resolve
+from fairbench.config.spec import identity, to_toml
+from fairbench.config.sweep import make_sweep
+from fairbench.config.sweep_points import points
+from fairbench.errors import DataError, UsageError
+
+PAPER = {"preset": "dlpm-paper", "workload": "judge"}
+
+MINE = """
+description = "mine"
+paper = "none"
+[[facts]]
+key = "{key}"
+value = 2
+source = "here"
+"""
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_fact_of_a_preset_reaches_the_experiment(name):
+    preset = read_preset(name)
+    spec = resolve({"preset": name, "local": "dlpm", "router": "d2lpm"})
+    for key, value in preset.experiment.items():
+        if key not in ("gpu", "engine"):
+            assert getattr(spec, key) == value
+    assert spec.gpu.startswith(preset.values["gpu"])
+    assert (spec.engine or "sglang") == preset.values["engine"]
+    assert all(spec.settings.get(key, value) == value for key, value in preset.settings.items())
+    assert all(fact.source for fact in preset.facts)
+
+
+def test_the_dlpm_paper_ran_a_pool_of_20000_and_a_program_every_two_seconds():
+    spec = resolve(PAPER | {"scheduler": "d2lpm", "dp": 4})
+    assert spec.settings["engine.max_total_tokens"] == 20_000
+    assert spec.settings["engine.max_running_requests"] == 2048  # judge itself has 64
+    assert spec.settings["dlpm.quantum"] == 50_000
+    assert spec.settings["d2lpm.worker_quantum"] == 100_000
+    good = spec.client_plans()[1]
+    assert (good.arrivals.num_programs, spec.duration_s, spec.burstiness) == (50, None, inf)
+    assert good.arrivals.rates[0].programs_per_s == 0.5 * 4
+
+
+def test_flags_and_settings_override_a_preset():
+    spec = resolve(
+        PAPER | {"num_programs": 7, "request_rate": 3.0, "burstiness": 1.0},
+        {"engine.max_total_tokens": 50_000, "dlpm.quantum": 9},
+    )
+    assert spec.settings["engine.max_total_tokens"] == 50_000
+    assert (spec.num_programs, spec.request_rate, spec.burstiness) == (7, 3.0, 1.0)
+    assert resolve(PAPER, {"dlpm.quantum": 9}).settings["dlpm.quantum"] == 9
+
+
+def test_a_stored_experiment_repeats_and_follows_another_preset(tmp_path):
+    spec = resolve(PAPER | {"scheduler": "vtc", "dp": 2})
+    file = tmp_path / "experiment.toml"
+    file.write_text(to_toml(spec), encoding="utf-8")
+    assert read_spec(file) == spec
+    other = resolve({"preset": "vtc-paper"}, {}, {"preset": "dlpm-paper"})
+    assert (other.engine, other.settings["lightllm.max_total_tokens"]) == ("lightllm", 10_000)
+
+
+def test_the_name_of_a_preset_decides_nothing():
+    spec = resolve(PAPER)
+    assert identity(spec) == identity(spec.model_copy(update={"preset": None}))
+
+
+def test_a_sweep_may_have_one():
+    swept = make_sweep({"name": "s", "base": PAPER, "grid": {"dp": [1, 2]}})
+    assert [spec.settings["engine.max_total_tokens"] for spec in points(swept)] == [20_000] * 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"preset": "dlpm-papre"}, "unknown preset 'dlpm-papre'.* Did you mean 'dlpm-paper'"),
+        ({**PAPER, "engine": "vllm"}, "engine = 'vllm': preset dlpm-paper describes .*'sglang'"),
+        (
+            {**PAPER, "workload": "vtc-overload", "engine": "lightllm"},
+            "preset dlpm-paper describes",
+        ),
+        ({**PAPER, "workload": "long-qa"}, "holds no document of 21,449 tokens"),
+        (
+            {**PAPER, "backend": {"kind": "emulator"}},
+            "preset = 'dlpm-paper': describes a simulated",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_preset_is_one_line(flags, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        resolve(flags)
+    assert "\n" not in str(caught.value)
+
+
+def test_long_qa_runs_with_a_pool_that_the_user_names():
+    spec = resolve(PAPER | {"workload": "long-qa"}, {"engine.max_total_tokens": 50_000})
+    assert spec.settings["engine.max_total_tokens"] == 50_000
+
+
+def test_a_preset_of_ones_own_is_a_file(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINE.format(key="dp"), encoding="utf-8")
+    assert resolve({"preset": str(mine)}).dp == 2
+    mine = tmp_path / "wrong.toml"
+    mine.write_text(MINE.format(key="replicas"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"wrong\.toml: unknown key 'replicas'"):
+        resolve({"preset": str(mine)})
