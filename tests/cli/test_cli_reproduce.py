@@ -78,6 +78,14 @@ def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
         (["plot", "all", "--from", "here"], "--from here: holds the runs of one figure"),
         (["reproduce", "fig2"], "unknown figure 'fig2': choose from all, claims, fig1"),
         (["reproduce", "fig8", "--format", ""], "--format '': must not be empty"),
+        (
+            ["reproduce", "vtc", "--preset", "vtc-paper"],
+            "--preset vtc-paper: is of figures and claims of DLPM, not of vtc",
+        ),
+        (
+            ["reproduce", "claims", "--preset", "vtc-paper"],
+            "--preset vtc-paper: no figure of the DLPM paper is bundled for it",
+        ),
         (["reproduce", "fig8", "--map"], "--map: is of claims, not of fig8"),
     ],
 )

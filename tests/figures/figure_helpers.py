@@ -20,7 +20,7 @@ def interval(value, spread=0.0, **bounds):
 
 def cell(
     scheduler, *, workload="tot", scenario="s1", dp=1, clients=3, settings=None, run=None, runs=(),
-    seeds=(0,), at_least=(), spread=0.0, contended=True, **metrics,
+    seeds=(0,), at_least=(), spread=0.0, contended=True, window=None, **metrics,
 ):  # fmt: skip
     """One scheduler at one place; a metric in ``at_least`` is only a lower bound.
 
@@ -42,7 +42,7 @@ def cell(
     members = tuple(
         ComparedRun(
             one,
-            {"settings": settings or {}},
+            {"settings": settings or {}} | ({"window": window} if window else {}),
             {**UNDEFINED, **labels, **basis, "seed": seed}
             | {name: of_seed(value, number) for name, value in metrics.items()},
         )

@@ -42,6 +42,28 @@ def test_a_sweep_has_the_points_of_the_papers_figure(name, count):
         assert offered == {0.5}
 
 
+def test_figure_7_at_its_authors_settings_has_pools_of_20000_tokens():
+    """Two workloads, two scenarios, 1 to 8 replicas; long-qa over four pools."""
+    figure = figure_named("fig7", "dlpm-paper")
+    specs = points(read_sweep(figure.sweep).model_copy(update={"num_runs": 1}))
+    pools = {(spec.workload.name, spec.settings["engine.max_total_tokens"]) for spec in specs}
+    assert len(specs) == 2 * 2 * (3 + 3 * 5) + 2 * 4 * 5
+    assert {pool for workload, pool in pools if workload != "long-qa"} == {20_000}
+    assert {pool for workload, pool in pools if workload == "long-qa"} == {
+        25_000, 50_000, 100_000, 305_000,
+    }  # fmt: skip
+    assert all(spec.window == "whole" and spec.num_programs == 50 for spec in specs)
+
+
+def test_a_preset_has_only_the_figures_of_its_machine():
+    with pytest.raises(
+        UsageError, match="--preset dlpm-paper: describes .* fig7, not that of fig9"
+    ):
+        figure_named("fig9", "dlpm-paper")
+    with pytest.raises(UsageError, match="unknown preset 'dlpm'.*Did you mean 'dlpm-paper'"):
+        figure_named("fig7", "dlpm")
+
+
 def test_a_figure_is_drawn_to_every_format_and_its_numbers_to_csv(tmp_path):
     pytest.importorskip("seaborn", reason="figures need the plot extra")
     write_json(tmp_path / "timings.json", TIMINGS)

@@ -111,6 +111,29 @@ class TestFig7:
         p50 = fig7.draw(cells).axes[2]
         assert len(marks(p50)) == 4
 
+    def whole(self, workload, pool, dp):
+        return cell(
+            "lpm", workload=workload, dp=dp, window="whole",
+            settings={"engine": {"max_total_tokens": pool}},
+            service_rate_tok_s=pool / 10, jain_index=0.4, jain_index_paper_window=0.7,
+            victim_p50_s=1.0, victim_p99_s=2.0,
+        )  # fmt: skip
+
+    def test_runs_measured_to_their_ends_show_the_index_while_all_were_active(self):
+        figure = fig7.draw([self.whole("tot", 20_000, dp) for dp in (1, 2)])
+        rate, jain, *_ = figure.axes
+        assert lines(jain) == [[(1, 0.7), (2, 0.7)]]
+        assert (rate.get_xlabel(), legend(figure)) == ("replicas", ["RR + LPM"])
+        assert "20,000 tokens" in origin(figure)
+
+    def test_a_workload_run_with_several_pools_has_them_as_its_axis(self):
+        pools = [self.whole("long-qa", pool, 4) for pool in (25_000, 50_000)]
+        figure = fig7.draw([self.whole("tot", 20_000, 1), *pools])
+        replicas, pool = figure.axes[0], figure.axes[4]
+        assert lines(pool) == [[(25_000, 2.5), (50_000, 5.0)]]
+        assert [replicas.get_xlabel(), pool.get_xlabel()] == ["replicas", "KV pool, 1000 tokens"]
+        assert [tick.get_text() for tick in pool.get_xticklabels()] == ["25", "50"]
+
 
 def test_fig1_has_throughput_over_fairness_and_names_the_quanta():
     values = {"jain_index": 0.5, "min_entitlement_ratio": 0.25, "service_rate_tok_s": 9000.0}

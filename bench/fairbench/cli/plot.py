@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
 from fairbench.errors import UsageError, unknown_name
-from fairbench.figures.catalogue import FIGURES, FORMATS, figure_named
+from fairbench.figures.catalogue import FIGURES, FORMATS, figure_named, figures_of
 
 DEFAULT_PLOT_DIR = Path("plots")
 QUICK = "-quick"  # ends the name of a store that holds one seed of each point
@@ -26,6 +26,10 @@ def plot(
             help="Where its runs are. [default: results/runs/FIGURE, or FIGURE-quick]",
         ),
     ] = None,
+    preset: Annotated[
+        str | None,
+        Option(metavar="NAME", help="The figure at a paper's own settings, see `list presets`."),
+    ] = None,
     formats: Annotated[
         str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
     ] = "svg",
@@ -39,13 +43,14 @@ def plot(
     if figure == "all":
         if source is not None:
             raise UsageError(f"--from {source}: holds the runs of one figure, so name it")
-        wanted = list(FIGURES.values())
+        wanted = list((FIGURES if preset is None else figures_of(preset)).values())
     else:
-        wanted = [figure_named(figure)]
+        wanted = [figure_named(figure, preset)]
     for one in wanted:
-        folder = source or stored(one.name)
+        folder = source or stored(one.sweep)
         if not folder.is_dir():
-            raise UsageError(f"{folder}: no such store: `fairbench reproduce {one.name}` makes it")
+            made = one.name if preset is None else f"{one.name} --preset {preset}"
+            raise UsageError(f"{folder}: no such store: `fairbench reproduce {made}` makes it")
         for path in one.plot(folder, output_dir, suffixes):
             typer.echo(path)
 

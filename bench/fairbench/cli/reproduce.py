@@ -23,11 +23,18 @@ from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.execute.figure_stores import fill_store
-from fairbench.figures.catalogue import FIGURES, check_drawable
+from fairbench.figures.catalogue import (
+    FIGURES,
+    PaperFigure,
+    check_drawable,
+    figure_named,
+    figures_of,
+)
 from fairbench.figures.central.store import fill_timings
 from fairbench.figures.claims.table import claims_markdown, judge_all, write
 
 ALL, CLAIMS = "all", "claims"
+AUTHORS = "dlpm-paper"  # the preset beside which claims are judged unless another is named
 CLAIMS_DIR = Path("results")
 TIMED = "fig4"  # the one figure of timings, not of runs
 
@@ -55,6 +62,13 @@ def reproduce(
     on_map: Annotated[
         bool, Option("--map", help="With claims: only the map of where each of them holds.")
     ] = False,
+    preset: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="A paper's own settings, see `list presets`; claims are judged at both.",
+        ),
+    ] = None,
     seeds: Annotated[
         int | None, Option(min=1, max=5, help="With frontier: how many seeds of each cell.")
     ] = None,
@@ -74,6 +88,8 @@ def reproduce(
     runs_on = executor_named(executor, ray_address)
     if seeds is not None and figure != FRONTIER:
         raise UsageError(f"--seeds: is of {FRONTIER}, not of {figure}")
+    if preset is not None and (on_map or figure in (VTC, PREBLE, TEXTBOOK, FRONTIER)):
+        raise UsageError(f"--preset {preset}: is of figures and claims of DLPM, not of {figure}")
     if on_map:
         if figure != CLAIMS:
             raise UsageError(f"--map: is of claims, not of {figure}")
@@ -106,29 +122,41 @@ def reproduce(
         return
     if figure != CLAIMS:
         check_drawable()
-    names = list(FIGURES) if figure in (ALL, CLAIMS) else [figure]
-    folders = {name: result_dir / f"{name}{QUICK if quick else ''}" for name in names}
+    wanted = _wanted(figure, preset)
+    folders = {one: result_dir / f"{one.sweep}{QUICK if quick else ''}" for one in wanted}
     _fill(folders, runs_on, quick=quick, show=not disable_tqdm)
     if figure != CLAIMS:
-        for name in names:
-            for path in FIGURES[name].plot(folders[name], output_dir, suffixes):
+        for one, folder in folders.items():
+            for path in one.plot(folder, output_dir, suffixes):
                 typer.echo(path)
     if figure in (ALL, CLAIMS):
         _judge(folders, claims_dir)
 
 
-def _fill(folders: Mapping[str, Path], executor: Executor, *, quick: bool, show: bool) -> None:
+def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
+    """Return the figures whose runs are needed. Raises UsageError for what a preset has not."""
+    if figure not in (ALL, CLAIMS):
+        return [figure_named(figure, preset)]
+    at_preset = list(figures_of(preset or AUTHORS).values())
+    if not at_preset:
+        raise UsageError(f"--preset {preset}: no figure of the DLPM paper is bundled for it")
+    return [*FIGURES.values(), *at_preset]
+
+
+def _fill(
+    folders: Mapping[PaperFigure, Path], executor: Executor, *, quick: bool, show: bool
+) -> None:
     """Run what is missing in the store of each figure.
 
     Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
     """
     failed = 0
     with run_context(shown_progress(show), executor) as context:
-        for name, folder in folders.items():
-            if name == TIMED:
+        for figure, folder in folders.items():
+            if figure.name == TIMED:
                 fill_timings(folder, context, quick=quick)
             else:
-                failures = fill_store(name, folder, context, quick=quick)
+                failures = fill_store(figure.sweep, folder, context, quick=quick)
                 failed += len(failures)
                 for failure in failures:
                     typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
@@ -138,8 +166,10 @@ def _fill(folders: Mapping[str, Path], executor: Executor, *, quick: bool, show:
         raise RunFailed(f"{failed} points failed; see the folder failed of each store")
 
 
-def _judge(folders: Mapping[str, Path], claims_dir: Path) -> None:
-    judged = judge_all({name: FIGURES[name].read(folder) for name, folder in folders.items()})
+def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
+    judged = judge_all(
+        {one.name: one.read(folder) for one, folder in folders.items() if one.preset is None}
+    )
     for path in write(judged, claims_dir):
         typer.echo(path)
     typer.echo(claims_markdown(judged), nl=False)

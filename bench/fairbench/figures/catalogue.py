@@ -8,12 +8,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fairbench.config.preset import read_preset
 from fairbench.config.sweep import overridden, read_sweep, sweep_names
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError, unknown_name
@@ -51,11 +52,18 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 class PaperFigure:
     """A figure; its module here has its name, ``draw`` and ``rows``. ``read`` reads its store.
 
-    The sweep that fills the store is the bundled one of the same name; only fig4 has none.
+    The sweep that fills the store is the bundled one of the same name; only fig4 has none. With a
+    ``preset`` the sweep is the bundled one called NAME-PRESET.
     """
 
     name: str
     read: Callable[[Path], Any] = read_cells
+    preset: str | None = None
+
+    @property
+    def sweep(self) -> str:
+        """The name of the bundled sweep, of the store that it fills, and of the files drawn."""
+        return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
         """Draw what is stored in ``folder`` into ``output``, and its numbers as CSV; the files.
@@ -67,9 +75,9 @@ class PaperFigure:
         module = import_module(f"fairbench.figures.{self.name}")
         source = self.read(folder)
         if self.read is read_cells:
-            check_own(source, self.name, folder)
-        table = output / f"{self.name}.csv"
-        pictures = [output / f"{self.name}.{suffix}" for suffix in formats]
+            check_own(source, self.sweep, folder)
+        table = output / f"{self.sweep}.csv"
+        pictures = [output / f"{self.sweep}.{suffix}" for suffix in formats]
         with paper_style():
             figure = module.draw(source)
             try:
@@ -93,11 +101,29 @@ def _figures() -> Mapping[str, PaperFigure]:
 FIGURES = _figures()
 
 
-def figure_named(name: str) -> PaperFigure:
-    """A figure by name. Raises UsageError with the names there are."""
+def figure_named(name: str, preset: str | None = None) -> PaperFigure:
+    """Return a figure by name, at a preset's settings if one is named.
+
+    Raises UsageError for an unknown name, or a preset at which the figure was not run.
+    """
     if name not in FIGURES:
         raise unknown_name("figure", name, FIGURES)
-    return FIGURES[name]
+    if preset is None:
+        return FIGURES[name]
+    known = figures_of(preset)
+    if name not in known:
+        raise UsageError(
+            f"--preset {preset}: describes the machine of {', '.join(known) or 'no figure'}, "
+            f"not that of {name}"
+        )
+    return known[name]
+
+
+def figures_of(preset: str) -> Mapping[str, PaperFigure]:
+    """Return the figures that ran at a preset's settings, by name. Raises UsageError if unknown."""
+    read_preset(preset)
+    known = [replace(one, preset=preset) for one in FIGURES.values()]
+    return {one.name: one for one in known if one.sweep in sweep_names()}
 
 
 def check_drawable() -> None:
