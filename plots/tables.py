@@ -15,12 +15,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from table_claims import claims, claims_on_cells
+from table_presets import preset_table
 from table_runs import default_loads, fig4, fig7, gaps, headline, quantum, runs_table
 from table_store import ROOT, cells, collect, collect_sweep, read, write
 from table_text import as_markdown
 from table_validation import measured, serving, serving_fitted
 
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md")))
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "docs" / "papers.md",
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+)
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 MADE: dict[str, Callable[[], str]] = {
@@ -41,13 +46,15 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """The table of that name: one made above, ``cells/W-S``, ``real/FILE``, or a CSV as it is."""
+    """Render the table of a name: one made above, a CSV, or part of one, such as ``cells/W-S``."""
     if name in MADE:
         return MADE[name]()
     kind, _, which = name.partition("/")
     if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
         return runs_table(rows)
+    if kind == "presets":
+        return preset_table(which)
     if kind == "real":
         return runs_table(row for row in read("real-input") if row["of"] == which)
     header, *body = cells(name)
