@@ -34,6 +34,7 @@ LABELS = {
     "preble": "Preble",
     "dlpm": "DLPM",
     "d2lpm": "D²LPM",
+    "fair-finish": "fair-finish",
 }
 UNKNOWN = "0.5"  # grey
 HATCHES = ("", "///", "...", "xxx")
