@@ -70,8 +70,9 @@ def test_what_dlpm_charges_is_the_busy_time(engine):
     spec = charging("dlpm", engine, dlpm__quantum=300)
     simulation = Simulation(spec, spec.client_plans(), None)
     scheduler = simulation.cluster.workers[0].scheduler
-    scheduler._let_go = lambda client: None  # credit that is left stays on the books
-    granted, refill = [], scheduler._refill
+    credits_ = scheduler.credits
+    credits_.let_go = lambda client: None  # credit that is left stays on the books
+    granted, refill = [], credits_.refill
 
     def watched(*told):
         before = sum(scheduler.credit.values())
@@ -79,7 +80,7 @@ def test_what_dlpm_charges_is_the_busy_time(engine):
         granted.append(sum(scheduler.credit.values()) - before)
         return done
 
-    scheduler._refill = watched
+    credits_.refill = watched
     simulation.run()
     spent = sum(granted) - sum(scheduler.credit.values())
     assert len(granted) > 3

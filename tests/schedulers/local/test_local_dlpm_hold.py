@@ -108,7 +108,7 @@ class TestUnits:
         bound = make().service_bound()
         assert isinstance(bound, ServiceBound)
         assert (bound.quantum_tokens, bound.source) == (QUANTUM, "DLPM Theorem 4.1")
-        assert make(quantum=7).quantum == 7
+        assert make(quantum=7).credits.quantum == 7
 
     def test_at_four_units_it_holds(self):
         tokens = 4 * UNIT_TOKENS - REQUEST_TOKENS - 64

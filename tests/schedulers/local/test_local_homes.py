@@ -11,6 +11,8 @@ from local_homes import EngineHome, Gate, Home, ListHome, SimHome, World
 from local_requests import Calls
 
 from fairbench.core import Request
+from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.charging.charging import Charging
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
@@ -118,7 +120,7 @@ class Lockstep:
 
     def check_state(self) -> None:
         """Whatever a scheduler keeps is the same at home everywhere, and so is the view."""
-        states = [vars(home.scheduler) | {"params": None, "setup": None} for home in self.homes]
+        states = [kept_by(home.scheduler) for home in self.homes]
         assert all(state == states[0] for state in states)
         reference = list(self.homes[0].view.queue_order())
         for home in self.homes:
@@ -126,6 +128,15 @@ class Lockstep:
             assert len(home.view) == len(reference)
             assert set(home.view.clients()) == {r.client for r in reference}
             assert all(home.view.matched_tokens(r) == self.world.matched(r) for r in reference)
+
+
+def kept_by(part):
+    """All that a scheduler keeps, its account and its charging among it."""
+    return {
+        name: kept_by(one) if isinstance(one, (Account, Charging)) else one
+        for name, one in vars(part).items()
+        if name not in ("params", "setup")
+    }
 
 
 def play(make, homes: list[type[Home]], operations) -> Lockstep:

@@ -187,7 +187,7 @@ class Literal:
         while waiting and all(self.q[node] <= 0 for node in waiting):
             for node in [one for one in self.q if parent_of(one) == tenant]:
                 if self.q[node] <= 0:
-                    self.q[node] += self.scheduler._quantum(node)
+                    self.q[node] += self.scheduler.credits.quantum_of(node)
                     if node in self.idle and self.q[node] > 0:
                         del self.q[node]
             refilled = True

@@ -11,7 +11,7 @@ from fairbench.core import Request
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.batch_cost import BatchCost, step_units
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.tenants import ROOT, parent_of
+from fairbench.tenants import ROOT
 
 FLOOR_UNITS = 4  # under which a step is 4/5 useful
 QUANTUM = 5_000
@@ -65,22 +65,22 @@ class HoldingDLPM(DLPM):
         self._batch.finish(request, tokens)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self._decoded.settle(view.clients())
-        if self._someone_in_credit(view, set()) or self._may_refill(view):
+        self.credits.settle(view.clients())
+        if self._turns(view).someone_in_credit() or self._may_refill(view, ROOT):
             yield from super().select(view, now_s)
 
-    def _may_refill(self, view: WaitingView, tenant: str = ROOT) -> bool:
+    def _may_refill(self, view: WaitingView, tenant: str) -> bool:
         # With SGLang ``view.running`` lacks what this pass has admitted, the batch cost does not.
         if not self.params.hold or not len(self._batch):
             return True
         return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())
 
     def _someone_only_runs_in_credit(self, view: WaitingView, tenant: str) -> bool:
-        waiting = self._siblings(view, set(), tenant)
+        waiting = self.credits.siblings(tenant, view.clients())
+        requests = self.credits.requests
         return any(
-            credit > 0 and self._outstanding[node] and node not in waiting
-            for node, credit in self.credit.items()
-            if not (self._tree and parent_of(node) != tenant)
+            credit > 0 and requests[node] and node not in waiting
+            for node, credit in self.credits.members(tenant).items()
         )
 
     def _is_heavy(self) -> bool:

@@ -23,21 +23,22 @@ class EDFThenDLPM(UrgentDLPM):
     name = "edf-dlpm"
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self._decoded.settle(view.clients())
+        self.credits.settle(view.clients())
         for request in self._urgent(view, now_s):
             if not (yield request) and self.params.no_room == "stop":
                 return
         yield from super().select(view, now_s)
 
     def _urgent(self, view: WaitingView, now_s: float) -> Iterator[Request]:
-        if len(view) and not self._someone_in_credit(view, set()):
-            self._refill(view, set())
+        turns = self._turns(view)
+        if len(view) and not turns.someone_in_credit():
+            turns.refill()
         places = self._urgency.places(view, now_s)
         order = [(*places(request), request) for request in view.match_order()]
         order = [one for one in order if one[0] != LATE]
-        order.sort(key=lambda one: (one[0], one[1], not self._in_credit(one[2].client)))
+        order.sort(key=lambda one: (one[0], one[1], not self.credits.in_credit(one[2].client)))
         for group, _, request in order:
-            if group != AGED or self._in_credit(request.client):
+            if group != AGED or self.credits.in_credit(request.client):
                 yield request
 
     def service_bound(self) -> ServiceBound | NoBound:

@@ -9,13 +9,13 @@ from annotated_types import Ge, Le
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
+from fairbench.schedulers.charging.predicted import PredictedCharging
+from fairbench.schedulers.charging.tokens import Prices
 from fairbench.schedulers.costs import LINEAR, CostName, own_cost
 from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.setup import Setup
 
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
-WINDOW = 5  # of the moving average
 
 
 class PredictiveVTC(VTC):
@@ -46,75 +46,25 @@ class PredictiveVTC(VTC):
     def __init__(self, params: Params) -> None:
         super().__init__(params)
         self.refunds_tokens = False  # it charges ahead by itself
-        self._cost = own_cost(params.cost)
-        self._predicted: dict[Request, int] = {}
-        self._produced: dict[Request, int] = {}
-        self._average: dict[str, float] = {}
-        self._input: dict[Request, int] = {}  # tokens charged at admission
 
-    def prepare(self, setup: Setup) -> None:
-        if self.times_steps:
+    def _charging(self, prices: Prices) -> PredictedCharging:
+        params = self.params
+        if params.charge == GPU_TIME:
             raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: it charges by its cost")
-        super().prepare(setup)
+        return PredictedCharging(
+            self.account,
+            prices,
+            params.sharing,
+            self._predict,
+            own_cost(params.cost),
+            charges_at_finish=params.form == "artifact",
+        )
 
-    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        super().on_admitted(request, extend_tokens, recompute)
-        if not recompute:
-            predicted = self._predict(request)
-            self._predicted[request], self._produced[request] = predicted, 0
-            self._charge(request.client, self._outputs_cost(request, 0, predicted))
-
-    def on_tokens(self, client: str, tokens: int) -> None:
-        """Charged request by request instead; this only marks a new step."""
-        self._step_charged = False
-
-    def on_request_tokens(self, request: Request, tokens: int) -> None:
-        before = max(self._produced[request], self._predicted[request])
-        self._produced[request] += tokens
-        if (produced := self._produced[request]) > before:
-            self._charge(request.client, self._outputs_cost(request, before, produced))
-
-    def on_finish(self, request: Request) -> None:
-        if request not in self._predicted:  # it never ran
-            return
-        if self._charges_at_finish:
-            self._charge_beyond()
-        produced, predicted = self._produced.pop(request), self._predicted.pop(request)
-        if predicted > produced:
-            self._charge(request.client, self._outputs_cost(request, predicted, produced))
-        del self._input[request]
-        old = self._average.get(request.client, 0.0)
-        new = ((WINDOW - 1) * old + produced) / WINDOW
-        self._average[request.client] = new if old else float(produced)
-
-    def _charge_beyond(self) -> None:
-        if self._step_charged:
-            return
-        self._step_charged = True
-        for request, predicted in self._predicted.items():
-            produced = self._produced[request]
-            if predicted < produced < request.max_new_tokens:
-                cost = self._outputs_cost(request, produced - 1, produced)
-                self._charge(request.client, cost)
-
-    def _input_cost(self, request: Request, tokens: int) -> float:
-        self._input[request] = tokens
-        if self._cost is not None:
-            return self._cost(tokens, 0)
-        return super()._input_cost(request, tokens)
-
-    def _outputs_cost(self, request: Request, before: int, after: int) -> float:
-        """What the outputs cost up to ``after``, beyond those up to ``before``."""
-        if self._cost is None:
-            return self.params.output_weight * (after - before)
-        tokens = self._input[request]
-        return self._cost(tokens, after) - self._cost(tokens, before)
-
-    def _predict(self, request: Request) -> int:
+    def _predict(self, request: Request, average: float) -> int:
         if self.params.predictor == "none":
             return 0
         if self.params.predictor == "average":
-            return round(self._average.get(request.client, 0.0))
+            return round(average)
         spread = 2 * (request.request_id * GOLDEN % 1) - 1
         return round(request.max_new_tokens * (1 + self.params.error * spread))
 

@@ -1,0 +1,59 @@
+"""The interface of an account: one number for each client, in weighted tokens or picoseconds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+
+from fairbench.schedulers.accounts.decoded import Decoded
+from fairbench.schedulers.setup import Setup
+
+
+class Account(ABC):
+    """The balances of all clients.
+
+    A policy asks for balances, a charging changes them. Tokens of decode steps may be booked late:
+    ``settle`` books them for the clients whose balances are about to be read.
+    """
+
+    setup = Setup()
+    decoded: Decoded  # ``changed`` are the clients whose number of running requests may be another
+
+    def prepare(self, setup: Setup) -> None:
+        """Take the facts of the experiment, weights among them, before the first request."""
+        self.setup = setup
+
+    @abstractmethod
+    def charge(self, client: str, amount: float) -> None:
+        """Charge a client that has requests here; an amount below 0 is given back."""
+
+    def charge_absent(self, client: str, amount: float) -> None:
+        """Charge a client that may have no request here, such as one that shares a prefix."""
+        self.charge(client, amount)
+
+    def refund(self, client: str, amount: float) -> None:
+        """Give back what was charged ahead."""
+        self.charge(client, -amount)
+
+    @abstractmethod
+    def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
+        """Charge the decode steps of a whole batch, late where the sum is the same whenever it is.
+
+        Args:
+            each: The price of one token.
+            steps: How many steps every running request has made.
+            running: The number of running requests by client.
+        """
+
+    def charge_each(self, each: int, steps: int, running: Mapping[str, int]) -> None:
+        """Charge the decode steps of a whole batch client by client, at once."""
+        for client, requests in running.items():
+            self.charge(client, each * steps * requests)
+
+    def settle(self, clients: Collection[str]) -> None:
+        """Book what these clients have decoded by now."""
+        self.decoded.settle(clients)
+
+    @abstractmethod
+    def balances(self) -> dict[str, float]:
+        """Return the balance of every client, everything booked."""

@@ -1,0 +1,95 @@
+"""Virtual counters: what each client has been served, over its weight ([VTC] Alg. 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+
+from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.accounts.decoded import Decoded
+
+
+class Counters(Account):
+    """The counters c_i; the client with the least goes next, ties in rotation.
+
+    Args:
+        output_weight: The price of an output token.
+        lifts: Whether a client that comes back is lifted to those that wait (lines 11-13).
+        lifts_alone: Whether it is lifted to the client that left the queue last if nobody waits
+            (lines 8-10).
+        weights: Weights of clients laid over those of the experiment.
+    """
+
+    def __init__(
+        self,
+        output_weight: int,
+        *,
+        lifts: bool = True,
+        lifts_alone: bool = True,
+        weights: Mapping[str, float],
+    ) -> None:
+        self.of: dict[str, float] = {}
+        self.weights = self._own_weights = weights
+        self.last_left: str | None = None
+        self.lifts = lifts
+        self.shares = False  # charges may be parts of a token
+        self.decoded = Decoded(self.of, output_weight)
+        self._output_weight = output_weight
+        self._lifts_alone = lifts_alone
+        self._turn: dict[str, int] = {}  # when a client was last picked
+        self._picks = 0
+
+    def prepare_weights(self) -> None:
+        """Lay the counters' own weights over those of the setup."""
+        # Not copied without need: a router's may change while it runs.
+        own, given = self._own_weights, self.setup.weights
+        self.weights = {**given, **own} if own else given
+
+    def enter(self, client: str, waiting: Collection[str]) -> None:
+        """Lift a client whose request arrives; ``waiting`` are the clients that wait without it."""
+        counters = self.of
+        counters.setdefault(client, 0)
+        if not self.lifts or client in waiting:
+            return
+        self.decoded.settle((client,))
+        own = counters[client]
+        if waiting:
+            self.decoded.settle(waiting)
+            counters[client] = max(own, min(map(counters.__getitem__, waiting)))
+        elif self.last_left is not None and self._lifts_alone:
+            self.decoded.settle((self.last_left,))
+            counters[client] = max(own, counters[self.last_left])
+
+    def least(self, waiting: Collection[str]) -> str:
+        """Return the waiting client with the least counter (line 19)."""
+        counters = list(map(self.of.__getitem__, waiting))
+        least = min(counters)
+        if counters.count(least) == 1:
+            return next(islice(waiting, counters.index(least), None))
+        tied = [client for client in waiting if self.of[client] == least]
+        return min(tied, key=lambda client: self._turn.get(client, -1))
+
+    def picked(self, client: str) -> None:
+        """Note that a request of the client has left the queue."""
+        self.last_left = client
+        self._turn[client] = self._picks
+        self._picks += 1
+
+    def charge(self, client: str, amount: float) -> None:
+        weight = self.weights.get(client, 1)
+        self.of[client] += amount if weight == 1 else amount / weight
+
+    def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
+        if self.weights or self.shares:  # fractions, whose sums depend on the order
+            self.charge_each(each, steps, running)
+        else:
+            self.decoded.on_steps(steps, running)
+
+    def balances(self) -> dict[str, float]:
+        self.decoded.settle_all()
+        return self.of
+
+    def replace(self, kept: dict[str, float]) -> None:
+        """Keep the counters in another mapping from now on, such as one shared with peers."""
+        self.of = kept
+        self.decoded = Decoded(kept, self._output_weight)

@@ -1,0 +1,131 @@
+"""Deficit credits: what each client may still spend before the others have their turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
+
+from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.accounts.decoded import Decoded
+from fairbench.schedulers.quanta import rounds_to_credit
+
+Rejoin = Literal["keep", "min0", "paper_zero"]
+
+
+class Credits(Account):
+    """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
+
+    A client joins the list with its first request (line 12). It leaves when it is idle, by the rule
+    ``rejoin``: ``keep`` only lets it leave in credit, so that going away neither erases a debt nor
+    saves up credit; ``min0`` lets it go and keeps its debt; ``paper_zero`` erases both.
+
+    Args:
+        quantum: The quantum Q^u of a client of weight 1, in weighted tokens.
+        output_weight: The price of an output token.
+        rejoin: The rule by which idle clients leave.
+    """
+
+    def __init__(self, quantum: float, output_weight: int, rejoin: Rejoin = "keep") -> None:
+        self.quantum = quantum
+        self.rejoin = rejoin
+        self.of: dict[str, float] = {}  # q_i; its keys are the client list l
+        self.requests: Counter[str] = Counter()  # of each client: waiting or running
+        self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
+        self.shares = False  # charges may be parts of a token
+        self.decoded = Decoded(self.of, -output_weight)
+        self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
+
+    def enter(self, client: str) -> None:
+        """Count a request that has arrived; its client joins the list (line 12)."""
+        self.requests[client] += 1
+        if client not in self.of:
+            self.join(client)
+
+    def leave(self, client: str) -> None:
+        """Count a request that has finished; a client that is now idle may leave the list."""
+        self.requests[client] -= 1
+        if not self.requests[client]:
+            self.let_go(client)
+
+    def charge(self, client: str, amount: float) -> None:
+        self.of[client] -= amount
+
+    def charge_absent(self, client: str, amount: float) -> None:
+        self.join(client)
+        self.of[client] -= amount
+        self.let_go(client)
+
+    def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
+        if self.setup.weights or self.shares:  # fractions, whose sums depend on the order
+            self.charge_each(each, steps, running)
+        else:
+            self.decoded.on_steps(steps, running)
+
+    def refund(self, client: str, amount: float) -> None:
+        """Give back what was charged ahead, up to a quantum: more than that nobody can have."""
+        credit = self.of[client]
+        self.of[client] = max(credit, min(credit + amount, self.quantum_of(client)))
+
+    def in_credit(self, client: str) -> bool:
+        """Tell whether a client may spend."""
+        return self.of[client] > 0
+
+    def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
+        """Return those of the list below a tenant on the way to these clients: the clients."""
+        return clients
+
+    def members(self, tenant: str) -> dict[str, float]:
+        """Return the credits of those below a tenant: everybody's, everything booked."""
+        return self.balances()
+
+    def someone_in_credit(self, clients: Collection[str]) -> bool:
+        """Tell whether one of these clients may spend (line 4)."""
+        return any(self.of[client] > 0 for client in clients)
+
+    def refill(self, waiting: Collection[str]) -> bool:
+        """Repeat lines 6-7 until one of the waiting clients is in credit, in closed form.
+
+        Every client of the list that is in debt gets quanta. False if nobody waits.
+        """
+        return self.refill_some(waiting, self.of)
+
+    def refill_some(self, waiting: Collection[str], members: Collection[str]) -> bool:
+        """Refill those in debt of some members of the list, of whom some are waiting."""
+        if not waiting:
+            return False
+        self.decoded.settle_all()
+        rounds = min(rounds_to_credit(self.of[c], self.quantum_of(c)) for c in waiting)
+        for client in list(members):
+            if (credit := self.of[client]) <= 0:
+                quantum = self.quantum_of(client)
+                self.of[client] += min(rounds, rounds_to_credit(credit, quantum)) * quantum
+                self.let_go(client)
+        return True
+
+    def quantum_of(self, client: str) -> float:
+        """Return the client's quantum, by its weight, in the unit of the charges."""
+        # Not rounded: quanta out of proportion would let clients drift apart without limit.
+        quantum = self.quantum * self.setup.weight(client)
+        return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
+
+    def join(self, client: str) -> None:
+        """Put a client on the list, unless it is there."""
+        if client not in self.of:
+            self.of[client] = self._frozen.pop(client, 0)
+
+    def let_go(self, client: str) -> None:
+        """Take an idle client off the list, by the rule of ``rejoin``."""
+        if self.requests[client]:
+            return
+        self.decoded.settle((client,))
+        credit = self.of[client]
+        if self.rejoin == "keep" and credit <= 0:
+            return
+        del self.of[client]
+        if self.rejoin == "min0" and credit < 0:
+            self._frozen[client] = credit
+
+    def balances(self) -> dict[str, float]:
+        self.decoded.settle_all()
+        return self.of

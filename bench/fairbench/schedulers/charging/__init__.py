@@ -1,0 +1,1 @@
+"""Charging: what an event of the engine costs a client's account."""

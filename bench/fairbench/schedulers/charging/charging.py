@@ -1,0 +1,50 @@
+"""The interface of charging: events of the engine, as ``LocalScheduler`` hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fairbench.core import Request
+from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import Read
+
+
+class Charging:
+    """Turn events into ``account.charge(client, amount)``. By default events cost nothing."""
+
+    token_ps: Callable[[], float] | None = None
+    """The time of one computed token, by which quanta of tokens are times; None charges tokens."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+    def prepare(self, name: str, setup: Setup) -> None:
+        """Take the facts of the experiment. Raises UsageError naming the scheduler."""
+
+    def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        """Charge a request for the part of its prompt that will be computed."""
+
+    def tokens(self, client: str, tokens: int) -> None:
+        """Charge output tokens; fewer than none are given back."""
+
+    def request_tokens(self, request: Request, tokens: int) -> None:
+        """Charge output tokens request by request, where the scheduler hears of them so."""
+
+    def steps(self, steps: int, running: Mapping[str, int]) -> None:
+        """Charge the decode steps of a whole batch."""
+
+    def prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
+        """Charge the time of an iteration that went to a prompt."""
+
+    def gpu_time(self, client: str, gpu_ps: int) -> None:
+        """Charge the time of decode steps."""
+
+    def read(self, request: Request, read: Read) -> None:
+        """Charge the difference between the prompt as it was charged and as it was read."""
+
+    def retracted(self, request: Request) -> None:
+        """Give back what a request that has lost its memory was charged ahead."""
+
+    def finished(self, request: Request) -> None:
+        """Give back what a request that has ended was charged ahead."""
