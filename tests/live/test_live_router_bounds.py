@@ -31,10 +31,11 @@ from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import ApproximateTokens
+from fairbench.schedulers.accounts import worker_credits
+from fairbench.schedulers.accounts.forgotten import to_forget
+from fairbench.schedulers.accounts.worker_credit import WorkerCredit
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.routing import client_round_robin, d2lpm
-from fairbench.schedulers.routing.forgotten import to_forget
-from fairbench.schedulers.routing.worker_credit import WorkerCredit
+from fairbench.schedulers.routing import client_round_robin
 from fairbench.schedulers.token_pages import segments_of
 
 
@@ -58,7 +59,7 @@ def test_a_router_keeps_a_bounded_number_of_clients(asked):
     """0.42 KB a client stayed for ever; a worker that came back then held up everyone."""
     limit, quantum = 8, 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(d2lpm, "MAX_CLIENTS", limit)
+        patch.setattr(worker_credits, "MAX_CLIENTS", limit)
         router = build_router("d2lpm", {"d2lpm.worker_quantum": quantum}, 2)
         held = request(-1, "held")
         place = router.route(held, 0.0)

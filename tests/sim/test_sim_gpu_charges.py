@@ -93,7 +93,7 @@ def test_what_d2lpm_has_charged_when_all_is_over_is_each_workers_busy_time(engin
     more = {"d2lpm__charge": "gpu-time", "d2lpm__worker_quantum": 10**9}
     simulation = ran(charging("vtc", engine, dp=2, flags={"router": "d2lpm"}, **more))
     router = simulation.router
-    granted = 10**9 * router._time.token_ps()  # once to each client
+    granted = 10**9 * router._charging.token_ps()  # once to each client
     for worker in range(2):
         spent = sum(granted - credit[worker] for credit in router.credit.values())
         assert busy_ps(simulation, worker) > 0

@@ -24,8 +24,8 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.worker_sets import members
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.worker_sets import members
 
 POOL = LIMITS.pool_tokens
 WHOLE = POOL - 3  # output tokens of a request that takes all of the pool, with one of input

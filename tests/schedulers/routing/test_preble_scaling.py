@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_scaling import key_portion
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree
 from fairbench.schedulers.routing.preble_waits import Waits
 from fairbench.schedulers.routing.preble_windows import Windows
-from fairbench.schedulers.routing.worker_sets import as_bits
+from fairbench.schedulers.worker_sets import as_bits
 
 DOC, TINY_S = ("doc", 1000), 0.00896  # prefill: 55.8 ms, and of under 64 tokens
 

@@ -10,7 +10,7 @@ from fairbench.schedulers.routing import preble_windows
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
 from fairbench.schedulers.routing.preble_windows import Windows
-from fairbench.schedulers.routing.worker_sets import as_bits, members
+from fairbench.schedulers.worker_sets import as_bits, members
 
 WINDOW_S = 20.0
 TIMES = TimeModel(1.0, 0.0, 0, 0.0, 0.0, 1.0)

@@ -13,10 +13,10 @@ from router_helpers import NaiveLocations, answer, prompt, prompts, request
 import fairbench
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.worker_credit import WorkerCredit
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.routing.worker_credit import WorkerCredit
-from fairbench.schedulers.routing.worker_sets import as_bits
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.worker_sets import as_bits
 
 
 def make(workers=2, **params):
@@ -110,7 +110,7 @@ def test_gpu_time_is_charged_ahead_without_what_a_batch_shares():
     sent = [request(number, "f", (f"p{number}", 101)) for number in range(30)]
     for one in sent:
         router.route(one, 0.0)
-    quantum = router._quantum("f")
+    quantum = router.credits.quantum_of("f")
     assert router.credit["f"][0] == pytest.approx(quantum - 30 * 100 * 1e-5 * PS_PER_S)
     for one in sent:
         router.on_gpu_time(one, 0, 0.003)

@@ -16,8 +16,8 @@ from fairbench.schedulers.batch_cost import PRIOR_OUTPUT_TOKENS, OutputLengths
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlog import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.worker_sets import members
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.worker_sets import members
 
 PRIOR = 2 * round(PRIOR_OUTPUT_TOKENS)  # work of the outputs expected at first, costs unknown
 

@@ -7,7 +7,7 @@ from router_helpers import answer, request
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.routing.memserve import MemServe
-from fairbench.schedulers.routing.worker_sets import as_bits, members
+from fairbench.schedulers.worker_sets import as_bits, members
 
 WORKERS = 5
 
@@ -33,13 +33,17 @@ class ScanningMemServe(MemServe):
 class ScanningD2LPM(D2LPM):
     """Lines 3 to 8 as printed: a list of the workers in credit, made for every request."""
 
+    def __init__(self, params, workers):
+        super().__init__(params, workers)
+        self.credits.available = self._available
+
     def _available(self, client):
         within = self._fleet.workers
-        for node in self._nodes(client):
-            credit = self._credit_of(node)
+        for node in self.credits.nodes(client):
+            credit = self.credits.credit_of(node)
             available = [worker for worker in within if credit[worker] > 0]
             if not available:
-                credit.refill(self._quantum(node), as_bits(within))
+                credit.refill(self.credits.quantum_of(node), as_bits(within))
                 available = [worker for worker in within if credit[worker] > 0]
             within = available
         return as_bits(within)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_helpers import answer, request
 
+from fairbench.schedulers.accounts.worker_credit import WorkerCredit
 from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing import d2lpm
-from fairbench.schedulers.routing.worker_credit import WorkerCredit
-from fairbench.schedulers.routing.worker_sets import as_bits, members
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.worker_sets import as_bits, members
 
 WORKERS = 6
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fairbench.core import Request
+from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.forgotten import MAX_CLIENTS
 
 
 class ClientRoundRobin(Router):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fairbench.schedulers.routing.backlog import Backlog
 from fairbench.schedulers.routing.finish_bounds import FinishBounds, Floats
 from fairbench.schedulers.routing.tenant_backlog import TenantBacklog
-from fairbench.schedulers.routing.worker_sets import lowest, members
+from fairbench.schedulers.worker_sets import lowest, members
 
 FEW = 16  # workers, that are looked at one by one
 

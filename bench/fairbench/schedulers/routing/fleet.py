@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fairbench.core import Request
 from fairbench.errors import RunFailed
-from fairbench.schedulers.routing.worker_sets import as_bits, lowest
+from fairbench.schedulers.worker_sets import as_bits, lowest
 
 
 class Fleet:

@@ -19,7 +19,7 @@ from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
 from fairbench.schedulers.routing.preble_windows import Windows
-from fairbench.schedulers.routing.worker_sets import lowest, members
+from fairbench.schedulers.worker_sets import lowest, members
 
 
 class Missed(NamedTuple):

@@ -10,7 +10,7 @@ from sortedcontainers import SortedList
 
 from fairbench.schedulers.routing.preble_load import GpuWindow
 from fairbench.schedulers.routing.preble_tree import PrebleNode
-from fairbench.schedulers.routing.worker_sets import as_bits, members
+from fairbench.schedulers.worker_sets import as_bits, members
 
 FEW = 16  # workers, that are looked at one by one
 ROUNDING = 1e-12  # of a ratio: what is nearer is computed exactly

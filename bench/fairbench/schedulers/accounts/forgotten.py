@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from fairbench.schedulers.routing.worker_credit import WorkerCredit
+from fairbench.schedulers.accounts.worker_credit import WorkerCredit
 
 MAX_CLIENTS = 10_000
 BATCH = MAX_CLIENTS // 16  # forgotten at once, so that to choose them costs little a client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 
 from fairbench.schedulers.quanta import rounds_to_credit
-from fairbench.schedulers.routing.worker_sets import as_bits, members
+from fairbench.schedulers.worker_sets import as_bits, members
 
 
 class WorkerCredit(MutableMapping[int, float]):

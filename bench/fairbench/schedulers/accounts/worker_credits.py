@@ -1,0 +1,148 @@
+"""The credit of each client at each worker, refilled in quanta ([DLPM] Alg. 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS, to_forget
+from fairbench.schedulers.accounts.worker_credit import WorkerCredit
+from fairbench.schedulers.peers.credit import CreditNews, SharedCredit
+from fairbench.schedulers.setup import Setup
+
+
+class Workers(Protocol):
+    """The live workers of a router, as bits."""
+
+    @property
+    def everyone(self) -> int: ...
+
+
+class WorkerCredits:
+    """The credits q_{i,w}; a worker is open to a client that is in credit there.
+
+    A credit never exceeds the quantum, and a debt never exceeds one prompt plus the outputs of the
+    requests under way there.
+
+    Args:
+        quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
+        workers: The live workers.
+    """
+
+    setup = Setup()
+
+    def __init__(self, quantum: float, workers: Workers) -> None:
+        self.quantum = quantum
+        self.of: dict[str, WorkerCredit] = {}  # the longest unused client first
+        self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
+        self.payers: Callable[[], Iterable[str]] = tuple  # of requests under way
+        self.on_forget: Callable[[str], None] = lambda client: None
+        self.shared: SharedCredit | None = None  # what all routers have charged, if there are more
+        self._workers = workers
+
+    def nodes(self, client: str) -> tuple[str, ...]:
+        """Return whose credit a client needs and spends."""
+        return (client,)
+
+    def quantum_of(self, node: str) -> float:
+        """Return the quantum by the node's weight, in the unit of the charges."""
+        quantum = self.quantum * self.setup.weight(node)
+        return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
+
+    def available(self, client: str) -> int:
+        """Return the workers where the client is in credit, as bits (lines 3-6).
+
+        If there are none, quanta are granted until there are. Where Algorithm 2 as printed never
+        ends, the set is computed again after the refill, which is summed in closed form.
+        """
+        within = self._workers.everyone
+        for node in self.nodes(client):
+            credit = self.credit_of(node)
+            if not within & credit.positive:
+                rounds = credit.refill(self.quantum_of(node), within)
+                if self.shared is not None:
+                    self.shared.grant(node, rounds)
+            within &= credit.positive
+        return within
+
+    def credit_of(self, node: str) -> WorkerCredit:
+        """Return a client's credit, now the last used; others may be forgotten for it."""
+        credit = self.of.pop(node, None)
+        if credit is None:
+            if len(self.of) >= MAX_CLIENTS:
+                self._forget_some()
+            credit = WorkerCredit(self._workers.everyone)
+        self.of[node] = credit
+        return credit
+
+    def _forget_some(self) -> None:
+        busy = {node for payer in self.payers() for node in self.nodes(payer)}
+        for forgotten in to_forget(self.of, busy):
+            del self.of[forgotten]
+            if self.shared is not None:
+                self.shared.forget(forgotten)
+            self.on_forget(forgotten)
+
+    def charge(self, client: str, worker: int, cost: float) -> None:
+        """Charge a client, which may be new, for a dispatch to a worker (line 16)."""
+        for node in self.nodes(client):
+            self._spend(self.credit_of(node), node, worker, cost)
+
+    def settle(self, client: str, worker: int, cost: float) -> None:
+        """Charge a client for a request that has ended at a worker (line 22)."""
+        for node in self.nodes(client):
+            self._spend(self.of[node], node, worker, cost)
+
+    def settle_down(self, client: str, worker: int, cost: float) -> None:
+        """Do the same, but give back a cost below 0 up to a quantum only."""
+        for node in self.nodes(client):
+            if cost < 0:
+                self._give_back(self.of[node], node, worker, -cost)
+            else:
+                self._spend(self.of[node], node, worker, cost)
+
+    def give_back(self, client: str, worker: int, amount: float) -> None:
+        """Give back what was charged for a dispatch that has failed."""
+        for node in self.nodes(client):
+            self._give_back(self.credit_of(node), node, worker, amount)
+
+    def _spend(self, credit: WorkerCredit, node: str, worker: int, cost: float) -> None:
+        credit.spend(worker, cost)
+        if self.shared is not None:
+            self.shared.spend(node, worker, cost)
+
+    def _give_back(self, credit: WorkerCredit, node: str, worker: int, amount: float) -> None:
+        # Quanta granted since must not lift it above what a credit can be.
+        most = min(credit[worker] + amount, self.quantum_of(node))
+        before, credit[worker] = credit[worker], max(credit[worker], most)
+        if self.shared is not None:
+            self.shared.spend(node, worker, before - credit[worker])
+
+    def join(self, worker: int) -> None:
+        """Take in a worker: nobody has credit or debt there."""
+        for credit in self.of.values():
+            credit[worker] = 0.0
+
+    def leave(self, worker: int) -> None:
+        """Forget a worker."""
+        for credit in self.of.values():
+            del credit[worker]
+
+    def hear(self, client: str, news: CreditNews) -> None:
+        """Take over what other routers have granted and charged a client."""
+        assert self.shared is not None, "join_peers comes first"
+        forgotten = self.shared.has_forgotten and client not in self.of
+        credit, quantum = self.credit_of(client), self.quantum_of(client)
+        credit.shift(news.rounds * quantum, news.charged)
+        if forgotten:  # here or there: more than a quantum nobody has
+            credit.cap(quantum)
+        for worker, charged in news.charged.items():
+            if charged < 0 and worker in credit:
+                credit[worker] = min(credit[worker], quantum)
+
+
+class TreeWorkerCredits(WorkerCredits):
+    """Credits of tenants and clients: a worker is open if all of a client's tenants may spend."""
+
+    def nodes(self, client: str) -> tuple[str, ...]:
+        return self.setup.lineage(client)

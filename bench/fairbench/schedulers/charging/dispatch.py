@@ -1,0 +1,148 @@
+"""Charging at a router: a prompt at dispatch, the output when the request has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.core import PS_PER_S, Request
+from fairbench.schedulers.gpu_charges import GPUCharges, gpu_charges
+from fairbench.schedulers.mean_answers import MeanAnswers
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.sharing import SharedCharges, Sharing
+
+
+class DispatchCharging:
+    """Charge tokens: those of the prompt that count at dispatch, and the output at the end.
+
+    Args:
+        extend_weight: The price of a token of a prompt.
+        output_weight: The price of a token of an output.
+    """
+
+    token_ps: Callable[[], float] | None = None
+    """The time of one computed token, by which quanta of tokens are times; None charges tokens."""
+
+    def __init__(self, extend_weight: int, output_weight: int) -> None:
+        self.extend_weight = extend_weight
+        self.output_weight = output_weight
+        self._paid: dict[int, dict[str, float]] = {}  # of requests under way, by their ids
+
+    def prepare(self, name: str, setup: Setup) -> None:
+        """Take the facts of the experiment. Raises UsageError naming the scheduler."""
+
+    def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
+        """Return who pays how much for a request of which so many tokens count at the worker."""
+        paid = self._paid[request.request_id] = self._prompt(request, tokens, worker)
+        return paid
+
+    def _prompt(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
+        return {request.client: self.extend_weight * tokens}
+
+    def finished(self, request: Request, output_tokens: int) -> float:
+        """Return what is still to be paid by a request that has ended; below 0 is given back."""
+        self._paid.pop(request.request_id, None)
+        return self.output_weight * output_tokens
+
+    def failed(self, request: Request) -> dict[str, float]:
+        """Return who had paid how much for a dispatch that has failed."""
+        return self._paid.pop(request.request_id, {})
+
+    def payers(self) -> set[str]:
+        """Return the clients that have paid for requests under way."""
+        return {payer for payers in self._paid.values() for payer in payers}
+
+    def left(self, worker: int) -> None:
+        """Note that a worker is gone with its cache."""
+
+    def took(self, request: Request, gpu_s: float) -> None:
+        """Note how long a request took of its worker's time."""
+
+    def answered(self, client: str, output_tokens: int) -> None:
+        """Note the length of an answer."""
+
+    def forget(self, client: str) -> None:
+        """Begin anew with a client."""
+
+
+class SharedDispatchCharging(DispatchCharging):
+    """Charge tokens of a prompt to the clients that share its prefix, as in ``SharedCharges``."""
+
+    def __init__(self, extend_weight: int, output_weight: int, sharing: Sharing) -> None:
+        super().__init__(extend_weight, output_weight)
+        self._sharing = sharing
+        self._shared: dict[int, SharedCharges] = {}  # by worker
+
+    def _prompt(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
+        shared = self._shared.setdefault(worker, SharedCharges(self._sharing))
+        charges = shared.charges(request, tokens)
+        return {client: self.extend_weight * due for client, due in charges.items()}
+
+    def left(self, worker: int) -> None:
+        self._shared.pop(worker, None)
+
+
+class TimeDispatchCharging(DispatchCharging):
+    """Charge the time that a prompt is expected to take, and at the end what all of it took."""
+
+    _charges: GPUCharges
+
+    def __init__(self, extend_weight: int, output_weight: int) -> None:
+        super().__init__(extend_weight, output_weight)
+        self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids
+
+    def prepare(self, name: str, setup: Setup) -> None:
+        self._charges = gpu_charges(name, setup)
+        self.token_ps = self._charges.token_ps
+
+    def _prompt(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
+        return {request.client: self._charges.dispatched(request, tokens)}
+
+    def took(self, request: Request, gpu_s: float) -> None:
+        self._took_ps[request.request_id] = round(gpu_s * PS_PER_S)
+
+    def finished(self, request: Request, output_tokens: int) -> float:
+        super().finished(request, output_tokens)
+        took_ps = self._took_ps.pop(request.request_id, 0)
+        return took_ps + self._charges.over(request)
+
+    def failed(self, request: Request) -> dict[str, float]:
+        self._charges.over(request)
+        return super().failed(request)
+
+
+class OutputsAhead(DispatchCharging):
+    """Charge the mean of a client's answers at dispatch as well, and at the end the difference."""
+
+    def __init__(self, prompts: DispatchCharging) -> None:
+        super().__init__(prompts.extend_weight, prompts.output_weight)
+        self._prompts = prompts
+        self._answers = MeanAnswers()
+        self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
+
+    def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
+        paid = self._prompts.dispatched(request, tokens, worker)
+        expected = self.output_weight * self._answers.expected(request.client)
+        self._ahead[request.request_id] = expected
+        paid[request.client] = paid.get(request.client, 0) + expected
+        return paid
+
+    def finished(self, request: Request, output_tokens: int) -> float:
+        cost = self._prompts.finished(request, output_tokens)
+        return cost - self._ahead.pop(request.request_id, 0)
+
+    def failed(self, request: Request) -> dict[str, float]:
+        self._ahead.pop(request.request_id, None)
+        return self._prompts.failed(request)
+
+    def payers(self) -> set[str]:
+        return self._prompts.payers()
+
+    def left(self, worker: int) -> None:
+        self._prompts.left(worker)
+
+    def answered(self, client: str, output_tokens: int) -> None:
+        if output_tokens:
+            self._answers.finished(client, output_tokens)
+
+    def forget(self, client: str) -> None:
+        self._answers.forget(client)

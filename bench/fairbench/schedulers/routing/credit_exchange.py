@@ -1,0 +1,49 @@
+"""A router that shares its clients' credits with other routers: its side of ``Exchanges``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.worker_credits import TreeWorkerCredits, WorkerCredits
+from fairbench.schedulers.peers.credit import SharedCredit
+from fairbench.schedulers.peers.totals import Sums, Totals
+
+
+class CreditExchange:
+    """Credit = rounds x quantum - what all routers have charged, as far as it is heard."""
+
+    name: ClassVar[str]
+    credits: WorkerCredits
+
+    @property
+    def _shared(self) -> SharedCredit:
+        assert self.credits.shared is not None, "join_peers comes first"
+        return self.credits.shared
+
+    def join_peers(self) -> None:
+        """Note, before the first request, that there are other routers.
+
+        Raises UsageError with tenants, whose rounds differ by worker.
+        """
+        if isinstance(self.credits, TreeWorkerCredits):
+            raise UsageError(f"{self.name}.tenants: not where routers share sums")
+        self.credits.shared = SharedCredit()
+
+    def export_totals(self, since: int = 0) -> Totals:
+        """Return the rounds of quanta that clients were granted, and what this router charged."""
+        return self._shared.export(since)
+
+    def charged_totals(self) -> Sums:
+        """Return what this router has charged, by client and worker."""
+        return self._shared.charged
+
+    def heard_totals(self) -> Mapping[str, Totals]:
+        """Return the latest that was heard of each other router."""
+        return self._shared.others.latest
+
+    def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
+        """Take over what another router has charged and granted since it was heard last."""
+        for client, news in self._shared.hear(origin, totals).items():
+            self.credits.hear(client, news)
