@@ -65,7 +65,7 @@ def sign(pair: Pair, seen: Seen) -> Outcome:
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
-    return Outcome.REVERSED if reversed_ else Outcome.CANNOT_TELL
+    return Outcome.REVERSED if reversed_ else Outcome.INCONCLUSIVE
 
 
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:

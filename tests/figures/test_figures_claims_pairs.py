@@ -10,7 +10,7 @@ from fairbench.figures.claims.pairs import All, Outcome, Pair, Seen, joined
 from fairbench.figures.claims.places import by_place, by_seed, contended
 from fairbench.figures.claims.tally import Tally, tally
 
-HOLDS, REVERSED, CANNOT_TELL, UNCONTENDED = Outcome
+HOLDS, REVERSED, INCONCLUSIVE, UNCONTENDED = Outcome
 FASTER = Pair("rate", "service_rate_tok_s", "d2lpm", "vtc")
 FAIRER = Pair("index", "jain_index", "vtc", "d2lpm", 0.0, is_ratio=False)
 SOONER = Pair("makespan", "time_to_100pct_s", "vtc", "d2lpm")
@@ -42,11 +42,11 @@ def test_a_ratio_is_paired_by_seed_and_averaged_as_logarithms():
     [
         ((0.19, 0.20, 0.21), HOLDS),
         ((-0.19, -0.20, -0.21), REVERSED),
-        ((0.1, 0.2, 0.3), CANNOT_TELL),
-        ((0.0, 0.0, 0.0), CANNOT_TELL),
+        ((0.1, 0.2, 0.3), INCONCLUSIVE),
+        ((0.0, 0.0, 0.0), INCONCLUSIVE),
         ((0.01,), HOLDS),
         ((-0.01,), REVERSED),
-        ((0.0,), CANNOT_TELL),
+        ((0.0,), INCONCLUSIVE),
     ],
 )
 def test_the_interval_must_lie_on_one_side(logs, expected):
@@ -73,12 +73,12 @@ def test_only_common_seeds_are_paired():
 def test_what_is_undefined_anywhere_cannot_be_told():
     runs = at((2.0, 2.0, 2.0), (1.0, 1.0, 1.0))
     runs["vtc"] = {**runs["vtc"], 2: {**runs["vtc"][2], "service_rate_tok_s": None}}
-    assert FASTER.seen(runs).outcome is CANNOT_TELL
+    assert FASTER.seen(runs).outcome is INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
     ("d2lpm", "vtc", "outcome", "bound"),
-    [(900.0, None, HOLDS, ">"), (None, 900.0, REVERSED, "<"), (None, None, CANNOT_TELL, "")],
+    [(900.0, None, HOLDS, ">"), (None, 900.0, REVERSED, "<"), (None, None, INCONCLUSIVE, "")],
 )
 def test_what_never_ended_took_at_least_as_long_as_the_run(d2lpm, vtc, outcome, bound):
     """The run lasted 1,000 s."""
@@ -90,7 +90,7 @@ def test_a_bound_on_the_wrong_side_tells_nothing():
     """VTC's is at least 500 s, but may be less than D2LPM's."""
     runs = at((900.0,), (500.0,), "time_to_100pct_s")
     runs["vtc"] = {0: {**runs["vtc"][0], "censored": ["time_to_100pct_s"]}}
-    assert SOONER.seen(runs).outcome is CANNOT_TELL
+    assert SOONER.seen(runs).outcome is INCONCLUSIVE
 
 
 def test_a_place_counts_only_if_all_competed():
@@ -117,8 +117,8 @@ def test_how_long_queues_were_empty_counts_on_average(shares, competed):
     ("parts", "expected"),
     [
         ((HOLDS, HOLDS), HOLDS),
-        ((HOLDS, CANNOT_TELL), CANNOT_TELL),
-        ((REVERSED, CANNOT_TELL), REVERSED),
+        ((HOLDS, INCONCLUSIVE), INCONCLUSIVE),
+        ((REVERSED, INCONCLUSIVE), REVERSED),
         ((REVERSED, UNCONTENDED), UNCONTENDED),
     ],
 )
@@ -152,10 +152,10 @@ def five_places():
 def test_a_tally_counts_contended_places():
     found = five_places()
     assert (found.holds, found.counted) == (2, 4)
-    assert found.score == "holds in 2 of 4 (reversed in 1, cannot tell in 1)"
+    assert found.score == "holds in 2 of 4 (reversed in 1, inconclusive in 1)"
     assert found.extremes == "up to 1.22x (tot s1 at 2), least 0.74x (tot s1 at 4)"
     assert found.elsewhere == (
-        "reversed: tot s1 at 4; cannot tell: tot s1 at 8; not contended: tot s1 at 16"
+        "reversed: tot s1 at 4; inconclusive: tot s1 at 8; not contended: tot s1 at 16"
     )
 
 
@@ -163,9 +163,9 @@ def test_a_tally_counts_contended_places():
     ("outcomes", "expected"),
     [
         ((HOLDS,) * 4 + (REVERSED,), Verdict.REPRODUCED),
-        ((HOLDS,) * 3 + (CANNOT_TELL,), Verdict.NOT_REPRODUCED),
+        ((HOLDS,) * 3 + (INCONCLUSIVE,), Verdict.NOT_REPRODUCED),
         ((HOLDS,) * 3 + (UNCONTENDED,) * 3, Verdict.REPRODUCED),
-        ((REVERSED,) * 4 + (CANNOT_TELL,), Verdict.CONTRADICTED),
+        ((REVERSED,) * 4 + (INCONCLUSIVE,), Verdict.CONTRADICTED),
         ((UNCONTENDED,) * 3, Verdict.NOT_TESTABLE),
     ],
 )

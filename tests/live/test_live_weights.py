@@ -44,7 +44,9 @@ def test_the_plugin_prepares_its_scheduler_with_them():
     config = config_from(plugin_environment("dlpm", {"dlpm.quantum": 100}, WEIGHTS))
     assert config == plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS)
     home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
-    quanta = [home.scheduler.credits.quantum_of(client) for client in ("client-0", "client-1", "another")]
+    quanta = [
+        home.scheduler.credits.quantum_of(client) for client in ("client-0", "client-1", "another")
+    ]
     assert quanta == [200, 10, 100]
 
 

@@ -31,7 +31,7 @@ from fairbench.figures.catalogue import (
     figures_of,
 )
 from fairbench.figures.central.store import fill_timings
-from fairbench.figures.claims.table import claims_markdown, judge_all, write
+from fairbench.figures.claims.table import Setting, claims_markdown, judge_all, write
 
 ALL, CLAIMS = "all", "claims"
 AUTHORS = "dlpm-paper"  # the preset beside which claims are judged unless another is named
@@ -167,9 +167,14 @@ def _fill(
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
-    judged = judge_all(
-        {one.name: one.read(folder) for one, folder in folders.items() if one.preset is None}
-    )
-    for path in write(judged, claims_dir):
+    read = {one: one.read(folder) for one, folder in folders.items()}
+    settings = [
+        Setting(
+            title, {one.name: source for one, source in read.items() if bool(one.preset) is own}
+        )
+        for title, own in (("at the authors' settings", True), ("at today's defaults", False))
+    ]
+    judged = judge_all(settings)
+    for path in write(judged, settings, claims_dir):
         typer.echo(path)
-    typer.echo(claims_markdown(judged), nl=False)
+    typer.echo(claims_markdown(judged, settings), nl=False)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.figures.claims.claim import Claim, Finding, verdict
-from fairbench.figures.claims.seeds import INTERVALS, Runs, in_seeds, over_seeds, responses
+from fairbench.figures.claims.parts import Claim, Part, in_every, number
+from fairbench.figures.claims.seeds import INTERVALS, Runs, over_seeds, responses
 from fairbench.results.comparison import SchedulerResults
 
 
@@ -20,12 +20,6 @@ class Chat(NamedTuple):
     flooding: Mapping[str, float]
     reformed: float
     still: float
-
-    @property
-    def shape(self) -> bool:
-        """Whether D2LPM and VTC protect 0 and 1, VTC delays the rest, and the reformed is heard."""
-        protects = max(self.good["d2lpm"], self.good["vtc"]) < self.good["lpm"] / 2
-        return protects and self.flooding["vtc"] > self.good["vtc"] and self.reformed < self.still
 
 
 def _chat(runs: Runs) -> Chat:
@@ -38,24 +32,31 @@ def _chat(runs: Runs) -> Chat:
     )
 
 
-def judge_chat(cells: Sequence[SchedulerResults]) -> Finding:
-    """LPM starves 0 and 1, VTC delays 2 and 3; D2LPM is low for 0, 1 and the reformed 2."""
+def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge who waits: clients 0 and 1 under LPM, 2 and 3 under VTC, nobody long under D2LPM."""
     found = over_seeds(cells, _chat, ("lpm", "vtc", "d2lpm"))
     good = {name: fmean(one.good[name] for one in found) for name in ("lpm", "vtc", "d2lpm")}
     flooding = {name: fmean(one.flooding[name] for one in found) for name in ("vtc", "d2lpm")}
-    shapes = [one.shape for one in found]
-    return Finding(
-        f"longest response of clients 0, 1: LPM {good['lpm']:.0f} s, VTC {good['vtc']:.0f} s, "
-        f"D2LPM {good['d2lpm']:.0f} s; of 2, 3: VTC {flooding['vtc']:.0f} s, D2LPM "
-        f"{flooding['d2lpm']:.0f} s; last quarter under D2LPM: client 2 "
-        f"{fmean(one.reformed for one in found):.0f} s, client 3 "
-        f"{fmean(one.still for one in found):.0f} s{in_seeds(shapes)}",
-        verdict(
-            shape=all(shapes),
-            quantity=50 <= flooding["vtc"] <= 110,
-            opposite=all(one.good["d2lpm"] > one.good["lpm"] for one in found),
+    starved = [max(one.good["d2lpm"], one.good["vtc"]) < one.good["lpm"] / 2 for one in found]
+    delayed = [one.flooding["vtc"] > one.good["vtc"] for one in found]
+    heard = [one.reformed < one.still for one in found]
+    reformed = fmean(one.reformed for one in found)
+    still = fmean(one.still for one in found)
+    delay_s = flooding["vtc"]
+    return [
+        in_every(
+            "LPM makes clients 0 and 1 wait twice as long as VTC and D2LPM do",
+            starved,
+            f"LPM {good['lpm']:.0f} s, VTC {good['vtc']:.0f} s, D2LPM {good['d2lpm']:.0f} s",
         ),
-    )
+        in_every("VTC delays clients 2 and 3", delayed, f"up to {delay_s:.0f} s"),
+        number("by up to 80 s (50 to 110)", delay_s, 50, 110, f"{delay_s:.0f} s"),
+        in_every(
+            "D2LPM serves the reformed client 2 sooner than client 3",
+            heard,
+            f"{reformed:.0f} s against {still:.0f} s in the last quarter",
+        ),
+    ]
 
 
 CLAIMS = (

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.figures.claims.claim import Claim, Finding, verdict
-from fairbench.figures.claims.seeds import Runs, in_seeds, over_seeds, responses
+from fairbench.figures.claims.parts import Claim, Part, in_every
+from fairbench.figures.claims.places import CALLED
+from fairbench.figures.claims.seeds import Runs, over_seeds, responses
 from fairbench.results.comparison import SchedulerResults
 
 
@@ -20,29 +21,6 @@ class Mix(NamedTuple):
     chat_s: Mapping[str, float]
     end_s: Mapping[str, float]
     even: Mapping[str, float]
-
-    @property
-    def best(self) -> list[bool]:
-        """Whether DLPM has the best response times, and is done first."""
-        return [min(of, key=lambda name: of[name]) == "dlpm" for of in (self.mean_s, self.end_s)]
-
-    @property
-    def shape(self) -> bool:
-        """Whether that is so, VTC is more even, and LPM hurts the conversations."""
-        return (
-            all(self.best)
-            and self.even["vtc"] >= self.even["dlpm"]
-            and self.chat_s["lpm"] > self.chat_s["dlpm"]
-        )
-
-    @property
-    def opposite(self) -> bool:
-        """Whether none of it is so."""
-        return (
-            not any(self.best)
-            and self.even["vtc"] < self.even["dlpm"]
-            and self.chat_s["lpm"] < self.chat_s["dlpm"]
-        )
 
 
 def _mix(runs: Runs) -> Mix:
@@ -55,24 +33,27 @@ def _mix(runs: Runs) -> Mix:
     )
 
 
-def judge_mix(cells: Sequence[SchedulerResults]) -> Finding:
-    """DLPM has the best response and end, VTC the most even service; LPM hurts conversations."""
+def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge a mix: DLPM's response and end, VTC's even service, LPM's conversations."""
     names = ("lpm", "vtc", "dlpm")
     found = over_seeds(cells, _mix, names)
-    mean = {
-        name: [fmean(of[name] for of in facts) for facts in zip(*found, strict=True)]
-        for name in names
-    }
-    shapes = [one.shape for one in found]
-    return Finding(
-        "; ".join(
-            f"{name}: mean response {response_s:.0f} s, of conversations {chat_s:.0f} s, done at "
-            f"{end_s:,.0f} s, Jain's index of actual service {even:.3f}"
-            for name, (response_s, chat_s, end_s, even) in mean.items()
+
+    def means(field: int, digits: int = 0) -> str:
+        return ", ".join(
+            f"{CALLED.get(name, 'DLPM')} {fmean(one[field][name] for one in found):,.{digits}f}"
+            for name in names
         )
-        + in_seeds(shapes),
-        verdict(shape=all(shapes), opposite=all(one.opposite for one in found)),
-    )
+
+    first = [min(one.mean_s, key=lambda name: one.mean_s[name]) == "dlpm" for one in found]
+    done = [min(one.end_s, key=lambda name: one.end_s[name]) == "dlpm" for one in found]
+    even = [one.even["vtc"] >= one.even["dlpm"] for one in found]
+    hurt = [one.chat_s["lpm"] > one.chat_s["dlpm"] for one in found]
+    return [
+        in_every("DLPM has the best response times", first, f"{means(0)} s on average"),
+        in_every("DLPM is done first", done, f"{means(2)} s"),
+        in_every("VTC is more even than DLPM", even, f"Jain's index {means(3, 3)}"),
+        in_every("LPM hurts the conversations", hurt, f"{means(1)} s on average"),
+    ]
 
 
 CLAIMS = (

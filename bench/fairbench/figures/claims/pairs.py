@@ -1,8 +1,8 @@
 """Pairs: two schedulers at one place, compared by seed, and whether a claim holds there.
 
 A claim holds in a place if the 95% interval of the difference, paired by seed, lies wholly on the
-claim's side of the value at which its sign flips, is reversed if it lies on the other, and cannot
-be told if it reaches across or is not known. Of a single seed, which has no interval, the
+claim's side of the value at which its sign flips, is reversed if it lies on the other, and is
+inconclusive if it reaches across or is not known. Of a single seed, which has no interval, the
 difference alone decides.
 """
 
@@ -24,12 +24,14 @@ LENGTH = "duration"  # until all programs of the run were, unless it was cut off
 
 
 class Outcome(StrEnum):
-    """What the runs at one place say of a claim."""
+    """What runs say of a claim, at one place or at all of them; ``OFF`` is only of numbers."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
-    CANNOT_TELL = "cannot tell"
+    INCONCLUSIVE = "inconclusive"
     UNCONTENDED = "not contended"
+    OFF = "off"
+    UNTESTABLE = "not testable"
 
 
 class Seen(NamedTuple):
@@ -124,7 +126,7 @@ Measure = Pair | All
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
     """That of several conditions together: the worst of them."""
-    worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.CANNOT_TELL, Outcome.HOLDS)
+    worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
     return min(outcomes, key=worst_first.index)
 
 
@@ -140,7 +142,7 @@ def _reading(summary: Summary, metric: str) -> Value:
 def _outcome(low: float | None, high: float | None, flip: float) -> Outcome:
     if low is not None and low > flip:
         return Outcome.HOLDS
-    return Outcome.REVERSED if high is not None and high < flip else Outcome.CANNOT_TELL
+    return Outcome.REVERSED if high is not None and high < flip else Outcome.INCONCLUSIVE
 
 
 def _sides(less: Sequence[Value], more: Sequence[Value]) -> tuple[bool, bool]:

@@ -18,7 +18,15 @@ At = Mapping[str, BySeed]
 """What was run at one place, by scheduler, or by what else is compared there."""
 
 
-CALLED = {"vtc": "VTC", "d2lpm": "D2LPM", "preble": "Preble", "lpm": "RR+LPM"}
+CALLED = {
+    "vtc": "VTC",
+    "d2lpm": "D2LPM",
+    "preble": "Preble",
+    "preble-code": "Preble's code",
+    "lpm": "RR+LPM",
+}
+PREBLES = ("preble", "preble-code")
+"""Preble as its paper has it, and as its authors published it, which the DLPM authors ran."""
 
 
 class Place(NamedTuple):
@@ -38,13 +46,20 @@ def by_seed(cell: SchedulerResults) -> BySeed:
 
 
 def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
-    """What was run at each place, by scheduler."""
+    """Return what was run at each place, by scheduler.
+
+    A place that was run with several KV pools is none: it is shown in the figure, not judged.
+    """
     found: dict[Place, dict[str, BySeed]] = {}
+    several: set[Place] = set()
     for cell in cells:
         summary = cell.combined
         place = Place(summary["workload"], summary["scenario"], summary["dp"])
-        found.setdefault(place, {})[summary["scheduler"]] = by_seed(cell)
-    return found
+        at = found.setdefault(place, {})
+        if summary["scheduler"] in at:
+            several.add(place)
+        at[summary["scheduler"]] = by_seed(cell)
+    return {place: at for place, at in found.items() if place not in several}
 
 
 def mean_over(runs: BySeed, metric: str) -> float:

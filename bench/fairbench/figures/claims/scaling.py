@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
+from math import nan
 from typing import Any
 
-from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.pairs import All, Outcome, Pair
+from fairbench.figures.claims.parts import Claim, Part, number
 from fairbench.figures.claims.places import by_seed
-from fairbench.figures.claims.tally import MOST, tally
+from fairbench.figures.claims.tally import part_of, tally
 from fairbench.figures.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
 from fairbench.figures.fig11 import clients_of
 from fairbench.figures.values import chosen, mean_of
@@ -24,8 +24,8 @@ LOWEST = All(
 )
 
 
-def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
-    """DLPM near LPM and slightly declining; VTC lowest and flat."""
+def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge that DLPM is near LPM and slightly declines, and that VTC is lowest and flat."""
     rates = {
         name: {clients_of(c): mean_of(c, RATE) or 0.0 for c in chosen(cells, scheduler=name)}
         for name in ("dlpm", "lpm", "vtc")
@@ -38,37 +38,31 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> Finding:
     decline = 1 - rates["dlpm"][many] / rates["dlpm"][few]
     vtc = rates["vtc"]
     spread = max(vtc.values()) / min(vtc.values()) - 1
-    near = max((abs((seen.value or 0.0) - 1) for seen in ratios.values()), default=float("nan"))
-    ours = (
-        f"DLPM within {'?' if isnan(near) else f'{near:.0%}'} of LPM; "
-        f"{rates['dlpm'][few]:,.0f} tok/s with {few} clients, {rates['dlpm'][many]:,.0f} with "
-        f"{many}; VTC lowest {lowest.score} numbers of clients, its spread {spread:.0%}"
-    )
-    if not lowest.counted:
-        return Finding(ours, Verdict.NOT_TESTABLE)
-    made = verdict(
-        shape=near <= FAR and decline >= 0 and lowest.holds >= MOST * lowest.counted,
-        quantity=decline <= 0.15 and spread <= 0.05,
-        opposite=len(lowest.where(Outcome.REVERSED)) == lowest.counted,
-    )
-    elsewhere = {lowest.name: lowest.elsewhere} if lowest.elsewhere else {}
-    return Finding(ours, made, elsewhere=elsewhere)
+    near = max((abs((seen.value or 0.0) - 1) for seen in ratios.values()), default=nan)
+    first, last = rates["dlpm"][few], rates["dlpm"][many]
+    ends = f"{first:,.0f} tok/s with {few} clients, {last:,.0f} with {many}"
+    return [
+        number("DLPM within 10% of LPM", near, 0.0, FAR, f"within {near:.0%}"),
+        number("DLPM declines by 0 to 15%", decline, 0.0, 0.15, ends),
+        part_of("VTC lowest", [lowest]),
+        number("VTC flat within 5%", spread, 0.0, 0.05, f"its spread is {spread:.0%}"),
+    ]
 
 
-def judge_central(timings: Timings) -> Finding:
-    """The overhead of one central scheduler: its size, and that it grows."""
+def judge_central(timings: Timings) -> list[Part]:
+    """Judge the overhead of one central scheduler: its size, and that it grows."""
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
-    grows = _grows(pct, 0) and _grows(pct, 1)
-    return Finding(
-        f"{shown:.0f}% of a decode step at {REPLICAS} replicas and {QUEUE} requests; "
-        f"{'grows' if grows else 'does not grow'} with replicas and with the queue",
-        verdict(
-            shape=grows,
-            quantity=25 <= shown <= 55,
-            opposite=shown < min(pct.values()) * 1.5,
+    ours = f"{shown:.0f}% of a decode step"
+    return [
+        *(
+            Part(f"grows with {what}", Outcome.HOLDS if _grows(pct, axis) else Outcome.REVERSED, "")
+            for axis, what in enumerate(("replicas", "the queue"))
         ),
-    )
+        number(
+            f"about 40% at {REPLICAS} replicas, {QUEUE} requests (25 to 55%)", shown, 25, 55, ours
+        ),
+    ]
 
 
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:

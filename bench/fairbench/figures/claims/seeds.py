@@ -30,11 +30,6 @@ def over_seeds(
     return [facts(of) for _, of in sorted(runs.items()) if set(names) <= set(of)]
 
 
-def in_seeds(shapes: Sequence[bool]) -> str:
-    """In how many seeds the shape is there; "" of a single one."""
-    return f"; the shape in {sum(shapes)} of {len(shapes)} seeds" if len(shapes) > 1 else ""
-
-
 def responses(run: StoredRun, end_s: float) -> Floats:
     """Mean response time of each client's requests in each interval of the arrivals."""
     return response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any
 
-from fairbench.figures.claims.claim import Finding, Verdict, verdict
 from fairbench.figures.claims.pairs import Measure, Outcome, Seen
+from fairbench.figures.claims.parts import Part
 from fairbench.figures.claims.places import At
 
-MOST = 0.8  # of the contended places
+MOST = 0.8  # of the places that are decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +45,27 @@ class Tally:
         }
         return dict(sorted(known.items(), key=lambda one: one[1].value or 0.0))
 
-    def verdict(self, *, quantity: bool = True) -> Verdict:
-        """By the places: the shape is there if it holds in most, opposite if it is reversed there.
+    def outcome(self) -> Outcome:
+        """Return what the places say together.
 
-        Where it cannot be told counts for neither. Without a contended place nothing was tested.
+        It holds (is reversed) if it does in at least four fifths of the contended places that are
+        decided, and these are at least half of all that are contended. An inconclusive place
+        counts for neither side.
         """
         if not self.counted:
-            return Verdict.NOT_TESTABLE
-        return verdict(
-            shape=self.holds >= MOST * self.counted,
-            quantity=quantity,
-            opposite=len(self.where(Outcome.REVERSED)) >= MOST * self.counted,
-        )
+            return Outcome.UNCONTENDED
+        reversed_ = len(self.where(Outcome.REVERSED))
+        for outcome, there in ((Outcome.HOLDS, self.holds), (Outcome.REVERSED, reversed_)):
+            if there >= MOST * (self.holds + reversed_) and there >= self.counted / 2:
+                return outcome
+        return Outcome.INCONCLUSIVE
 
     @property
     def score(self) -> str:
         """``holds in 20 of 21 (reversed in 1)``."""
         rest = [
             f"{outcome} in {len(places)}"
-            for outcome in (Outcome.REVERSED, Outcome.CANNOT_TELL)
+            for outcome in (Outcome.REVERSED, Outcome.INCONCLUSIVE)
             if (places := self.where(outcome))
         ]
         if not self.counted:
@@ -106,8 +108,10 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
     )
 
 
-def found_by(tallies: Sequence[Tally], verdicts: Mapping[str, Verdict], ours: str) -> Finding:
-    """The finding of tallies by several measures, of which the first is the paper's."""
-    first, *rest = verdicts.items()
-    elsewhere = {one.name: one.elsewhere for one in tallies if one.elsewhere}
-    return Finding(ours, first[1], dict(rest), elsewhere)
+def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
+    """Return the part of a claim that several measures tell, of which the first is the paper's."""
+    first, *beside = tallies
+    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # which the outcome says already
+    said = counted if not ours else f"{counted}, {ours}"
+    others = {one.name: one.outcome() for one in beside}
+    return Part(text, first.outcome(), said, others, first.elsewhere)

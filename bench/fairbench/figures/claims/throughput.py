@@ -1,36 +1,44 @@
-"""Claims 1 to 4 and 7: throughput in figure 7, by the paper's service rate and two measures beside.
+"""Claims 1 to 4 and 7: throughput in figure 7, by the paper's service rate and other measures.
 
-The service rate counts cached input too, over a window that is the same for every scheduler, so it
-favours one that serves the client with the most cached input. Output tokens and the time until all
-programs were done do not.
+The service rate counts cached input too, so in a fixed window it favours a scheduler that serves
+the client with the most cached input. Output tokens and the time until all programs were done do
+not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from statistics import median
-from typing import NamedTuple
+from math import nan
 
-from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
 from fairbench.figures.claims.pairs import MAKESPAN, Outcome, Pair
-from fairbench.figures.claims.places import Place, by_place, mean_over
-from fairbench.figures.claims.tally import Tally, found_by, tally
+from fairbench.figures.claims.parts import Claim, Part, number
+from fairbench.figures.claims.places import (
+    CALLED,
+    PREBLES,
+    At,
+    Place,
+    by_place,
+    mean_over,
+)
+from fairbench.figures.claims.tally import Tally, part_of, tally
 from fairbench.results.comparison import SchedulerResults
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
+ACTIVE = "service_rate_paper_window_tok_s"
 NEARLY = 0.95  # of another's throughput counts as reaching it
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
 
 
 def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
-    """That one has more throughput than another, by each measure, the paper's first.
+    """Return that one has more throughput than another, by each measure, the paper's first.
 
     The gain in makespan is how many times as long the other takes.
     """
     return (
         Pair("service rate", RATE, above, below, flip),
+        Pair("service rate while all are active", ACTIVE, above, below, flip),
         Pair("output tok/s", OUTPUT, above, below, flip),
         Pair("makespan", MAKESPAN, below, above, flip),
     )
@@ -41,79 +49,72 @@ OVER_LPM = gains("d2lpm", "lpm")
 OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
 
 
-class Band(NamedTuple):
-    """A largest ratio from ``low`` to ``high``."""
-
-    low: float
-    high: float
-
-
-def judge_gain(cells: Sequence[SchedulerResults], *, pairs: Sequence[Pair], band: Band) -> Finding:
-    """One's throughput over another's: in how many places it is above, and its largest gain."""
+def judge_gain(
+    cells: Sequence[SchedulerResults], *, below: str, paper: float, low: float, high: float
+) -> list[Part]:
+    """Judge D2LPM's throughput over another's: where it is above, and its largest gain."""
     at = by_place(cells)
-    tallies = [tally(pair, at) for pair in pairs]
-    return found_by(
-        tallies,
-        {one.name: one.verdict(quantity=_in_band(one, band)) for one in tallies},
-        "; ".join(f"{one.name} {one.score}, {one.extremes}" for one in tallies),
-    )
+    tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
+    first = tallies[0]
+    largest = _largest(first)
+    return [
+        part_of(f"D2LPM above {CALLED[below]}", tallies, first.extremes),
+        number(f"up to {paper}x ({low} to {high})", largest, low, high, f"up to {largest:.2f}x"),
+    ]
 
 
-def _in_band(one: Tally, band: Band) -> bool:
-    largest = max((seen.value or 0.0 for seen in one.values.values()), default=0.0)
-    return band.low <= largest <= band.high
+def _largest(one: Tally) -> float:
+    return max((seen.value or 0.0 for seen in one.values.values()), default=nan)
 
 
-def judge_scaling(cells: Sequence[SchedulerResults]) -> Finding:
-    """RR+LPM in the hard trees from 4 to 8 replicas: its hit rate, and its throughput beside."""
+def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge RR+LPM in the hard trees from 4 to 8 replicas: its hit rate and its throughput."""
     at = by_place(cells)
     both = {str(dp): at[Place(*HARD, dp)]["lpm"] for dp in (4, 8)}
     hits, rates = ([mean_over(runs, metric) for runs in both.values()] for metric in (HIT, RATE))
     fell = Pair("hit rate", HIT, "4", "8", flip=0.0, is_ratio=False).seen(both).outcome
-    ours = (
-        f"hit rate {hits[0]:.0%} to {hits[1]:.0%} ({fell}); {rates[0]:,.0f} to {rates[1]:,.0f} "
-        f"tok/s, by replica {rates[1] / rates[0] / 2:.2f}x"
-    )
-    if fell is Outcome.UNCONTENDED:
-        return Finding(ours, Verdict.NOT_TESTABLE)
-    return Finding(
-        ours,
-        verdict(
-            shape=fell is Outcome.HOLDS,
-            quantity=hits[0] >= 0.88 and 0.40 <= hits[1] <= 0.62,
-            opposite=fell is Outcome.REVERSED,
-        ),
-    )
+    slower = Pair("throughput of a replica", RATE, "4", "8", flip=0.5).seen(both).outcome
+    shown = f"{hits[0]:.0%} to {hits[1]:.0%}"
+    near = hits[0] >= 0.88 and 0.40 <= hits[1] <= 0.62
+    ours = f"{rates[0]:,.0f} to {rates[1]:,.0f} tok/s, {rates[1] / rates[0] / 2:.2f}x by replica"
+    return [
+        Part("the hit rate falls", fell, shown),
+        Part("from 95% to 50%", Outcome.HOLDS if near else Outcome.OFF, shown),
+        Part("a replica serves less at 8 than at 4", slower, ours),
+    ]
 
 
-def judge_preble(cells: Sequence[SchedulerResults]) -> Finding:
-    """D2LPM against Preble: at least as good but for the one place where Preble wins."""
+def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge D2LPM against both Prebles: as good but for the one place where Preble wins."""
     at = by_place(cells)
-    tallies, verdicts, ours = [], {}, []
-    for pair in OVER_PREBLE:
-        whole = tally(pair, at)
-        others = Tally(whole.name, {p: s for p, s in whole.seen.items() if p != PREBLE_WINS})
-        there = whole.seen[PREBLE_WINS]
-        wins = there.high is not None and there.high < 1
-        made = others.verdict()
-        if made is Verdict.REPRODUCED and (there.outcome is Outcome.UNCONTENDED or not wins):
-            made = Verdict.NOT_REPRODUCED
-        tallies.append(others)
-        verdicts[pair.name] = made
-        shown = "unknown" if there.value is None else f"{there.bound}{there.value:.2f}x"
-        ours.append(
-            f"{pair.name} at least {NEARLY:g}x {others.score}, {_median(others)}"
-            f"{others.extremes}; at {PREBLE_WINS} {shown}"
+    return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
+
+
+def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
+    """Return those of the schedulers that were run."""
+    there = {cell.combined["scheduler"] for cell in cells}
+    return [name for name in names if name in there]
+
+
+def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
+    called = CALLED[preble]
+    wholes = [tally(pair, at) for pair in gains("d2lpm", preble, NEARLY)]
+    others = [
+        Tally(
+            whole.name, {place: seen for place, seen in whole.seen.items() if place != PREBLE_WINS}
         )
-    return found_by(tallies, verdicts, ". ".join(ours))
+        for whole in wholes
+    ]
+    parts = [part_of(f"D2LPM at least {NEARLY:g}x {called}", others, others[0].extremes)]
+    there = wholes[0].seen.get(PREBLE_WINS)
+    if there is not None:
+        wins = Pair("Preble wins", RATE, preble, "d2lpm").seen(at[PREBLE_WINS])
+        shown = "unknown" if there.value is None else f"D2LPM {there.bound}{there.value:.2f}x"
+        parts.append(Part(f"{called} above D2LPM in {PREBLE_WINS}", wins.outcome, shown))
+    return parts
 
 
-def _median(one: Tally) -> str:
-    known = [seen.value for seen in one.values.values() if seen.value is not None]
-    return f"median {median(known):.2f}x, " if known else ""
-
-
-def judge_missing(cells: Sequence[SchedulerResults]) -> Finding:
+def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Preble has no point at one replica; whose point is missing at 8 the paper does not say."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
@@ -123,10 +124,8 @@ def judge_missing(cells: Sequence[SchedulerResults]) -> Finding:
         else f"{name} not always"
         for name, runs in at[Place(*HARD, 8)].items()
     )
-    return Finding(
-        f"Preble at dp 1: {'run' if alone else 'n/a'}; {HARD[0]} {HARD[1]} at 8 all done: {ends}",
-        Verdict.NOT_TESTABLE,
-    )
+    ours = f"Preble at dp 1: {'run' if alone else 'n/a'}; {HARD[0]} {HARD[1]} at 8 all done: {ends}"
+    return [Part("both points are left out", Outcome.UNTESTABLE, ours)]
 
 
 CLAIMS = (
@@ -136,7 +135,7 @@ CLAIMS = (
         "up to 2.87x",
         "[DLPM] §6.2",
         "fig7",
-        partial(judge_gain, pairs=OVER_VTC, band=Band(1.8, 4.0)),
+        partial(judge_gain, below="vtc", paper=2.87, low=1.8, high=4.0),
         "where the prefix is long and the answer short, a scheduler that ignores the cache loses "
         "more than in the paper; where most of the time goes into decoding there is little to gain",
     ),
@@ -146,7 +145,7 @@ CLAIMS = (
         "up to 2.22x",
         "[DLPM] §6.2",
         "fig7",
-        partial(judge_gain, pairs=OVER_LPM, band=Band(1.5, 3.3)),
+        partial(judge_gain, below="lpm", paper=2.22, low=1.5, high=3.3),
         "on few replicas round-robin loses little locality, and an LPM that starves two clients "
         "can keep more of it than D2LPM, which serves all three",
     ),
@@ -179,6 +178,5 @@ CLAIMS = (
         judge_missing,
         "the paper names no system whose point at 8 is left out, nor how long it waited; the "
         "point at one replica is left out by choice",
-        testable=False,
     ),
 )

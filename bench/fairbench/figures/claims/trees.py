@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from math import nan
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.figures.claims.claim import Claim, Finding, Verdict, verdict
-from fairbench.figures.claims.pairs import LENGTH, Outcome, Pair
-from fairbench.figures.claims.places import CALLED, At, by_seed
-from fairbench.figures.claims.seeds import Runs, in_seeds, over_seeds, responses
+from fairbench.figures.claims.pairs import LENGTH, Pair
+from fairbench.figures.claims.parts import Claim, Part, in_every, number
+from fairbench.figures.claims.places import CALLED, PREBLES, At, by_seed
+from fairbench.figures.claims.seeds import Runs, over_seeds, responses
+from fairbench.figures.claims.throughput import run_of
 from fairbench.figures.timeline import busy_share, client_names
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Window
@@ -24,31 +27,65 @@ from fairbench.results.store import StoredRun
 STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s
 
 SOONER = {
-    name: Pair(f"time of {CALLED[name]}", LENGTH, name, "d2lpm") for name in ("vtc", "preble")
+    name: Pair(f"time of {CALLED[name]}", LENGTH, name, "d2lpm") for name in ("vtc", *PREBLES)
 }
 
 
-def judge_makespan(cells: Sequence[SchedulerResults]) -> Finding:
-    """How much sooner all programs are done under D2LPM than under VTC and Preble."""
+def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge how much sooner all programs are done under D2LPM than under VTC and both Prebles."""
     at: At = {cell.combined["scheduler"]: by_seed(cell) for cell in cells}
-    seen = {name: pair.seen(at) for name, pair in SOONER.items()}
-    outcomes = [one.outcome for one in seen.values()]
-    gains = {name: one.value or float("nan") for name, one in seen.items()}
+    seen = {name: SOONER[name].seen(at) for name in run_of(SOONER, cells)}
+    gains = {name: one.value or nan for name, one in seen.items()}
     done_s = fmean(summary[LENGTH] for summary in at["d2lpm"].values())
-    ours = f"{done_s:,.0f} s; " + ", ".join(
-        f"{CALLED[name]} takes {seen[name].bound}{gains[name]:.2f}x as long ({seen[name].outcome})"
-        for name in SOONER
-    )
-    if Outcome.UNCONTENDED in outcomes:
-        return Finding(ours, Verdict.NOT_TESTABLE)
-    return Finding(
-        ours,
-        verdict(
-            shape=all(one is Outcome.HOLDS for one in outcomes),
-            quantity=1.4 <= max(gains.values()) <= 2.6,
-            opposite=all(one is Outcome.REVERSED for one in outcomes),
+    largest = max(gains.values())
+    return [
+        *(
+            Part(
+                f"done before {CALLED[name]}",
+                one.outcome,
+                f"{CALLED[name]} takes {one.bound}{gains[name]:.2f}x D2LPM's {done_s:,.0f} s",
+            )
+            for name, one in seen.items()
         ),
-    )
+        number("up to 2x faster (1.4 to 2.6)", largest, 1.4, 2.6, f"up to {largest:.2f}x"),
+    ]
+
+
+def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge the response times of §7.1: lower than VTC's, and not as high as LPM's and Preble's."""
+    others = run_of(("vtc", "lpm", *PREBLES), cells)
+    found = over_seeds(cells, partial(_responses, others=others), ("d2lpm", *others))
+    mean = {name: fmean(one[name].mean_s for one in found) for name in ("d2lpm", *others)}
+    most = {name: fmean(one[name].most_s for one in found) for name in ("d2lpm", *others)}
+    parts = [
+        in_every(
+            "lower on average than VTC's",
+            [one["d2lpm"].mean_s < one["vtc"].mean_s for one in found],
+            f"{mean['d2lpm']:,.0f} s, VTC {mean['vtc']:,.0f} s",
+        )
+    ]
+    for name in others[1:]:
+        below = [one["d2lpm"].most_s < one[name].most_s for one in found]
+        ours = f"at most {most['d2lpm']:,.0f} s, {CALLED[name]} {most[name]:,.0f} s"
+        parts.append(
+            in_every(f"clients 1 and 2 never wait as long as under {CALLED[name]}", below, ours)
+        )
+    return parts
+
+
+class Responses(NamedTuple):
+    """The mean response time of all clients, and the longest of clients 1 and 2."""
+
+    mean_s: float
+    most_s: float
+
+
+def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
+    found = {}
+    for name in ("d2lpm", *others):
+        times = responses(runs[name], runs[name].summary["duration"])
+        found[name] = Responses(float(np.nanmean(times)), float(np.nanmax(times[1:])))
+    return found
 
 
 class Stall(NamedTuple):
@@ -59,8 +96,8 @@ class Stall(NamedTuple):
     since_s: float
 
 
-def _stall(runs: Runs) -> Stall:
-    run = runs["preble"]
+def _stall(runs: Runs, preble: str) -> Stall:
+    run = runs[preble]
     workers, end_s = run.summary["dp"], run.summary["duration"]
     longest_s = float(np.nanmax(responses(run, end_s)[1:]))
     starts_s = np.arange(0.0, max(end_s - STALL_S, 1.0), STALL_S / 10)
@@ -69,21 +106,26 @@ def _stall(runs: Runs) -> Stall:
     return Stall(longest_s, busy, float(since_s))
 
 
-def judge_stall(cells: Sequence[SchedulerResults]) -> Finding:
-    """Under Preble most workers idle for minutes while the well-behaved queue."""
-    found = over_seeds(cells, _stall, ("preble",))
+def judge_stall(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge that under each Preble most workers idle for minutes while the well-behaved queue."""
+    return [part for preble in run_of(PREBLES, cells) for part in _stalls(preble, cells)]
+
+
+def _stalls(preble: str, cells: Sequence[SchedulerResults]) -> list[Part]:
+    found = over_seeds(cells, partial(_stall, preble=preble), (preble,))
     longest_s, busy = (fmean(one[field] for one in found) for field in (0, 1))
-    shapes = [one.busy <= 0.5 for one in found]
-    return Finding(
-        f"longest response of clients 1, 2: {longest_s:,.0f} s; in the idlest {STALL_S:g} s, "
-        f"from {', '.join(f'{one.since_s:,.0f}' for one in found)} s on, the workers compute "
-        f"{busy:.0%} of the time{in_seeds(shapes)}",
-        verdict(
-            shape=all(shapes),
-            quantity=400 <= longest_s <= 800 and 0.20 <= busy <= 0.35,
-            opposite=all(one.busy >= 0.95 for one in found),
+    called, idlest = CALLED[preble], f"{busy:.0%} busy in the idlest {STALL_S:g} s"
+    return [
+        in_every(f"{called}: half idle for 300 s", [one.busy <= 0.5 for one in found], idlest),
+        number(f"{called}: at 1/4 (20 to 35%)", busy, 0.20, 0.35, idlest),
+        number(
+            f"{called}: clients 1, 2 wait up to 600 s (400 to 800)",
+            longest_s,
+            400,
+            800,
+            f"{longest_s:,.0f} s",
         ),
-    )
+    ]
 
 
 class Equal(NamedTuple):
@@ -101,22 +143,19 @@ def _equal(runs: Runs) -> Equal:
     )
 
 
-def judge_equal_service(cells: Sequence[SchedulerResults]) -> Finding:
-    """VTC and D2LPM: equal actual service while all are active; client 0 has more service."""
+def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge equal computed service under VTC and D2LPM, and that client 0 has more service."""
     found = over_seeds(cells, _equal, ("vtc", "d2lpm"))
     actual = {name: fmean(one.actual[name] for one in found) for name in ("vtc", "d2lpm")}
-    shapes = [one.first and min(one.actual.values()) >= 0.9 for one in found]
-    first = sum(one.first for one in found)
-    return Finding(
-        f"Jain's index of actual service while all are active: VTC {actual['vtc']:.3f}, D2LPM "
-        f"{actual['d2lpm']:.3f}; client 0 has the highest service rate in {first} of {len(found)} "
-        f"seeds{in_seeds(shapes)}",
-        verdict(
-            shape=all(shapes),
-            quantity=min(actual.values()) >= 0.97,
-            opposite=all(max(one.actual.values()) < 0.9 for one in found),
+    return [
+        *(
+            number(
+                f"{CALLED[name]} shares equally (0.97 or more)", value, 0.97, 1.0, f"{value:.3f}"
+            )
+            for name, value in actual.items()
         ),
-    )
+        in_every("client 0 has the highest service rate", [one.first for one in found], ""),
+    ]
 
 
 def _while_all_active(run: StoredRun) -> Mapping[View, Floats]:
@@ -139,6 +178,16 @@ CLAIMS = (
         judge_makespan,
         "the time that goes into decoding is shortened by no hit in the cache, so that a lower hit "
         "rate costs less than in the paper",
+    ),
+    Claim(
+        18,
+        "trees on four A10G: D2LPM's response times are lower than VTC's, and not as high as "
+        "RR+LPM's and Preble's",
+        "shown, not stated in numbers",
+        "[DLPM] §7.1",
+        "fig9",
+        judge_responses,
+        "the loads are not given: how long clients wait depends on how far they are above capacity",
     ),
     Claim(
         10,
