@@ -42,15 +42,20 @@ def _cell(figure: str, **wanted: Any) -> Draft:
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-_WAITS = tuple(pair for pairs in WAITS.values() for pair in pairs)
+PREBLE = "preble"  # the one on the map; its authors' code is judged in the table alone
+_WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
     Mapped(1, OVER_VTC, OVER_VTC),
     Mapped(2, OVER_LPM, OVER_LPM),
     Mapped(4, OVER_PREBLE, OVER_PREBLE),
     Mapped(5, (*ORDERS, *ORDERS[0].pairs), ORDERS[0].pairs),
-    Mapped(6, _WAITS, tuple(pairs[0] for pairs in WAITS.values())),
+    Mapped(
+        6,
+        tuple(pair for pairs in _WAITS.values() for pair in pairs),
+        tuple(pairs[0] for pairs in _WAITS.values()),
+    ),
 )
-_SOONER = tuple(SOONER.values())
+_SOONER = (SOONER["vtc"], SOONER[PREBLE])
 DONE_FIRST = Mapped(9, _SOONER, _SOONER)
 MANY_CLIENTS = Mapped(15, (LOWEST, *LOWEST.pairs, NEAR), (*LOWEST.pairs, NEAR))
 MAPPED = (*IN_FIGURE_7, DONE_FIRST, MANY_CLIENTS)

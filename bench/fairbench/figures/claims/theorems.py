@@ -112,7 +112,7 @@ class _History(NamedTuple):
     def of(cls, service: ServiceLog, clients: int) -> _History:
         """Book prompts at admission, and outputs at the end of the stretch in which they came."""
         rows = service.between(0, len(service))
-        times = np.unique(np.concatenate([rows.start_s, rows.end_s]))
+        times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
         served = np.zeros((len(times), clients))
         first, last = (np.searchsorted(times, at) for at in (rows.start_s, rows.end_s))
         np.add.at(served, (first, rows.client), rows.extend_charged_tokens)
@@ -125,9 +125,9 @@ class _History(NamedTuple):
         What a stretch books that one of them cuts counts whole, which overstates a lead by the
         outputs of that stretch at most.
         """
-        first, last = np.searchsorted(self.times, [start_s, end_s])
-        rows = self.served[max(0, first - 1) : last + 1]
-        return rows if len(rows) else self.served[:1]
+        first = int(np.searchsorted(self.times, start_s))
+        after = int(np.searchsorted(self.times, end_s, "right"))
+        return self.served[first - 1 : after]
 
 
 CLAIMS = (
