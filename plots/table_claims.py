@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable
 
 from table_store import ROOT, Row, read
@@ -10,18 +11,15 @@ from table_text import as_markdown, bounded
 
 
 def claims() -> str:
-    """How many of the paper's claims come out, of ``fairbench reproduce claims``."""
+    """Render how many parts of the paper's claims have each outcome at each setting."""
     with (ROOT / "results" / "claims.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    verdicts = ("reproduced", "direction only", "not reproduced", "contradicted", "not testable")
-    found = {
-        verdict: [row["number"] for row in rows if row["verdict"] == verdict]
-        for verdict in verdicts
-    }
-    assert sum(map(len, found.values())) == len(rows)
+    outcomes = ("holds", "reversed", "off", "inconclusive", "not contended", "not testable")
+    settings = dict.fromkeys(row["setting"] for row in rows)
+    found = Counter((row["setting"], row["outcome"]) for row in rows)
     return as_markdown(
-        ("verdict", "claims", "which"),
-        ((verdict, str(len(which)), ", ".join(which)) for verdict, which in found.items() if which),
+        ("setting", *outcomes),
+        ([one, *(str(found[one, outcome]) for outcome in outcomes)] for one in settings),
     )
 
 

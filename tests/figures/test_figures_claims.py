@@ -32,7 +32,7 @@ def named(parts):
 
 
 def test_every_claim_of_the_paper_is_judged_once():
-    assert [claim.number for claim in CLAIMS] == list(range(1, 22))
+    assert [claim.number for claim in CLAIMS] == [*range(1, 18), *range(36, 40)]
 
 
 @pytest.mark.parametrize(

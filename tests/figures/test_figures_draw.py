@@ -221,8 +221,8 @@ def test_over_time_there_is_a_column_a_scheduler(tmp_path, module, panels_a_colu
     figure = module.draw(cells)
     assert len(figure.axes) == 2 * panels_a_column
     assert [axes.get_title() for axes in figure.axes[:2]] == [
-        "RR + LPM, all done at 40 s",
-        "VTC, cut off at 40 s",
+        "RR + LPM\nall done at 40 s",
+        "VTC\ncut off at 40 s",
     ]
     assert legend(figure) == ["client 0", "client 1"]
     response = shown(figure.axes[0])

@@ -62,7 +62,7 @@ def test_pages_give_schedulers_the_colours_of_the_figures():
     numbers = scheduler_series(names)
     assert [SERIES[number] for number in numbers[:2]] == [SCHEDULERS["d2lpm"], SCHEDULERS["dlpm"]]
     assert len(set(numbers)) == len(names)
-    assert scheduler_series([f"s{n}" for n in range(8)]) == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert scheduler_series([f"s{n}" for n in range(9)]) == [0, 1, 2, 3, 4, 5, 6, 7, 0]
     for number, swatch in enumerate(SERIES):
         assert f"--c{number}: {swatch.colour};" in style_sheet()
         assert f"--c{number}: {swatch.on_dark};" in style_sheet()

@@ -83,7 +83,7 @@ def draw_over_time(
                 _line(axes[line][column], [row for row in mine if row["client"] == client], name)
             axes[line][column].axvline(mine[-1]["end_s"], color="0.3", linewidth=0.8)
         name = scheduler_style(scheduler).label
-        axes[0][column].set_title(f"{name}, {_end(cells, scheduler)}", fontsize=9)
+        axes[0][column].set_title(f"{name}\n{_end(cells, scheduler)}", fontsize=9)
         axes[-1][column].set_xlabel("time, s")
     for line, name in enumerate(names):
         axes[line][0].set(ylabel=MEASURES[name].label, ylim=(0, None))

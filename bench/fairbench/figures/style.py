@@ -32,6 +32,7 @@ LABELS = {
     "lpm": "RR + LPM",
     "vtc": "VTC",
     "preble": "Preble",
+    "preble-code": "Preble's code",
     "dlpm": "DLPM",
     "d2lpm": "D²LPM",
     "fair-finish": "fair-finish",

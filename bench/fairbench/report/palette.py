@@ -39,13 +39,18 @@ SKY = Swatch(
     (10, 1.6, 1, 1.6),
 )  # fmt: skip
 
-SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, SKY)
+BROWN = Swatch(
+    "#781800", "#a89060", "P", '<path d="M-2-6H2V-2H6V2H2V6H-2V2H-6V-2H-2Z"/>', (12, 1.2)
+)
+
+SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, SKY, BROWN)
 """In the order in which series without a name of their own, such as clients, take them."""
 
 SCHEDULERS = {
     "lpm": VERMILION,
     "vtc": BLUE,
     "preble": GREEN,
+    "preble-code": BROWN,
     "d2lpm": PURPLE,
     "fcfs": ORANGE,
     "dlpm": BLACK,

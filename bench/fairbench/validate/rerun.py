@@ -7,7 +7,6 @@ every user.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError
+from fairbench.files.json_text import json_file
 from fairbench.sim.run import simulate
 from fairbench.validate.pair import Pair
 
@@ -114,8 +114,8 @@ def holds_reruns(path: Path) -> bool:
     if path.suffix != ".json" or not path.is_file():
         return False
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = json_file(path, str(path))
+    except DataError:
         return False
     return (
         isinstance(data, list)
@@ -126,7 +126,7 @@ def holds_reruns(path: Path) -> bool:
 
 def load_reruns(path: Path) -> list[Rerun]:
     """Read every run of a file. Raises DataError naming the run and the field."""
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = json_file(path, str(path))
     return [_rerun(one, f"{path}, run {number}") for number, one in enumerate(data, start=1)]
 
 

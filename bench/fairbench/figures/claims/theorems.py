@@ -1,4 +1,4 @@
-"""Claims 19 to 21: the service bounds of [DLPM] Theorems 4.1, 4.2 and 5.1 in figure 7's runs."""
+"""Claims 37 to 39: the service bounds of [DLPM] Theorems 4.1, 4.2 and 5.1 in figure 7's runs."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _History(NamedTuple):
 
 CLAIMS = (
     Claim(
-        19,
+        37,
         "clients backlogged together: their service differs by at most 2 (U + Q^u)",
         "Theorem 4.1",
         "[DLPM] Theorem 4.1",
@@ -141,7 +141,7 @@ CLAIMS = (
         "a bound is exceeded only if the scheduler or its accounting is wrong",
     ),
     Claim(
-        20,
+        38,
         "a backlogged client gets no less than any other, but for 2U + 2Q^u",
         "Theorem 4.2",
         "[DLPM] Theorem 4.2",
@@ -150,7 +150,7 @@ CLAIMS = (
         "a bound is exceeded only if the scheduler or its accounting is wrong",
     ),
     Claim(
-        21,
+        39,
         "on several workers: clients backlogged at each differ by at most that for each of them",
         "Theorem 5.1",
         "[DLPM] Theorem 5.1",
