@@ -20,7 +20,8 @@ from fairbench.report.table import scored_text
 from fairbench.score.layout import LAYOUTS, parse_map
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.stored_run import score_run
-from fairbench.score.summary import scored_summary, scored_window
+from fairbench.score.summary import scored_summary
+from fairbench.score.window import scored_window
 
 
 class Unit(StrEnum):
@@ -95,7 +96,11 @@ def score(
     ] = None,
     window_end: Annotated[
         float | None,
-        Option(min=0.0, help="Count until then, seconds. [default: when the last program came]"),
+        Option(
+            min=0.0,
+            help="Count until then, seconds. [default: the last arrival, or the last answer where "
+            "programs have several requests or everything came at once]",
+        ),
     ] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
@@ -150,7 +155,7 @@ def _summary(
     return scored_summary(
         scored,
         service_of(scored.requests, scored.last_token_s),
-        scored_window(scored, *window),
+        scored_window(scored.requests, scored.programs, scored.horizon_s, *window),
         misbehaving=misbehaving,
         weights=weights,
         goodput=goodput,

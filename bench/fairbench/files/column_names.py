@@ -33,6 +33,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "max_tokens": ("maxtokens", "maxnewtokens", "maxoutputtokens", "maxcompletiontokens"),
     "session": ("session", "sessionid", "conversation", "conversationid", "chatid", "programid"),
+    "request_id": ("id", "requestid", "rid", "reqid", "xrequestid", "callid"),
     "end": ("end", "endtime", "finish", "finishtime", "finishedat", "completedat"),
     "latency": ("latency", "e2elatency", "requestlatency", "duration", "e2el"),
     "first_token": ("firsttoken", "firsttokentime", "completionstarttime"),
