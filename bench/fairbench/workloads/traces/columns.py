@@ -7,6 +7,7 @@ from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import shortened
+from fairbench.files.cells import is_blank, is_missing
 from fairbench.files.column_names import Column, recognised, split_unit
 from fairbench.files.json_text import INTEGERS, Place
 from fairbench.files.times import Nanoseconds, is_calendar, is_number, nanoseconds, unit_of
@@ -220,7 +221,7 @@ def _cell(record: Record, name: str) -> Any:
 
 
 def _given(value: Any) -> Any:
-    return None if isinstance(value, str) and not value.strip() else value
+    return None if not isinstance(value, list | dict) and is_missing(value) else value
 
 
 def _nanoseconds(value: Any, unit: str, column: Column, where: str) -> int:
@@ -253,8 +254,8 @@ def _tokens(value: Any, column: Column | None, where: str, most: int) -> int:
 
 
 def _name(value: Any, field: str, where: str) -> str:
-    """A name, "" for none; numbers are names too."""
-    if value is None:
+    """A name, "" for none; numbers are names too. Somebody may be called None, but no session."""
+    if is_blank(value) or (field == "session" and is_missing(value)):
         return ""
     text = str(value).strip() if isinstance(value, str | int | float) else None
     if text is None or len(text) > MAX_NAME:
@@ -270,8 +271,7 @@ def _synthetic(record: Record) -> str:
 
 def _text(value: Any, where: str) -> str:
     """The text of a prompt, "" for none."""
-    value = _given(value)
-    if value in (None, "[]", "{}"):
+    if is_blank(value) or value in ("[]", "{}"):
         return ""
     if not isinstance(value, str | list):
         raise DataError(f"{where}: text = {shortened(repr(value))}: must be a text or messages")
