@@ -75,7 +75,7 @@ class RecordedTrace:
                     think_s,
                 )
             )
-        return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls))
+        return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
 
 def _by_program(session: Ints) -> tuple[Ints, Ints]:
