@@ -31,7 +31,7 @@ from fairbench.cli.launcher_flags import (
 )
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.run_endings import run_once, run_repeatedly
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.context import run_context
@@ -80,6 +80,7 @@ def run(
     trace_format: TraceFormat = None,
     trace_map: TraceMap = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     trace_spread: Annotated[
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,

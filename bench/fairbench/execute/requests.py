@@ -55,7 +55,10 @@ BACKEND = {
     },
 }
 # With a trace: what to make of its file.
-TRACE = ("trace", "trace_format", "trace_map", "trace_line", "trace_spread", "clients_from")
+TRACE = (
+    *("trace", "trace_format", "trace_map", "trace_line", "trace_block_size", "trace_spread"),
+    "clients_from",
+)
 FLAGS = (*KEYS, *ENGINE, *BACKEND, *TRACE)
 
 # The same of a sweep: keys that have one value at all points, and axes of its grid.

@@ -50,6 +50,7 @@ class Columns:
         self._guessed: str | None = None  # that unit, if only the size of a time says it
         self._dated: bool | None = None  # whether its times are of a calendar, or from some start
         self._block_size = block_size
+        self._asked_size = asked.block_size
         self._unseen = set(self._names)
         self._last: tuple[str, Record] | None = None
         self._known: dict[tuple[str, ...], dict[str, Column]] = {}
@@ -77,6 +78,8 @@ class Columns:
         at_ns = self._time(cells["time"], columns["time"], where)
         blocks = _blocks(cells.get("hash_ids"), where)
         size = self._size(cells.get("block_size"), where) if blocks else 0
+        if blocks:
+            _check_fit(len(blocks), size, read, where)
         estimated = 0
         if text and not blocks:
             blocks, size, estimated = blocks_of(text), BLOCK_TOKENS, tokens_of(text)
@@ -171,9 +174,15 @@ class Columns:
         return None
 
     def _size(self, value: Any, where: str) -> int:
+        """How many tokens a block has."""
+        if self._asked_size:
+            return self._asked_size
         if _given(value) is None:
             if not self._block_size:
-                raise DataError(f"{where}: hash_ids, but no block_size: how many tokens a block is")
+                raise DataError(
+                    f"{where}: hash_ids, but no block_size: say with --trace-block-size how many "
+                    "tokens a block has"
+                )
             return self._block_size
         return _tokens(value, Column("block_size", None), where, MAX_INPUT) or 1
 
@@ -278,16 +287,30 @@ def _text(value: Any, where: str) -> str:
     return text_of(value)
 
 
+def _check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
+    """Raise DataError for more blocks than a prompt of so many tokens has."""
+    if blocks > -(-tokens // size):
+        raise DataError(
+            f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than its {tokens} input "
+            "tokens: --trace-block-size says how many tokens a block has"
+        )
+
+
 def _blocks(value: Any, where: str) -> list[int]:
-    """Identities of blocks: a JSON list, or in CSV numbers with spaces between."""
+    """Identities of blocks: a JSON list, or in CSV numbers with spaces or commas between.
+
+    Those of 64 bits without a sign are read as what the same bits are with one.
+    """
     if _given(value) is None:
         return []
     try:
         found = (
-            value if isinstance(value, list) else [int(one) for one in value.strip("[]").split()]
+            value
+            if isinstance(value, list)
+            else [int(one) for one in value.strip("[]").replace(",", " ").split()]
         )
-        if all(type(one) is int and one in INTEGERS and one < 2**63 for one in found):
-            return found
+        if all(type(one) is int and one in INTEGERS for one in found):
+            return [one - 2**64 if one >= 2**63 else one for one in found]
     except (AttributeError, ValueError):
         pass
     raise DataError(f"{where}: hash_ids = {shortened(repr(value))}: must be a list of integers")
