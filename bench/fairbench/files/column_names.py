@@ -35,6 +35,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "session": ("session", "sessionid", "conversation", "conversationid", "chatid", "programid"),
     "request_id": ("id", "requestid", "rid", "reqid", "xrequestid", "callid"),
     "end": ("end", "endtime", "finish", "finishtime", "finishedat", "completedat"),
+    "delay": ("delay",),
     "latency": ("latency", "e2elatency", "requestlatency", "duration", "e2el"),
     "first_token": ("firsttoken", "firsttokentime", "completionstarttime"),
     "ttft": ("ttft", "timetofirsttoken", "firsttokenlatency"),
