@@ -127,12 +127,18 @@ def _ends(
         column = without(column, skipped)
         if column.field == "itls":
             gaps = times.gaps(column)
-            lasts.append(first + np.array([one.sum() for one in gaps]))
         elif column.field == "latency":
             lasts.append(start + times.lengths(column))
         else:
             lasts.append(times.of(column))
             check_moments(column, lasts[-1], start, where)
+    if gaps is not None:
+        streamed = np.array([len(one) > 0 for one in gaps])
+        if lasts:  # whose answer came in one piece may have no first token, or one after 0 s
+            whole = ~streamed & ~(first > start) & ~np.isnan(lasts[0])
+            first = np.where(whole, lasts[0], first)
+        summed = first + np.array([one.sum() for one in gaps])
+        lasts = [np.where(streamed, summed, np.nan), *lasts, summed]
     if gaps is None and "gaps" in columns.columns:
         gaps = times.gaps(without(columns.columns["gaps"], skipped))
     made = np.empty(length, object)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.cells import is_missing, number_of
 from fairbench.score.files import Object
 from fairbench.score.layout import OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
+
+Run = TypeVar("Run")
 
 MAX_KINDS = 100
 """How many different sets of keys the objects of a file may have, and all of them be looked at."""
@@ -78,24 +80,29 @@ def columns_of(
             raise UsageError(f"--line {line}: each line of this file is a request, not a run")
         where, rows = objects[0][0], [item for _, item in objects]
         return _transposed(layout, rows, where, names or {})
-    where, item = _one_run(objects, line)
+    where, item = one_of_several(objects, line, objects[0][0].rpartition(",")[0])
     if layout.shape is Shape.RESPONSES:
         return _transposed(layout, inner(item), where, {})
+    columns = {f: n for f, n in layout.also.items() if isinstance(item.get(n), list)}
+    layout = replace(layout, columns={**layout.columns, **columns})
     return _checked(
         layout, {f: item[n] for f, n in layout.columns.items() if n in item}, item, where
     )
 
 
-def _one_run(objects: list[tuple[str, Object]], line: int | None) -> tuple[str, Object]:
-    if line is None and len(objects) > 1:
-        where = objects[0][0].rpartition(",")[0]
+def one_of_several(runs: Sequence[Run], line: int | None, where: str) -> Run:
+    """Return the run that is meant, which ``line`` says if there are several.
+
+    Raises UsageError if it does not, or if there is no such run.
+    """
+    if line is None and len(runs) > 1:
         raise UsageError(
-            f"{where}: holds {len(objects)} runs: choose one with --line 1 to {len(objects)}"
+            f"{where}: holds {len(runs)} runs: choose one with --line 1 to {len(runs)}"
         )
     number = line or 1
-    if not 1 <= number <= len(objects):
-        raise UsageError(f"--line {number}: must be between 1 and {len(objects)}")
-    return objects[number - 1]
+    if not 1 <= number <= len(runs):
+        raise UsageError(f"--line {number}: must be between 1 and {len(runs)}")
+    return runs[number - 1]
 
 
 def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str, str]) -> Columns:

@@ -18,7 +18,7 @@ that ends in a unit, such as ``ttft_ms``, says that of its times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -26,6 +26,7 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.printable import printable
 from fairbench.files.column_names import nearest, recognised, split_unit
 from fairbench.score.files import Object
+from fairbench.score.tools import TOOLS, tool
 
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
 TIMES = ("start", *FIRST, *LAST, "admitted")
@@ -49,7 +50,8 @@ class Layout:
     ``uncached``: the server has no prefix cache. ``keeps_clock``: times are of the run's own
     clock, so its zero is kept. ``refuses``: a request without an end was turned away, by a rate
     limiter for instance, and has not failed. ``sessions``: programs are told apart within each
-    client, since two clients may number their sessions alike.
+    client, since two clients may number their sessions alike. ``also`` are columns that only some
+    files have.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Layout:
     keeps_clock: bool = False
     refuses: bool = False
     sessions: bool = False
+    also: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def units(self) -> dict[str, str]:
@@ -90,9 +93,11 @@ class Layout:
         )
 
 
+_TOOL = {field: field for field in (*tool.FIELDS, *tool.OPTIONAL)}  # as ``tools`` has them
 PLAIN = "lines"
 _BENCH = {"input_tokens": "input_lens", "output_tokens": "output_lens", "ttft": "ttfts"}
 _BENCH |= {"itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
+_WHOLE = {"latency": "latencies"}  # in place of gaps, where nothing was streamed
 _VTC = {"start": "req_time", "ttft": "first_token_latency", "latency": "request_latency"}
 _VTC |= {"input_tokens": "prompt_len", "output_tokens": "output_len"}
 _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
@@ -122,9 +127,10 @@ LAYOUTS = {
         Layout(
             "vtc-columns", Shape.COLUMNS, {"client": "client", **_VTC}, uncached=True, refuses=True
         ),
-        Layout("vllm", Shape.COLUMNS, {"start": "start_times", **_BENCH}),
-        Layout("sglang", Shape.COLUMNS, _BENCH, at_once=True),
+        Layout("vllm", Shape.COLUMNS, {"start": "start_times", **_BENCH}, also=_WHOLE),
+        Layout("sglang", Shape.COLUMNS, _BENCH, at_once=True, also=_WHOLE),
         Layout("aiperf", Shape.REQUEST, _AIPERF),  # as ``score.aiperf`` has flattened it
+        *(Layout(tool.name, Shape.REQUEST, _TOOL) for tool in TOOLS),
     )
 }
 
@@ -169,7 +175,8 @@ def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:
     plain = common(item).mapped(names)
     if _plain(item).mapped(names).fits(item):  # before those that its names fit by chance
         return plain
-    others = (one.mapped(names) for one in LAYOUTS.values() if one.name != PLAIN)
+    own = (PLAIN, *(one.name for one in TOOLS))  # of which other signs tell
+    others = (one.mapped(names) for one in LAYOUTS.values() if one.name not in own)
     return next((layout for layout in (*others, plain) if layout.fits(item)), None)
 
 

@@ -24,6 +24,7 @@ from fairbench.results.run_tables import MAX_WORKER
 from fairbench.score.aiperf import flattened, is_aiperf
 from fairbench.score.arrays import Mended, arrays_of
 from fairbench.score.columns import columns_of
+from fairbench.score.exported import export_of
 from fairbench.score.files import read_objects
 from fairbench.score.layout import Layout, choose_layout
 
@@ -76,16 +77,23 @@ def read_scored(
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
-    mended, remarks = Mended(), []
+    mended = Mended()
+    remarks: list[str] = []
     stems = _stems(paths)
     for number, path in enumerate(paths):
         objects = read_objects(path)
         if is_aiperf(objects[0][1]):
-            if unit_s is not None:
-                raise UsageError(f"{path}: records of aiperf say their units: no --time-unit")
+            _check_no_unit(path, "aiperf", unit_s)
             objects = flattened(objects)
-        chosen = choose_layout(layout, objects, names or {})
-        columns = columns_of(chosen, objects, line, names)
+        exported = export_of(objects, line, layout)
+        if exported is not None:
+            _check_no_unit(path, exported.tool, unit_s)
+            objects = exported.objects
+            remarks += exported.run.remarks
+        chosen = choose_layout(exported.tool if exported else layout, objects, names or {})
+        columns = columns_of(chosen, objects, None if exported else line, names)
+        if exported is not None:
+            columns.completed = exported.run.completed
         part = arrays_of(
             *(columns, str(path), unit_s), client=stems[number], part=number, mended=mended
         )
@@ -104,6 +112,11 @@ def read_scored(
     remarks += [f"{_requests_text(count)} {what}" for what, count in mended.items() if count]
     layouts = tuple(dict.fromkeys(one.name for one in used))
     return _tables(merged, clients, layouts, tuple(remarks))
+
+
+def _check_no_unit(path: Path, tool: str, unit_s: float | None) -> None:
+    if unit_s is not None:
+        raise UsageError(f"{path}: records of {tool} say their units: no --time-unit")
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
