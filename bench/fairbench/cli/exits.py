@@ -40,6 +40,18 @@ def interrupted(error: KeyboardInterrupt) -> int:
     return TERMINATED if terminated else INTERRUPTED
 
 
+def unnamed_file() -> str:
+    """Say what could not be written where the error names no file: standard output if that fails.
+
+    What standard output could not take it keeps, and fails again.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return "standard output"
+    return "a file"
+
+
 def discard_output() -> None:
     """From here on standard output goes nowhere, so that Python's own last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)

@@ -31,6 +31,7 @@ _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
 MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
 MAX_CLIENT = 2**31 - 1
 MAX_TIME_S = 1e10  # times of the calendar are below
+MAX_SPAN_S = 1e7  # between requests: 116 days
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
@@ -124,6 +125,12 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
         columns[name] = _column(record[name], name, where)
         if len(columns[name]) != len(columns["client"]):
             raise DataError(f"{where}: field {name!r} is not as long as 'client'")
+    span_s = float(np.ptp(columns["req_time"]))
+    if span_s > MAX_SPAN_S:
+        raise DataError(
+            f"{where}: field 'req_time' must hold times within {MAX_SPAN_S:g} s of each other, not "
+            f"{span_s:g} s"
+        )
     refused = columns["request_latency"] < 0
     for name in ("first_token_latency", "request_latency"):
         columns[name] = np.where(refused, np.nan, columns[name])
