@@ -26,6 +26,7 @@ VARIABLE = "FAIRBENCH_READ_MIB"
 DEFAULT_MIB = 512  # a command then stays below 1 GiB
 LARGEST_PART = 8  # of the memory, that one line may fill: it is there three times while parsed
 
+CHUNK = 2**16  # bytes read at a time, where nobody keeps them
 CHECKED = 16 * MIB  # unpacked, after which the length of a file in gzip is compared
 MAX_RATIO = 200  # logs are up to a hundred times as long as packed
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # for somebody who writes to a pipe
@@ -162,7 +163,7 @@ class Unpacked(gzip.GzipFile):
         """Raise DataError if the beginning is that of a bomb, before anybody parses it."""
         if not self._packed.seekable():
             return
-        while self._read < CHECKED and self.read(MIB):
+        while self._read < CHECKED and self.read(CHUNK):
             pass
         self.seek(0)
         self._read, self._next_check = 0, 2 * CHECKED
