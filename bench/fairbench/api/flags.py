@@ -50,6 +50,9 @@ class RunFlags(TypedDict, total=False):
     base_url: str | None
     api: str | None
     output_lengths: str | None
+    extra_body: str | None
+    max_tokens_field: str | None
+    rate_limited: str | None
     max_concurrency: int | None
     tp: int | None
     share_gpus: bool

@@ -188,6 +188,28 @@ def run(
             help="Ask --base-url for min_tokens, or let it end answers early. [default: exact]",
         ),
     ] = None,
+    extra_body: Annotated[
+        str | None,
+        Option(
+            metavar="JSON",
+            help="More fields for every request to --base-url, as a JSON object; null removes one.",
+        ),
+    ] = None,
+    max_tokens_field: Annotated[
+        str | None,
+        Option(
+            metavar="max_tokens|max_completion_tokens",
+            help="What --base-url calls the most tokens of an answer. [default: max_tokens]",
+        ),
+    ] = None,
+    rate_limited: Annotated[
+        str | None,
+        Option(
+            metavar="fail|wait",
+            help="What a 429 of --base-url means: a failure, or to wait for its Retry-After and "
+            "ask again. [default: fail]",
+        ),
+    ] = None,
     max_concurrency: Annotated[
         int | None, Option(help="Most requests under way at real servers. [default: no limit]")
     ] = None,

@@ -50,6 +50,7 @@ BACKEND = {
         name: name
         for name in (
             *("base_url", "api", "output_lengths", "max_concurrency", "tp", "share_gpus"),
+            *("extra_body", "max_tokens_field", "rate_limited"),
             *("load_format", "schedule_policy", "server_args", "time_scale", "router_command"),
         )
     },

@@ -116,8 +116,9 @@ def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
 
 def _api(target: Target, vocab: range) -> ServerApi:
     if target.api == "generate":
-        return AskGenerate(vocab)
-    return (AskChat if target.api == "chat" else AskCompletions)(target.model)
+        return AskGenerate(vocab, target.extra_body)
+    ask = AskChat if target.api == "chat" else AskCompletions
+    return ask(target.model, target.extra_body, target.max_tokens_field)
 
 
 class _Run:
