@@ -56,12 +56,13 @@ def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """What the first error of each kind said, shortened; of a JSON answer its message."""
+    """What the server said in the first error of each kind, shortened; of JSON its message."""
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
             kind, _, said = request.error.partition(":")
-            if not messages.get(kind):
+            by_server = kind.startswith(("HTTP", "stream error"))
+            if not messages.get(kind) and by_server:
                 messages[kind] = printable(shortened(_message(said.strip())))
     return messages
 

@@ -140,7 +140,7 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
     if errors:
         said = first_messages(records.requests)
         remarks["errors"] = ", ".join(
-            f"{number} x {kind}" + (f" ({said[kind]})" if said[kind] else "")
+            f"{number} x {kind}" + (f" ({said[kind]})" if said.get(kind) else "")
             for kind, number in errors.items()
         )
     if spec.dataset_path:
