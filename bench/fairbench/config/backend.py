@@ -211,9 +211,9 @@ class Endpoint(BackendConfig):
     base_url: str
     api: Api = "completions"
     output_lengths: Literal["exact", "free"] = "exact"
-    extra_body: str = ""
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    rate_limited: Literal["fail", "wait"] = "fail"
+    extra_body: str | None = None
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    rate_limited: Literal["fail", "wait"] | None = None
     is_managed: ClassVar[bool] = False
     disobeyed: ClassVar[frozenset[str]] = frozenset(param_names(MACHINE[ENGINE]))
     run_options: ClassVar[frozenset[str]] = frozenset({"headers"})
@@ -229,7 +229,7 @@ class Endpoint(BackendConfig):
 
     @field_validator("extra_body")
     @classmethod
-    def _is_object(cls, text: str) -> str:
+    def _is_object(cls, text: str | None) -> str | None:
         fields = _extra_fields(text)
         for name in sorted(MANAGED_FIELDS & set(fields)):
             raise ValueError(f"{name} is set by fairbench itself")
@@ -241,8 +241,8 @@ class Endpoint(BackendConfig):
         return _extra_fields(self.extra_body)
 
 
-def _extra_fields(text: str) -> dict[str, Any]:
-    """Return the fields of a JSON object, none of an empty text. Raises ValueError for others."""
+def _extra_fields(text: str | None) -> dict[str, Any]:
+    """Return the fields of a JSON object, none of no text. Raises ValueError for others."""
     if not text:
         return {}
     try:

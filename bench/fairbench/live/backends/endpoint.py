@@ -48,8 +48,8 @@ class EndpointBackend(LiveBackend[Endpoint]):
             lengths=config.output_lengths,
             max_concurrency=config.max_concurrency,
             extra_body=config.extra_fields,
-            max_tokens_field=config.max_tokens_field,
-            rate_limited=config.rate_limited,
+            max_tokens_field=config.max_tokens_field or "max_tokens",
+            rate_limited=config.rate_limited or "fail",
         )
 
 
