@@ -25,7 +25,7 @@ from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.score.records import read_scored
 from fairbench.score.summary import scored_summary
-from fairbench.score.window import ASKED, ScoredWindow
+from fairbench.score.window import ASKED, ScoredWindow, scored_window
 
 EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
 
@@ -104,6 +104,34 @@ def test_an_answer_of_aiperf_in_one_piece_has_its_first_token_with_its_last(tmp_
     record["metrics"]["request_latency"] = {"value": 3.0, "unit": "sec"}
     requests = read_scored([lines(tmp_path / "a.jsonl", [record])]).requests
     assert (requests.first_token_s[0], requests.finish_s[0]) == (3.0, 3.0)
+
+
+def test_gaps_of_aiperf_count_where_each_piece_is_a_token(tmp_path):
+    first, _ = aiperf_records("ann")
+    tokens = {"value": 3, "unit": "tokens"}
+    first["metrics"] |= {"output_sequence_length": tokens, "output_token_count": tokens}
+    path = lines(tmp_path / "a.jsonl", [first])
+    assert read_scored([path]).gaps_s.tolist() == [0.001, 0.002]
+    tokens["value"] = 9
+    assert read_scored([lines(path, [first])]).gaps_s is None
+
+
+def test_sessions_of_aiperf_last_until_their_last_answer(tmp_path):
+    """By hand: four users in a closed loop of 2 s each, who all begin at once."""
+    records = []
+    for turn in range(3):
+        for user in range(4):
+            (record,) = aiperf_records("bob")[1:]
+            begun = 1_759_813_207_000_000_000 + user * 10**6 + turn * 2 * 10**9
+            record["metadata"] |= {"request_start_ns": begun, "x_correlation_id": f"s{user}"}
+            record["metrics"]["request_latency"] = {"value": 2000.0, "unit": "ms"}
+            records.append(record)
+    path = lines(tmp_path / "a.jsonl", records)
+    scored = read_scored([path], names={"program": "x_correlation_id"})
+    found = scored_window(scored.requests, scored.programs, scored.horizon_s, None, None)
+    assert found.window.end_s == pytest.approx(6.003)
+    got = summary_of(scored, found.window)
+    assert got["service_rate_tok_s"] == pytest.approx(12 * 300 / 6.003)
 
 
 @pytest.mark.parametrize(

@@ -312,3 +312,11 @@ def test_gaps_beside_an_end_have_percentiles_too(tmp_path):
     summary = summary_of(lines(tmp_path / "r.jsonl", rows_of(*given)))
     assert summary["median_itl_ms"] == pytest.approx(100)
     assert summary["mean_e2el_ms"] == pytest.approx(2000)
+
+
+def test_whose_a_request_is_another_column_may_say(tmp_path):
+    records = [litellm(0, 5), litellm(1, 6, user="", end_user="bob"), litellm(2, 7, user=None)]
+    records[2]["team_id"] = "blue"
+    records[0] |= {"team_id": None, "end_user": ""}
+    scored = read_scored([lines(tmp_path / "spend.jsonl", records)])
+    assert scored.clients == ("ann", "bob", "blue")

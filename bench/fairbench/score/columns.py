@@ -8,7 +8,8 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import DataError, UsageError
-from fairbench.files.cells import is_missing, number_of
+from fairbench.files.cells import is_blank, is_missing, number_of
+from fairbench.files.column_names import NAMES, plain
 from fairbench.score.files import Object
 from fairbench.score.layout import OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
 
@@ -112,7 +113,23 @@ def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str,
     made = _checked(layout, {f: [row.get(n) for row in rows] for f, n in used.items()}, {}, where)
     if layout.name == PLAIN:
         _add_others(made, rows, names)
+        _fill_clients(made, rows)
     return made
+
+
+def _fill_clients(made: Columns, rows: list[Object]) -> None:
+    """Take whom another column names, such as an end user, where the column of clients is empty."""
+    found = made.columns.get("client")
+    if found is None or not any(map(is_blank, found.values)):
+        return
+    keys = {key: plain(key) for key in rows[0] if plain(key) in NAMES["client"]}
+    keys = {
+        key: keys[key] for key in sorted(keys, key=lambda key: NAMES["client"].index(keys[key]))
+    }
+    for row, value in enumerate(found.values):
+        if is_blank(value):
+            others = (rows[row].get(key) for key in keys)
+            found.values[row] = next((one for one in others if not is_blank(one)), None)
 
 
 def _add_others(made: Columns, rows: list[Object], names: Mapping[str, str]) -> None:

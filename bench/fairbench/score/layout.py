@@ -104,7 +104,7 @@ _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "program": "program_id"}
 _AIPERF = {"start": "start", "ttft": "time_to_first_token", "latency": "request_latency"}
 _AIPERF |= {"input_tokens": "input_sequence_length", "output_tokens": "output_sequence_length"}
-_AIPERF |= {"cached_tokens": "cached_tokens", "error": "error"}
+_AIPERF |= {"cached_tokens": "cached_tokens", "error": "error", "gaps": "gaps"}
 _SAME = ("client", "input_tokens", "output_tokens", "worker", "cached_tokens", "status", "error")
 _OURS = ("client", "start", "first_token", "end", "input_tokens", "output_tokens", *OPTIONAL)
 

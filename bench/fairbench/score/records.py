@@ -170,7 +170,7 @@ def _tables(
     known = [
         gaps
         for gaps, state in zip(rows["gaps"], rows["status"], strict=True)
-        if gaps is not None and state == FINISHED
+        if gaps is not None and len(gaps) and state == FINISHED
     ]
     return Scored(
         clients,

@@ -72,7 +72,7 @@ def scored_summary(
         forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
     if not scored.knows_cached:
         forget_needing(summary, Needs.CACHED, NO_CACHED)
-    if scored.gaps_s is not None and len(scored.gaps_s):
+    if scored.gaps_s is not None:
         gaps = distribution("itl", scored.gaps_s)
         summary |= gaps
         for key in gaps:
