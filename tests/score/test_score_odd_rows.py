@@ -201,6 +201,17 @@ def test_rows_that_tell_the_same_otherwise(tmp_path, other):
     assert requests.input_tokens.tolist() == [100] * 3
 
 
+def test_a_row_whose_end_nobody_recognises_has_not_failed(tmp_path):
+    other = {"latency": ..., "took_altogether": 2.0}
+    with pytest.raises(DataError) as caught:
+        scored_rows(tmp_path, {}, other)
+    said = str(caught.value)
+    assert "r.jsonl: request 2: has no latency, unlike others (has took_altogether)." in said
+    for failure in ({"error": "late"}, {"status": "failed"}, {"output_tokens": 0}):
+        assert scored_rows(tmp_path, {}, other | failure).failed == 1
+    assert scored_rows(tmp_path, {}, {"latency": None}).failed == 1
+
+
 def test_a_file_may_begin_with_a_failure(tmp_path):
     failed = {"ttft": ..., "latency": ..., "output_tokens": ..., "error": "refused"}
     scored = scored_rows(tmp_path, failed, {}, {})

@@ -8,10 +8,11 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import DataError, UsageError
+from fairbench.errors.printable import printable
 from fairbench.files.cells import is_blank, is_missing, number_of
 from fairbench.files.column_names import NAMES, plain
 from fairbench.score.files import Object
-from fairbench.score.layout import OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
+from fairbench.score.layout import LAST, OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
 
 Run = TypeVar("Run")
 
@@ -114,7 +115,30 @@ def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str,
     if layout.name == PLAIN:
         _add_others(made, rows, names)
         _fill_clients(made, rows)
+        _check_ends(made, rows, where)
     return made
+
+
+def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
+    """Raise DataError for a record whose end nobody recognises, which is no failed request.
+
+    It has output and no sign of a failure, but no field with its end, not even an empty one.
+    """
+    ends = [column.name for column in made.times(LAST)]
+    signs = [made.columns[name].name for name in ("error", "status") if name in made.columns]
+    output = made.columns["output_tokens"].values
+    for number, row in enumerate(rows):
+        if any(key in row for key in ends) or not number_of(output[number]):
+            continue
+        if all(is_missing_cell(row.get(key)) for key in signs):
+            used = {column.name for column in (*made.columns.values(), *made.others)}
+            others = ", ".join(printable(str(key)) for key in row if key not in used)
+            raise DataError(
+                f"{where.rpartition(',')[0] or where}: request {number + 1}: has no "
+                f"{' or '.join(ends)}, unlike others (has {others or 'nothing else'}). Name the "
+                "field with --map FIELD=NAME; a request that failed has an error, a status or no "
+                "output tokens"
+            )
 
 
 def _fill_clients(made: Columns, rows: list[Object]) -> None:
