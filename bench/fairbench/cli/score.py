@@ -62,14 +62,14 @@ def score(
             metavar="FIELD=NAME",
             help="What a field is called in the file, such as client=user_id; may be repeated. "
             "Fields: client, start, first_token or ttft, end or latency or itls, input_tokens, "
-            "output_tokens; optional program, worker, cached_tokens, admitted, status, error.",
+            "output_tokens; optional program, worker, cached_tokens, admitted, status, error, gaps, id.",
         ),
     ] = None,
     time_unit: Annotated[
         Unit | None, Option(help="Unit of all times in the file. [default: s]")
     ] = None,
     line: Annotated[
-        int | None, Option(min=1, help="Which run of a file with one run a line.")
+        int | None, Option(min=1, help="Which run, from 1, of a file with several.")
     ] = None,
     clients: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 
 UNSAID = -1
 FAILED = 3
-"""Of a request that broke off; the metrics' tables have it as refused."""
+"""The state of a request that broke off, which the metrics' tables have as refused."""
 
 WORDS = {
     FINISHED: ("finished", "success", "succeeded", "successful", "ok", "completed", "complete"),

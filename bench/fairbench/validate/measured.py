@@ -18,6 +18,7 @@ from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.validate.artifact import build_scheduler
 from fairbench.validate.recorded import RECORDED, Recorded, recorded
+from fairbench.validate.span import check_span
 
 _COLUMNS = {  # of the file -> of Trace
     "client": "client",
@@ -31,7 +32,6 @@ _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
 MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
 MAX_CLIENT = 2**31 - 1
 MAX_TIME_S = 1e10  # times of the calendar are below
-MAX_SPAN_S = 1e7  # between requests: 116 days
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
@@ -125,12 +125,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
         columns[name] = _column(record[name], name, where)
         if len(columns[name]) != len(columns["client"]):
             raise DataError(f"{where}: field {name!r} is not as long as 'client'")
-    span_s = float(np.ptp(columns["req_time"]))
-    if span_s > MAX_SPAN_S:
-        raise DataError(
-            f"{where}: field 'req_time' must hold times within {MAX_SPAN_S:g} s of each other, not "
-            f"{span_s:g} s"
-        )
+    check_span(columns["req_time"], "req_time", where)
     refused = columns["request_latency"] < 0
     for name in ("first_token_latency", "request_latency"):
         columns[name] = np.where(refused, np.nan, columns[name])

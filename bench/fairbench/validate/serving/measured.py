@@ -11,6 +11,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Flags, Floats, Ints
+from fairbench.validate.span import check_span
 
 # A profile was fitted to these. Of the A100 nothing else was looked at before; of the H100 all was.
 FITTED = re.compile(
@@ -136,6 +137,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         name: _numbers([nan] * n if predict and name in MEASURED else given[name], name, where)
         for name in ("submit_s", "prompt_tokens", "output_tokens", "ttft_s", "latency_s")
     }
+    check_span(numbers["submit_s"], "submit_s", f"{where}: columns")
     if not predict:
         refused = np.array([bool(error) for error in given["error"]])
         refused |= numbers["output_tokens"] == 0
