@@ -48,7 +48,7 @@ class _Commands(TyperGroup):
             complain("there is not enough memory")
             code = FAILED
         except OSError as error:  # files that users name are checked where they are opened
-            complain(f"{written_file(error)}: {error.strerror}")
+            complain(f"{written_file(error)}: {error.strerror or error}")
             discard_output()
             code = FAILED
         sys.exit(code)

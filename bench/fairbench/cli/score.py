@@ -62,7 +62,8 @@ def score(
             metavar="FIELD=NAME",
             help="What a field is called in the file, such as client=user_id; may be repeated. "
             "Fields: client, start, first_token or ttft, end or latency or itls, input_tokens, "
-            "output_tokens; optional program, worker, cached_tokens, admitted, status, error, gaps, id.",
+            "output_tokens; optional program, worker, cached_tokens, admitted, status, error, "
+            "gaps, id.",
         ),
     ] = None,
     time_unit: Annotated[

@@ -56,7 +56,7 @@ def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return what the server said in the first error of each kind, shortened; of JSON its message."""
+    """Return what the server said in the first error of each kind, of JSON only its message."""
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
