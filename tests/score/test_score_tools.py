@@ -1,16 +1,23 @@
 """What other benchmarks export, made up here: every one gives the same requests."""
 
+import copy
+import functools
 import json
+import operator
+import random
 
 import numpy as np
 import pytest
-from foreign_helpers import REQUESTS, bench, lines
+from foreign_helpers import REQUESTS, aiperf_records, bench, lines, rows
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError, UsageError
+from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.score.records import read_scored
+from fairbench.score.summary import scored_summary
+from fairbench.score.window import scored_window
 
 CLOCK_S = 1_700_000_000.0
 
@@ -33,8 +40,8 @@ def guidellm(**totals):
 def older_guidellm():
     """As before 0.4: moments under other names."""
     content = guidellm()
-    for rows in content["benchmarks"][0]["requests"].values():
-        for row in rows or ():
+    for found in content["benchmarks"][0]["requests"].values():
+        for row in found or ():
             ttft_ms = row.pop("time_to_first_token_ms")
             row["start_time"] = row.pop("request_start_time")
             row["end_time"] = row.pop("request_end_time")
@@ -196,6 +203,52 @@ def test_gaps_of_inference_perf_have_percentiles(tmp_path):
 def test_exports_say_their_own_units(tmp_path, content):
     with pytest.raises(UsageError, match="say their units: no --time-unit"):
         read_scored([written(tmp_path, content)], unit_s=1e-3)
+
+
+VALUES = (None, "", [], {}, -1, 0, 1.5, "x", "nan", True, 2**63, float("inf"), [1, "x"], {"a": 1})
+EXPORTS = {
+    "guidellm": guidellm(successful=2),
+    "inference-perf": inference_perf(),
+    "genai-perf": genai_perf(),
+    "llmperf": llmperf(),
+    "genai-bench": genai_bench(),
+    "vllm": bench(REQUESTS, latencies=[3.0, 3.0, 0.0], completed=2),
+    "aiperf": [*aiperf_records("ann"), *aiperf_records("bob")],
+    "lines": rows(worker=1, id=3, cached_tokens=1, gaps=[0.1], error=None),
+}
+
+
+def places(value, before=()):
+    """The places of all values in JSON, as keys in each other."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in inner:
+        yield (*before, key)
+        if isinstance(one, dict | list):
+            yield from places(one, (*before, key))
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_whatever_is_wrong_in_a_file_is_one_line_or_scored(tmp_path, name):
+    """One or two values of each file are others, whichever; nothing else may be raised."""
+    rng, scored = random.Random(name), 0
+    for _ in range(200):
+        content = json.loads(json.dumps(EXPORTS[name]))
+        for _ in range(rng.randint(1, 2)):
+            *before, last = rng.choice(list(places(content)))
+            holder = functools.reduce(operator.getitem, before, content)
+            if rng.random() < 0.2 and isinstance(holder, dict):
+                del holder[last]
+            else:
+                holder[last] = copy.deepcopy(rng.choice(VALUES))
+        try:
+            found = read_scored([written(tmp_path, content)])
+        except UsageError:
+            continue
+        scored += 1
+        window = scored_window(found.requests, found.programs, found.horizon_s, None, None)
+        service = service_of(found.requests, found.last_token_s)
+        json.dumps(scored_summary(found, service, window), allow_nan=False)
+    assert 20 < scored < 190
 
 
 ODD = [

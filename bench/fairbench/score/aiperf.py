@@ -96,7 +96,9 @@ def _count(metrics: Object, names: tuple[str, ...]) -> Any:
     )
 
 
-def _measured(metrics: Object, name: str) -> tuple[Any, Any]:
-    """A metric's value and unit."""
+def _measured(metrics: Object, name: str) -> tuple[Any, str]:
+    """Return a metric's value and unit, as a text whatever it is."""
     metric = metrics.get(name)
-    return (metric.get("value"), metric.get("unit")) if isinstance(metric, dict) else (metric, None)
+    if not isinstance(metric, dict):
+        return metric, ""
+    return metric.get("value"), str(metric.get("unit"))

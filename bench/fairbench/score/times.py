@@ -70,6 +70,9 @@ class Times:
             if not isinstance(values, list | None):
                 raise problem(self._where, row, f"{column.field} must be a list of numbers")
         rows = [numbers(values or [], column.field, self._where) for values in column.values]
+        for row, gaps in enumerate(rows):
+            if not ((gaps >= 0) & (gaps <= MOST_S)).all():
+                raise problem(self._where, row, f"{column.field} must hold numbers of at least 0")
         scale = self._scale(column, np.concatenate(rows) if rows else np.array([]))
         return [row * scale for row in rows]
 

@@ -17,6 +17,7 @@ ASKED = "as asked for"
 ARRIVALS = "when the last request came, that request included"
 SESSIONS = "at the last answer, since programs of several requests go on after they have come"
 AT_ONCE = "at the last answer, since the requests came all but at once"
+NO_TIME = "where it begins, since nothing took any time after that"
 LATE = "at the last answer, since a client came too late to be served before the last request came"
 
 
@@ -49,6 +50,8 @@ def scored_window(
     begin_s = start_s or 0.0
     if end_s is not None:
         return ScoredWindow(Window(begin_s, end_s), ASKED)
+    if horizon_s <= begin_s:
+        return ScoredWindow(Window(begin_s, begin_s), NO_TIME)
     last_s = float(requests.arrival_s.max())
     least_s = LEAST_SHARE * (horizon_s - begin_s)
     if (programs.requests > 1).any():

@@ -37,7 +37,8 @@ def _run(experiment: Object) -> Run:
 
 def _request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
-    answers = [_parsed(one) for one in row.get("response_outputs") or ()]
+    outputs = row.get("response_outputs")
+    answers = [_parsed(one) for one in outputs] if isinstance(outputs, list) else []
     if len(answers) == len(moments):  # the last one may say only that it is over
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _text(one)]
         moments = kept or moments
