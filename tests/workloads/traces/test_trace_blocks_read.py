@@ -46,6 +46,12 @@ def test_a_trace_of_bailian_is_in_seconds_and_blocks_of_16(read):
     assert table.session.tolist() == [0, 0, 1, 0, 2, 2]
 
 
+@pytest.mark.parametrize("nobody", [-1, "-1", None, "", "nan", float("nan")])
+def test_a_turn_without_a_parent_begins_a_program(read, nobody):
+    turns = [turn(0, nobody, 0.0, [1]), turn(1, 0, 1.0, [1, 2]), turn(2, nobody, 2.0, [3])]
+    assert read(turns).trace.table(0).session.tolist() == [0, 0, 1]
+
+
 def test_bailians_types_may_be_the_clients(read):
     typed = [{**one, "type": kind} for one, kind in zip(CHATS, "ababab", strict=True)]
     assert read(typed, columns="client=type").trace.clients == ("a", "b")

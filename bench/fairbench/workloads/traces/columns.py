@@ -94,8 +94,10 @@ class Columns:
         think_ns = self._think(cells.get("delay"), columns.get("delay"), where)
         if session and given(cells.get("time")) is None:
             at_ns = self._after((client, session), think_ns, where)
-        else:
+        elif "time" in columns:
             at_ns = self._time(cells["time"], columns["time"], where)
+        else:
+            raise no_column("time", (column.name for column in columns.values()), record, where)
         end_ns = self._end(cells, columns, at_ns, where)
         if session:
             self._steps[client, session] = at_ns if end_ns is None else end_ns

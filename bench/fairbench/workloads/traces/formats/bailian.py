@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import DataError
+from fairbench.files.cells import is_missing
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.formats.plain import Plain
 from fairbench.workloads.traces.missing import OWN
 
 SESSION = f"{OWN}session"
-NONE = ("-1", "None", "")  # parents
+NONE = "-1"  # the parent of the first turn
 
 
 class Bailian(Plain):
@@ -41,8 +42,9 @@ def _with_sessions(records: Iterator[Place]) -> Iterator[Place]:
 
 
 def _with_session(record: Record, first: dict[str, str]) -> dict[str, Any]:
-    chat, parent = str(record.get("chat_id")), str(record.get("parent_chat_id"))
-    first[chat] = chat if parent in NONE else first.get(parent, parent)
+    chat, parent = str(record["chat_id"]), record["parent_chat_id"]
+    alone = str(parent) == NONE or (not isinstance(parent, list | dict) and is_missing(parent))
+    first[chat] = chat if alone else first.get(str(parent), str(parent))
     return {**record, SESSION: first[chat]}
 
 
