@@ -9,7 +9,7 @@ from gate_helpers import measured, store
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.accounts.counters import Counters
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]
@@ -116,14 +116,14 @@ def test_sweeps_are_compared_with_what_only_they_know(tmp_path, in_this_process)
     assert result.exit_code == 0, result.output
 
 
-def enter_without_lift(scheduler, request, view):
+def enter_without_lift(account, client, waiting):
     """The bug: who comes back keeps the credit of the time away."""
-    scheduler.counters.setdefault(request.client, 0)
+    account.of.setdefault(client, 0)
 
 
 def test_vtc_without_its_lift_turns_the_gate_red(tmp_path, monkeypatch):
     baseline = run(tmp_path / "baseline", BUSY)
-    monkeypatch.setattr(VTC, "_enter", enter_without_lift)
+    monkeypatch.setattr(Counters, "enter", enter_without_lift)
     broken = run(tmp_path / "broken", BUSY)
     assert invoke("check", baseline, broken).exit_code == 1
     result = invoke("check", baseline, broken, "--fail-if", "max_service_gap:+10%")

@@ -150,7 +150,7 @@ def test_score_adds_such_a_line_too(records, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--layout", "vlm"], "unknown layout 'vlm': choose from aiperf, fairbench, lines, sglang"),
+        (["--layout", "vlm"], "unknown layout 'vlm': choose from aiperf, fairbench, genai-bench,"),
         (["--map", "client"], "--map client: must be FIELD=NAME"),
         (["--map", "customer=a"], "unknown field in --map 'customer'"),
         (["--map", "client=nobody"], "in no known layout; of the plain one it lacks nobody"),

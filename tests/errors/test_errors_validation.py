@@ -32,7 +32,7 @@ def test_a_byte_order_mark_is_no_part_of_the_file(read):
         ("a = [1,\n\n", "file.toml: line 1: Invalid value: a = [1,"),
         ("a = " + "[" * 5000, "file.toml: nested more than 32 levels deep"),
         ("a = " + "[" * 40 + "]" * 40, "file.toml: nested more than 32 levels deep"),
-        (f"{'a.' * 5000}a = 1", "file.toml: nested more than 32 levels deep"),
+        (f"{'a.' * 5000}a = 1", "file.toml: line 1: nested more than 32 levels deep"),
         (
             "a = " + "1" * 5000,
             "file.toml: Exceeds the limit (4300 digits) for integer string conversion: "

@@ -94,6 +94,21 @@ def test_a_trace_makes_the_same_calls_as_in_the_simulator(tmp_path):
     assert steps[1].arrival_s >= steps[0].arrival_s + 4.0  # never before it was recorded
 
 
+@pytest.mark.parametrize("clients", ["bbaacc", "cabcab", "abcabc"])
+def test_requests_of_one_time_are_sent_in_the_order_of_the_trace(tmp_path, clients):
+    path = tmp_path / "log.jsonl"
+    request = {"input_tokens": 30, "output_tokens": 1}
+    times = [0.0] * len(clients) + [2.0] * len(clients)
+    lines = [
+        {"time": at, "client": name} | request for at, name in zip(times, clients * 2, strict=True)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    spec = experiment({"trace": str(path), "scheduler": "fcfs"}, {})
+    records, _, _ = driven(spec, target={"lengths": "header"}, faults=obey_the_header)
+    sent = sorted(records.requests, key=lambda record: record.request_id)
+    assert [record.client for record in sent] == list(clients * 2)
+
+
 def obey_the_header(number, request):
     """Not a fault: the null server does as the emulator and takes the length from the header."""
     length = int(request.headers["x-fairbench-output-tokens"])

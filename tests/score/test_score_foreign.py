@@ -24,14 +24,15 @@ from fairbench.errors import DataError, UsageError
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.score.records import read_scored
-from fairbench.score.summary import scored_summary, scored_window
+from fairbench.score.summary import scored_summary
+from fairbench.score.window import ASKED, ScoredWindow, scored_window
 
 EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
 
 
 def summary_of(scored, window=EVERYTHING, **options):
     service = service_of(scored.requests, scored.last_token_s)
-    return scored_summary(scored, service, window, **options)
+    return scored_summary(scored, service, ScoredWindow(window, ASKED), **options)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +106,41 @@ def test_an_answer_of_aiperf_in_one_piece_has_its_first_token_with_its_last(tmp_
     assert (requests.first_token_s[0], requests.finish_s[0]) == (3.0, 3.0)
 
 
+def test_gaps_of_aiperf_count_where_each_piece_is_a_token(tmp_path):
+    first, _ = aiperf_records("ann")
+    tokens = {"value": 3, "unit": "tokens"}
+    first["metrics"] |= {"output_sequence_length": tokens, "output_token_count": tokens}
+    path = lines(tmp_path / "a.jsonl", [first])
+    assert read_scored([path]).gaps_s.tolist() == [0.001, 0.002]
+    tokens["value"] = 9
+    assert read_scored([lines(path, [first])]).gaps_s is None
+
+
+def test_sessions_of_aiperf_last_until_their_last_answer(tmp_path):
+    """By hand: four users in a closed loop of 2 s each, who all begin at once."""
+    records = []
+    for turn in range(3):
+        for user in range(4):
+            (record,) = aiperf_records("bob")[1:]
+            begun = 1_759_813_207_000_000_000 + user * 10**6 + turn * 2 * 10**9
+            record["metadata"] |= {"request_start_ns": begun, "x_correlation_id": f"s{user}"}
+            record["metrics"]["request_latency"] = {"value": 2000.0, "unit": "ms"}
+            records.append(record)
+    path = lines(tmp_path / "a.jsonl", records)
+    scored = read_scored([path], names={"program": "x_correlation_id"})
+    found = scored_window(scored.requests, scored.programs, scored.horizon_s, None, None)
+    assert found.window.end_s == pytest.approx(6.003)
+    got = summary_of(scored, found.window)
+    assert got["service_rate_tok_s"] == pytest.approx(12 * 300 / 6.003)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         ({"metadata": {"request_start_ns": "now"}}, "request_start_ns = 'now': must be an integer"),
         ({"metrics": [1]}, "metrics must be a JSON object"),
         ({"metrics": {"request_latency": {"value": 1, "unit": "h"}}}, "request_latency in 'h'"),
-        ({"metrics": {"request_latency": {"value": "1", "unit": "ms"}}}, "must be a number"),
+        ({"metrics": {"request_latency": {"value": "one", "unit": "ms"}}}, "must be a number"),
         ({"metadata": {}}, "no record of aiperf's"),
         ({"metadata": None}, "no record of aiperf's"),
     ],
@@ -158,7 +187,7 @@ def test_the_metrics_of_three_requests_by_hand(tmp_path):
         {"cat": 0.0, "ann": 260 / 4, "bob": 300 / 4}
     )  # what failed was asked for
     assert got["jain_index_maxmin"] == pytest.approx(500**2 / (3 * (250**2 + 250**2)))
-    assert (got["completed"], got["refused"], got["unfinished"]) == (2, 1, 0)
+    assert (got["completed"], got["failed"], got["refused"], got["unfinished"]) == (2, 1, 0, 0)
     assert got["mean_ttft_ms"] == 1000.0
     assert got["mean_e2el_ms"] == 3000.0
 
@@ -230,16 +259,6 @@ def test_a_field_that_is_mapped_replaces_what_says_the_same(tmp_path):
     assert requests.finish_s.tolist() == pytest.approx([1.0])
 
 
-def test_the_window_is_that_of_the_arrivals_unless_all_came_at_once(tmp_path):
-    scored = read_scored([write_plain(tmp_path)])
-    assert scored_window(scored, None, None) == Window(0.0, 2.0)
-    assert scored_window(scored, 1.0, None) == Window(1.0, 2.0)
-    assert scored_window(scored, None, 3.5) == Window(0.0, 3.5)
-    at_once = read_scored([lines(tmp_path / "r.jsonl", rows(REQUESTS[:1] * 2))])
-    window = scored_window(at_once, None, None)
-    assert summary_of(at_once, window)["service_rate_tok_s"] == pytest.approx(400 / 3.0)
-
-
 times = st.floats(0.001, 1_000).map(lambda s: round(s, 3))
 requests = st.tuples(
     st.sampled_from("abc"), times, times, times, st.integers(0, 500), st.integers(1, 500)
@@ -278,14 +297,14 @@ BAD = {
     "start is missing": {"start": None},
     "start = 'noon': must be a number": {"start": "noon"},
     "its first token is before its start": {"first_token": -1.0},
-    "its end is before its first token": {"end": 0.5},
+    "its end is before its first token": {"end": 1.5},
+    "its end is before its start (end = 0.5): if end is a length of time": {"end": 0.5},
     "it ended, but its first token is missing": {"first_token": None},
     "input_tokens = -3: must be a whole number from 0 to 9007199254740992": {"input_tokens": -3},
     "worker = 9007199254740992: must be a whole number from -1 to 65535": {"worker": 2**53},
     "output_tokens = 1.5: must be a whole number": {"output_tokens": 1.5},
     "output_tokens is missing": {"output_tokens": None},
-    "more of its tokens are cached than it has": {"cached_tokens": 101},
-    "unknown status 'done'": {"status": "done"},
+    "unknown status 'odd'": {"status": "odd"},
     "a time is infinite": {"end": float("inf")},
     "a time is beyond 10^12 s": {"end": 1e300},
     "unknown status '[1]'": {"status": [1]},

@@ -21,6 +21,7 @@ class RunFlags(TypedDict, total=False):
     trace_format: str | None
     trace_map: Mapping[str, str] | None
     trace_line: int | None
+    trace_block_size: int | None
     trace_spread: bool
     clients_from: str | None
     scenario: str | None
@@ -51,6 +52,9 @@ class RunFlags(TypedDict, total=False):
     base_url: str | None
     api: str | None
     output_lengths: str | None
+    extra_body: str | None
+    max_tokens_field: str | None
+    rate_limited: str | None
     max_concurrency: int | None
     tp: int | None
     share_gpus: bool

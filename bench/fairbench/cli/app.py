@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fairbench import __version__
 from fairbench.cli.commands import COMMANDS, load
-from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted
+from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted, written_file
 from fairbench.errors import FairbenchError, UsageError
 from fairbench.errors.validation import complaint
 from fairbench.execute.interruption import Interrupted
@@ -48,7 +48,7 @@ class _Commands(TyperGroup):
             complain("there is not enough memory")
             code = FAILED
         except OSError as error:  # files that users name are checked where they are opened
-            complain(f"{error.filename or 'standard output'}: {error.strerror}")
+            complain(f"{written_file(error)}: {error.strerror or error}")
             discard_output()
             code = FAILED
         sys.exit(code)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterable
 from types import FrameType
 
 from fairbench.errors.printable import printable, printable_lines
 
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+PRINTS = ("echo", "print", "flush", "write", "_write_buffer")  # of typer and rich
 STDOUT = 1  # its file descriptor
 
 
@@ -38,6 +40,17 @@ def interrupted(error: KeyboardInterrupt) -> int:
     terminated = isinstance(error, Terminated)
     complain("terminated" if terminated else "interrupted")
     return TERMINATED if terminated else INTERRUPTED
+
+
+def written_file(error: OSError) -> str:
+    """Return what could not be written: the file that the error names, or standard output.
+
+    An error without a name is of standard output if it came from what prints there.
+    """
+    if error.filename is not None:
+        return str(error.filename)
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return "standard output" if frame.f_code.co_name in PRINTS else "a file"
 
 
 def discard_output() -> None:

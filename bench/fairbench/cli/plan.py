@@ -24,7 +24,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.sweep_output import print_plan
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.spec import MAX_REPLICAS
 from fairbench.config.weights import parse_weights
@@ -85,6 +85,7 @@ def plan(
     trace_format: TraceFormat = None,
     trace_map: TraceMap = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     trace_spread: Annotated[
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,

@@ -32,7 +32,7 @@ from fairbench.cli.launcher_flags import (
 )
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.run_endings import run_once, run_repeatedly
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.context import run_context
@@ -82,6 +82,7 @@ def run(
     trace_format: TraceFormat = None,
     trace_map: TraceMap = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     trace_spread: Annotated[
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
@@ -197,6 +198,28 @@ def run(
         Option(
             metavar="exact|free",
             help="Ask --base-url for min_tokens, or let it end answers early. [default: exact]",
+        ),
+    ] = None,
+    extra_body: Annotated[
+        str | None,
+        Option(
+            metavar="JSON",
+            help="More fields for every request to --base-url, as a JSON object; null removes one.",
+        ),
+    ] = None,
+    max_tokens_field: Annotated[
+        str | None,
+        Option(
+            metavar="max_tokens|max_completion_tokens",
+            help="What --base-url calls the most tokens of an answer. [default: max_tokens]",
+        ),
+    ] = None,
+    rate_limited: Annotated[
+        str | None,
+        Option(
+            metavar="fail|wait",
+            help="What a 429 of --base-url means: a failure, or to wait for its Retry-After and "
+            "ask again. [default: fail]",
         ),
     ] = None,
     max_concurrency: Annotated[

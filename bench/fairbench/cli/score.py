@@ -20,7 +20,8 @@ from fairbench.report.table import scored_text
 from fairbench.score.layout import LAYOUTS, parse_map
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.stored_run import score_run
-from fairbench.score.summary import scored_summary, scored_window
+from fairbench.score.summary import scored_summary
+from fairbench.score.window import scored_window
 
 
 class Unit(StrEnum):
@@ -61,14 +62,15 @@ def score(
             metavar="FIELD=NAME",
             help="What a field is called in the file, such as client=user_id; may be repeated. "
             "Fields: client, start, first_token or ttft, end or latency or itls, input_tokens, "
-            "output_tokens; optional program, worker, cached_tokens, admitted, status, error.",
+            "output_tokens; optional program, worker, cached_tokens, admitted, status, error, "
+            "gaps, id.",
         ),
     ] = None,
     time_unit: Annotated[
         Unit | None, Option(help="Unit of all times in the file. [default: s]")
     ] = None,
     line: Annotated[
-        int | None, Option(min=1, help="Which run of a file with one run a line.")
+        int | None, Option(min=1, help="Which run, from 1, of a file with several.")
     ] = None,
     clients: Annotated[
         str | None,
@@ -95,7 +97,11 @@ def score(
     ] = None,
     window_end: Annotated[
         float | None,
-        Option(min=0.0, help="Count until then, seconds. [default: when the last program came]"),
+        Option(
+            min=0.0,
+            help="Count until then, seconds. [default: the last arrival, or the last answer where "
+            "programs have several requests or everything came at once]",
+        ),
     ] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
@@ -150,7 +156,7 @@ def _summary(
     return scored_summary(
         scored,
         service_of(scored.requests, scored.last_token_s),
-        scored_window(scored, *window),
+        scored_window(scored.requests, scored.programs, scored.horizon_s, *window),
         misbehaving=misbehaving,
         weights=weights,
         goodput=goodput,

@@ -13,7 +13,7 @@ from typer import Option
 
 from fairbench.cli.flags import split_commas
 from fairbench.cli.output import look, print_json
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
 from fairbench.errors import UsageError
 from fairbench.figures.trace import draw_trace
 from fairbench.files.secret import read_key
@@ -55,6 +55,7 @@ def inspect(
     names: TraceMap = None,
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     end: Annotated[
         float | None, Option("--to", min=0.0, help="Only so many seconds of it.")
     ] = None,
@@ -66,7 +67,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
-    params = _params(file, trace_format, names, clients_from, trace_line)
+    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     read = read_trace(params)
     table = _table(params, seed, end)
     facts: dict[str, Any] = {
@@ -105,11 +106,12 @@ def cut_trace(
     names: TraceMap = None,
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Write a part of a trace: of a time, of some clients, the first requests."""
-    params = _params(file, trace_format, names, clients_from, trace_line)
+    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     table = _table(params, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
     part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
@@ -125,11 +127,12 @@ def scale(
     names: TraceMap = None,
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Write a trace at another rate: all its times are divided."""
-    params = _params(file, trace_format, names, clients_from, trace_line)
+    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     _write(scaled(_table(params, seed), rate), output, as_json=as_json)
 
 
@@ -145,11 +148,14 @@ def combine(
     names: TraceMap = None,
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Write times and clients of a trace with the requests of another: synthetic."""
-    senders = _table(_params(file, trace_format, names, clients_from, trace_line), seed)
+    senders = _table(
+        _params(file, trace_format, names, clients_from, trace_line, trace_block_size), seed
+    )
     requests = _table(_params(prompts, None, None, None, None), seed)
     _write(combined(senders, requests), output, as_json=as_json)
 
@@ -170,12 +176,13 @@ def anonymize(
     names: TraceMap = None,
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Write a trace without names and texts: what was shared still is."""
     key = token_bytes(32) if key_file is None else _key(key_file)
-    params = _params(file, trace_format, names, clients_from, trace_line)
+    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     _write(anonymized(_table(params, seed), key), output, as_json=as_json)
 
 
@@ -193,12 +200,17 @@ def _params(
     names: list[str] | None,
     clients_from: str | None,
     line: int | None,
+    block_size: int | None = None,
 ) -> TraceParams:
     columns = parse_names(names)
     if clients_from is not None:
         columns["client"] = clients_from
     params = TraceParams(
-        file, trace_format or AUTO, columns=joined_columns(columns), line=line or 0
+        file,
+        trace_format or AUTO,
+        columns=joined_columns(columns),
+        line=line or 0,
+        block_size=block_size or 0,
     )
     check_params(params)
     return params

@@ -28,6 +28,10 @@ TraceMap = Annotated[
 TraceLine = Annotated[
     int | None, Option(min=1, help="Which run, from 1, of a trace file with one run a line.")
 ]
+TraceBlockSize = Annotated[
+    int | None,
+    Option(min=1, help="Tokens of each block in hash_ids. [default: what file or format says]"),
+]
 ClientsFrom = Annotated[
     str | None,
     Option(metavar="COLUMN", help="The column of a trace that says whose a request is."),

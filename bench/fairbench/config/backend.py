@@ -21,8 +21,9 @@ from pydantic import (
 
 from fairbench.config.router_command import check_router_command
 from fairbench.config.settings import ENGINE, MACHINE
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain
+from fairbench.files.json_text import parsed
 from fairbench.schedulers.params import param_names
 
 SIM = "sim"
@@ -31,6 +32,11 @@ EXTERNAL = "external"  # the router of a spec whose backend has a command of som
 AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint, which nobody knows
 
 Api = Literal["generate", "completions", "chat"]
+
+# What the driver itself says in every body.
+MANAGED_FIELDS = frozenset(
+    {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
+)
 
 # What the launcher itself says to every server.
 MANAGED_ARGS = frozenset(
@@ -195,13 +201,19 @@ class Endpoint(BackendConfig):
     """An OpenAI-compatible server that runs already, benchmarked as it is.
 
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
-    free, its answers may be shorter than the workload has them.
+    free, its answers may be shorter than the workload has them. ``extra_body`` is a JSON object of
+    more fields for every request, in which null removes a field; ``max_tokens_field`` is what the
+    most tokens of an answer are called. ``rate_limited`` is what an answer 429 means: a failure, or
+    to wait for as long as its Retry-After says and to ask again.
     """
 
     kind: Literal["endpoint"] = "endpoint"
     base_url: str
     api: Api = "completions"
     output_lengths: Literal["exact", "free"] = "exact"
+    extra_body: str | None = None
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    rate_limited: Literal["fail", "wait"] | None = None
     is_managed: ClassVar[bool] = False
     disobeyed: ClassVar[frozenset[str]] = frozenset(param_names(MACHINE[ENGINE]))
     run_options: ClassVar[frozenset[str]] = frozenset({"headers"})
@@ -214,6 +226,32 @@ class Endpoint(BackendConfig):
         if parts.username or parts.password:
             raise ValueError("base_url: give credentials with --header, which is not stored")
         return self
+
+    @field_validator("extra_body")
+    @classmethod
+    def _is_object(cls, text: str | None) -> str | None:
+        fields = _extra_fields(text)
+        for name in sorted(MANAGED_FIELDS & set(fields)):
+            raise ValueError(f"{name} is set by fairbench itself")
+        return text
+
+    @property
+    def extra_fields(self) -> dict[str, Any]:
+        """The fields in ``extra_body``."""
+        return _extra_fields(self.extra_body)
+
+
+def _extra_fields(text: str | None) -> dict[str, Any]:
+    """Return the fields of a JSON object, none of no text. Raises ValueError for others."""
+    if not text:
+        return {}
+    try:
+        fields = parsed(text.encode(), "extra_body", strict=True)
+    except DataError as error:
+        raise ValueError(f"must be a JSON object: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError("must be a JSON object")
+    return fields
 
 
 _Kinds: TypeAlias = SGLang | VLLM | Emulator | Endpoint

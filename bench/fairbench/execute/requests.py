@@ -50,12 +50,16 @@ BACKEND = {
         name: name
         for name in (
             *("base_url", "api", "output_lengths", "max_concurrency", "tp", "share_gpus"),
+            *("extra_body", "max_tokens_field", "rate_limited"),
             *("load_format", "schedule_policy", "server_args", "time_scale", "router_command"),
         )
     },
 }
 # With a trace: what to make of its file.
-TRACE = ("trace", "trace_format", "trace_map", "trace_line", "trace_spread", "clients_from")
+TRACE = (
+    *("trace", "trace_format", "trace_map", "trace_line", "trace_block_size", "trace_spread"),
+    "clients_from",
+)
 FLAGS = (*KEYS, *ENGINE, *BACKEND, *TRACE)
 
 # The same of a sweep: keys that have one value at all points, and axes of its grid.

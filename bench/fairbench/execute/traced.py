@@ -43,6 +43,7 @@ def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         clients=given.get("clients", 0),
         spread=given.get("trace_spread", False),
         line=given.get("trace_line", 0),
+        block_size=given.get("trace_block_size", 0),
     )
     rest |= {"workload": trace_workload(params), "clients": None, "time_scale": None}
     return rest | {"scenario": given.get("scenario", SCENARIO)}

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import re
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from fairbench.errors import DataError, UsageError
 
@@ -23,6 +25,11 @@ MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
 DEFAULT_MIB = 512  # a command then stays below 1 GiB
 LARGEST_PART = 8  # of the memory, that one line may fill: it is there three times while parsed
+
+CHUNK = 2**16  # bytes read at a time, where nobody keeps them
+CHECKED = 16 * MIB  # unpacked, after which the length of a file in gzip is compared
+MAX_RATIO = 200  # logs are up to a hundred times as long as packed
+PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # for somebody who writes to a pipe
 
 # What CPython 3.11 takes for a line and for what a mark stands for: an object, a list, an entry
 # and its number, a key's place, half a text.
@@ -144,15 +151,87 @@ def decoded(data: bytes, where: str) -> str:
         raise DataError(f"{where}: cannot be read: not UTF-8 text") from None
 
 
+class Unpacked(gzip.GzipFile):
+    """A file in gzip that is no bomb: it is not thousands of times as long as it is packed."""
+
+    def __init__(self, packed: IO[bytes], shown: str) -> None:
+        super().__init__(fileobj=packed, mode="rb")
+        self._packed, self._shown = packed, shown
+        self._read, self._next_check = 0, CHECKED
+
+    def check_start(self) -> None:
+        """Raise DataError if the beginning is that of a bomb, before anybody parses it."""
+        if not self._packed.seekable():
+            return
+        while self._read < CHECKED and self.read(CHUNK):
+            pass
+        self.seek(0)
+        self._read, self._next_check = 0, 2 * CHECKED
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._counted(super().read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._counted(super().readline(size))
+
+    def _counted(self, data: bytes) -> bytes:
+        self._read += len(data)
+        if self._read >= self._next_check:
+            self._next_check = self._read + CHECKED
+            if self._packed.seekable() and self._read > MAX_RATIO * self._packed.tell():
+                raise DataError(
+                    f"{self._shown}: is too large: unpacked it is more than {MAX_RATIO} times as "
+                    "long as packed; unpack it first if that is what it should be"
+                )
+        return data
+
+
+def _opened(file: Traversable, shown: str) -> IO[bytes]:
+    """Open a file, or a pipe that somebody writes to. Raises DataError for another pipe."""
+    if not isinstance(file, Path) or not file.is_fifo():
+        return file.open("rb")
+    pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    for _ in range(PIPE_TRIES):
+        start = pipe.read(1)
+        if start != b"":  # None is a writer that has not written yet
+            os.set_blocking(pipe.fileno(), True)
+            return io.BufferedReader(_Pipe(pipe, start or b""))
+        time.sleep(PIPE_WAIT_S / PIPE_TRIES)
+    pipe.close()
+    raise DataError(f"{shown}: cannot be read: a pipe that nobody writes to")
+
+
+class _Pipe(io.RawIOBase):
+    """A pipe of which the beginning has been read."""
+
+    def __init__(self, pipe: io.FileIO, start: bytes) -> None:
+        self._pipe, self._start = pipe, start
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._start:
+            return self._pipe.readinto(buffer)
+        buffer[: len(self._start)] = self._start
+        read, self._start = len(self._start), b""
+        return read
+
+    def close(self) -> None:
+        self._pipe.close()
+        super().close()
+
+
 @contextmanager
 def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
     """The file, unpacked if its name ends in ``.gz``. What goes wrong inside is a DataError."""
     try:
-        with file.open("rb") as raw:
+        with _opened(file, shown) as raw:
             if not file.name.endswith(".gz"):
                 yield raw
                 return
-            with gzip.open(raw) as unpacked:
+            with Unpacked(raw, shown) as unpacked:
+                unpacked.check_start()
                 yield cast(IO[bytes], unpacked)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{shown}: cannot be read: damaged gzip file ({error})") from None

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
+from fairbench.files.cells import number_of
+
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Nanoseconds of each unit."""
 
@@ -22,7 +24,7 @@ def unit_of(value: Any) -> str:
     """The unit of a number by its size: since 1970 if it can be, else seconds."""
     if isinstance(value, Nanoseconds):
         return "ns"
-    number = _number(value)
+    number = number_of(value)
     found = (unit for unit, least in _SINCE_1970 if number is not None and abs(number) >= least)
     return next(found, "s")
 
@@ -32,7 +34,7 @@ def nanoseconds(value: Any, unit: str) -> int:
 
     Raises ValueError for what is neither, or 146 years or more from 1970.
     """
-    number = _number(value)
+    number = number_of(value)
     if number is None:
         found = _since_1970(value)
     elif isinstance(value, Nanoseconds):
@@ -53,29 +55,12 @@ def is_calendar(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether it is a number, be it written as a text."""
-    return _number(value) is not None
+    return number_of(value) is not None
 
 
 def _since_1970(value: Any) -> int:
     since = _moment(value) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-
-
-def _number(value: Any) -> int | float | None:
-    """A number or a text that is one; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return value
-    if not isinstance(value, str) or len(value) > 40 or "_" in value:
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        try:
-            return float(value)
-        except ValueError:
-            return None
 
 
 def _moment(value: Any) -> datetime:

@@ -13,6 +13,11 @@ from fairbench.errors.validation import TOO_DEEP, is_too_deep, shortened
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.reader import MIB, opened
 
+LONG_KEY = 200  # parts
+_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
+"""A key of so many parts that tomllib takes gigabytes for it; shorter ones are counted later."""
+
 MAX_BYTES = 4 * MIB  # tomllib takes a hundred times as much for tables, and is slow
 
 
@@ -23,6 +28,8 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
     the reason why it is unreadable. Dates and larger integers are refused: no key of ours is one.
     """
     text = _text(file, shown)
+    if found := _DEEP_KEY.search(text):
+        raise DataError(f"{shown}: line {text.count(chr(10), 0, found.start()) + 1}: {TOO_DEEP}")
     try:
         data = tomllib.loads(text)
     except RecursionError:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fairbench.errors.printable import printable
+from fairbench.errors.validation import shortened
 from fairbench.live.records import FINISHED, RequestRecord
 from fairbench.metrics.records import Floats
 from fairbench.metrics.totals import distribution
+
+_MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
@@ -48,3 +53,21 @@ def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
     """How often each kind of error ended a request, the most frequent first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
+
+
+def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
+    """Return what the server said in the first error of each kind, of JSON only its message."""
+    messages: dict[str, str] = {}
+    for request in requests:
+        if request.error is not None:
+            kind, _, said = request.error.partition(":")
+            by_server = kind.startswith(("HTTP", "stream error"))
+            if not messages.get(kind) and by_server:
+                messages[kind] = printable(shortened(_message(said.strip())))
+    return messages
+
+
+def _message(said: str) -> str:
+    """The message in an API's error, which may be cut off; the text itself if there is none."""
+    found = _MESSAGE.search(said) if said.startswith("{") else None
+    return found[1].replace('\\"', '"') if found else " ".join(said.split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 DEFAULT_NEW_TOKENS = 128  # SGLang's, where a request does not say
@@ -30,18 +32,38 @@ class Message(msgspec.Struct):
 class UsageDetails(msgspec.Struct):
     """``prompt_tokens_details`` of a usage."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Any = None
+
+    def __post_init__(self) -> None:
+        self.cached_tokens = _count(self.cached_tokens)
+
+
+def _count(value: Any) -> int | None:
+    """Return a count as a whole number, None for none. Raises ValueError for anything else."""
+    if value is None or type(value) is int:
+        return value
+    if not isinstance(value, float) or value % 1:
+        raise ValueError("a count of tokens must be a whole number")
+    return int(value)
 
 
 class ReportedUsage(msgspec.Struct):
-    """An answer's ``usage``. Counts are None where the server does not say."""
+    """An answer's ``usage``. Counts are None where the server does not say.
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    Some servers write whole numbers with a point, such as 12.0.
+    """
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
     prompt_tokens_details: UsageDetails | None = None
+
+    def __post_init__(self) -> None:
+        self.prompt_tokens = _count(self.prompt_tokens)
+        self.completion_tokens = _count(self.completion_tokens)
 
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens found in the cache."""
         details = self.prompt_tokens_details
-        return None if details is None else details.cached_tokens
+        cached: int | None = None if details is None else details.cached_tokens
+        return cached

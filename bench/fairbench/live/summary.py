@@ -9,7 +9,7 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
 from fairbench.live.backends.base import Served
-from fairbench.live.client_side import error_counts, itl_ms, lateness_ms
+from fairbench.live.client_side import error_counts, first_messages, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import FINISHED, REFUSED, LiveRecords
 from fairbench.metrics.metric import Needs
@@ -138,7 +138,11 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
         )
     errors = error_counts(records.requests)
     if errors:
-        remarks["errors"] = ", ".join(f"{number} x {kind}" for kind, number in errors.items())
+        said = first_messages(records.requests)
+        remarks["errors"] = ", ".join(
+            f"{number} x {kind}" + (f" ({said[kind]})" if said.get(kind) else "")
+            for kind, number in errors.items()
+        )
     if spec.dataset_path:
         remarks["dataset"] = "prompts are synthetic tokens; only their lengths are the data set's"
     return remarks

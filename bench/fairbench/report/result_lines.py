@@ -100,7 +100,12 @@ def _throughput(summary: Summary) -> str:
 
 
 def _interval(summary: Summary, start: str, end: str) -> str:
-    return f"{whole(summary.get(start))} to {whole(summary.get(end))} s"
+    return f"{_moment(summary.get(start))} to {_moment(summary.get(end))} s"
+
+
+def _moment(value: float | None) -> str:
+    """Return seconds as a whole number, below 10 s with three significant digits."""
+    return f"{value:.3g}" if value is not None and abs(value) < 10 else whole(value)
 
 
 def _victims(summary: Summary) -> str:

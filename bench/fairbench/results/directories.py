@@ -40,6 +40,17 @@ def _unwritable(parent: Path, error: OSError, named: str = "result_dir") -> Usag
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an OSError that names none, as that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def made(parent: Path) -> Iterator[None]:
     """With ``parent`` and what is above it made, and removed again if the rest then fails.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,29 @@ def check_appendable(path: Path) -> None:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Add the line to a file, as SGLang does. Raises UsageError if that cannot be written."""
+    """Add the line to a file, as SGLang does, whole or not at all.
+
+    Raises UsageError if the line cannot be written.
+    """
     text = json.dumps(line, allow_nan=False) + "\n"
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with path.open("ab", buffering=0) as file:
+            _append(file, text.encode())
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def _append(file: io.FileIO, data: bytes) -> None:
+    """Append the data; of what does not fit on the disk, remove what has been written."""
+    before = file.seek(0, os.SEEK_END) if file.seekable() else None
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError:
+        if before is not None:
+            with suppress(OSError):
+                file.truncate(before)
+        raise
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

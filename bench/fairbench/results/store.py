@@ -23,7 +23,7 @@ from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import MissingFile
 from fairbench.metrics.arrow import to_arrow
 from fairbench.metrics.tables import FiledColumns
-from fairbench.results.directories import fresh_directory, made, renamed_to_fresh
+from fairbench.results.directories import fresh_directory, made, naming, renamed_to_fresh
 from fairbench.results.grid import scheduler_name
 
 if TYPE_CHECKING:
@@ -235,8 +235,9 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all: what was there stays until all of it is written."""
     hidden = path.with_name(f".{path.name}.part")
     try:
-        hidden.write_text(text, encoding="utf-8")
-        hidden.replace(path)
+        with naming(path):
+            hidden.write_text(text, encoding="utf-8")
+            hidden.replace(path)
     except BaseException:
         with suppress(OSError):
             hidden.unlink()

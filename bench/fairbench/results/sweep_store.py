@@ -27,6 +27,7 @@ from fairbench.results.store import (
     read_json,
     runs_in,
     write_json,
+    write_text,
 )
 
 SWEEP_FILE = "sweep.toml"  # what has one is a sweep
@@ -55,7 +56,7 @@ class SweepStore:
         """Write down what is swept. What was finished of an earlier and smaller sweep stays."""
         named = zip(points, point_names(points), strict=True)
         index = [{"identity": identity(spec), "name": name} for spec, name in named]
-        self.file.write_text(to_toml(sweep), encoding="utf-8")
+        write_text(self.file, to_toml(sweep))
         write_json(self.path / "index.json", {"points": index})
 
     @property

@@ -60,6 +60,7 @@ def _flat(item: Object, where: str) -> Object:
         "start": start * UNITS_S["ns"],
         **{name: _time_s(metrics, name, where) for name in TIMES},
         **{name: _count(metrics, names) for name, names in COUNTS.items()},
+        "gaps": _gaps(metrics, where),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
     if flat["time_to_first_token"] is None:  # of an answer in one piece all tokens come at once
@@ -68,6 +69,15 @@ def _flat(item: Object, where: str) -> Object:
     if isinstance(read, int) and isinstance(cached, int):  # aiperf counts one, the server the other
         flat["cached_tokens"] = min(cached, read)
     return flat
+
+
+def _gaps(metrics: Object, where: str) -> list[float] | None:
+    """Return the gaps between tokens in seconds, if each piece of the answer was one."""
+    values, unit = _measured(metrics, "inter_chunk_latency")
+    tokens = _count(metrics, COUNTS["output_sequence_length"])
+    if not isinstance(values, list) or unit not in UNITS_S or len(values) + 1 != tokens:
+        return None
+    return [one * UNITS_S[unit] for one in values if type(one) in (int, float)]
 
 
 def _time_s(metrics: Object, name: str, where: str) -> Any:
@@ -86,7 +96,9 @@ def _count(metrics: Object, names: tuple[str, ...]) -> Any:
     )
 
 
-def _measured(metrics: Object, name: str) -> tuple[Any, Any]:
-    """A metric's value and unit."""
+def _measured(metrics: Object, name: str) -> tuple[Any, str]:
+    """Return a metric's value and unit, as a text whatever it is."""
     metric = metrics.get(name)
-    return (metric.get("value"), metric.get("unit")) if isinstance(metric, dict) else (metric, None)
+    if not isinstance(metric, dict):
+        return metric, ""
+    return metric.get("value"), str(metric.get("unit"))

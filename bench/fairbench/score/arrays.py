@@ -2,87 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from fairbench.errors import DataError, unknown_name
-from fairbench.errors.validation import shortened
-from fairbench.files.times import UNITS, nanoseconds, unit_of
+from fairbench.files.cells import is_blank, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
-from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER, STATES
-from fairbench.score.layout import Columns
+from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
+from fairbench.score.columns import Columns, is_missing_cell
+from fairbench.score.layout import FIRST, LAST
+from fairbench.score.states import FAILED, UNSAID, is_error, states_of
+from fairbench.score.times import (
+    MOST_S,
+    Times,
+    check_moments,
+    check_one_clock,
+    numbers,
+    problem,
+    without,
+)
 
-COUNTS = {
-    "input_tokens": (0, MAX_COUNT),
-    "output_tokens": (0, MAX_COUNT),
-    "cached_tokens": (0, MAX_COUNT),
-    "worker": (-1, MAX_WORKER),
-}
+TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
+COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
 """Fields that are whole numbers, with the least and the most that each can be."""
 
-MOST_S = 1e12
-"""Beyond that, 30,000 years, a time is a mistake, and its square no number."""
-
-MOMENTS = ("start", "first_token", "end", "admitted")
-"""Fields that are times by a clock, not lengths of time."""
-
-
-class Times:
-    """Reads times of one file in seconds: numbers in a unit, or ISO 8601.
-
-    Moments since 1970 that are too large for seconds are in the unit in which they would be, unless
-    somebody says another unit than seconds. Beside such moments a length of time in no unit may be
-    in seconds or in theirs: ``unit_s`` None is that nobody says.
-    """
-
-    def __init__(self, where: str, unit_s: float | None, units: Mapping[str, str]) -> None:
-        self._where, self._units = where, units
-        self._said, self._unit_s = unit_s is not None, 1.0 if unit_s is None else unit_s
-        self._guessed = "s"  # the unit of its moments, where only their size says it
-
-    def of(self, field: str, values: Iterable[Any]) -> Floats:
-        """NaN where there is none. Raises DataError naming the request."""
-        known = list(values)
-        if field in MOMENTS and any(isinstance(value, str) for value in known):
-            return np.array([self._read(field, row, value) for row, value in enumerate(known)])
-        numbers = _numbers(known, field, self._where)
-        return numbers * self._scale(field, numbers)
-
-    def sums(self, field: str, gaps: Iterable[Any]) -> Floats:
-        """How long all gaps between tokens of each request are together."""
-        rows = list(gaps)
-        for row, values in enumerate(rows):
-            if not isinstance(values, list | None):
-                raise _problem(self._where, row, f"{field} must be a list of numbers")
-        found = np.array([_numbers(values or [], field, self._where).sum() for values in rows])
-        return found * self._scale(field, found)
-
-    def _scale(self, field: str, numbers: Floats) -> float:
-        """Seconds of a unit of the field."""
-        if field in self._units:
-            return UNITS[self._units[field]] / UNITS["s"]
-        known = numbers[np.isfinite(numbers)]
-        if self._unit_s == 1.0 and field in MOMENTS and len(known):
-            self._guessed = unit_of(float(known[0]))
-            return UNITS[self._guessed] / UNITS["s"]
-        if not self._said and self._guessed != "s" and len(known):
-            raise DataError(
-                f"{self._where}: {field} = {known[0]:g}: in what unit? Its times seem to be in "
-                f"{self._guessed}: say it with --time-unit, or in the name of its column, such as "
-                f"{field}_{self._guessed}"
-            )
-        return self._unit_s
-
-    def _read(self, field: str, row: int, value: Any) -> float:
-        if value is None:
-            return np.nan
-        try:
-            return nanoseconds(value, self._units.get(field, unit_of(value))) / UNITS["s"]
-        except (ValueError, OverflowError):
-            problem = f"{field} = {shortened(repr(value))}: must be a number, or an ISO 8601 time"
-            raise _problem(self._where, row, problem) from None
+OVERCACHED = "had more cached than input tokens, all of which count as cached"
+UNCOUNTED = "failed without a count of input tokens, which counts as 0"
+SILENT = "ended without a single output token, which counts as failed"
+REPEATED = "has an id that an earlier one has too, and counts like any other"
+Mended = Counter[str]
+"""How many requests were not taken as they stand, by what was the matter with each."""
 
 
 def arrays_of(
@@ -92,97 +43,170 @@ def arrays_of(
     *,
     client: str,
     part: int,
-    units: Mapping[str, str] | None = None,
+    mended: Mended,
 ) -> dict[str, Any]:
-    """The columns of one file as arrays, times absolute and in seconds; NaN is never.
+    """Return the columns of one file as arrays, times absolute and in seconds; NaN is never.
 
-    ``client`` is whose all are where none is named, ``part`` tells files' programs apart, ``units``
-    are those of single fields. Raises DataError naming ``where``, the request and the field.
+    Raises DataError naming ``where``, the request and the field.
+
+    Args:
+        columns: The columns of the file.
+        where: What complaints call the file.
+        unit_s: Seconds of a unit of times, None if nobody says it.
+        client: The client of all requests where the file names none.
+        part: The number of the file, by which the programs of several files differ.
+        mended: Where the requests are counted that were not taken as they stand.
     """
-    times = Times(where, unit_s, units or {})
-    length = len(columns["input_tokens"])
-    columns = {key: values for key, values in columns.items() if _any_known(values)} | {
-        key: columns[key] for key in ("start", "input_tokens", "output_tokens")
-    }
+    length = len(columns)
+    made: dict[str, Any] = {}
+    for field in TOKENS:
+        values = columns.values(field)
+        made[field] = np.full(length, np.nan) if values is None else numbers(values, field, where)
+    states = states_of(columns.values("status") or [None] * length, where)
+    broken = np.array([is_error(one) for one in columns.values("error") or [None] * length])
+    ended_badly = (states == FAILED) | (states == REFUSED)
+    nothing = broken | (ended_badly & ~(made["output_tokens"] > 0))
 
-    def numbers(field: str) -> Floats:
-        if field not in columns:
-            return np.full(length, np.nan)
-        return _numbers(columns[field], field, where)
+    times = Times(where, unit_s)
+    start = _first_given([times.of(one) for one in columns.times(("start",))], length)
+    check_one_clock(start, columns.columns["start"].values, where)
+    first, last, gaps = _ends(columns, start, times, nothing, where)
+    last = np.where(ended_badly, np.nan, last)
+    silent = _silent(states, last, made["output_tokens"], gaps)
+    first, last = np.where(silent, np.nan, first), np.where(silent, np.nan, last)
+    states = np.where(broken | silent, FAILED, states)
+    mended[SILENT] += int(silent.sum())
 
-    start = times.of("start", columns["start"])
-    first, last = _ends(columns, start, times)
-    failed = np.array([bool(error) for error in columns.get("error", [None] * length)])
-    first, last = np.where(failed, np.nan, first), np.where(failed, np.nan, last)
-    programs = columns.get("program", range(length))
-    made = {
-        "client": _names(columns.get("client", [client] * length), where),
-        "program": np.array([f"{part}/{name}" for name in programs], object),
+    admitted = [times.of(one) for one in columns.times(("admitted",))]
+    names = _clients(columns.values("client") or [client] * length, where)
+    made |= {
+        "client": names,
+        "program": _programs(columns, names, part),
         "start": start,
         "first": first,
         "last": last,
-        "admitted": times.of("admitted", columns.get("admitted", [None] * length)),
-        "status": _states(columns, last, where),
-        **{field: numbers(field) for field in COUNTS},
+        "admitted": _first_given(admitted, length),
+        "gaps": gaps,
+        "worker": _workers(columns.values("worker") or [None] * length, where),
+        **_status(states, last, refuses=columns.layout.refuses),
     }
+    _mend(made, mended)
+    mended[REPEATED] += _repeated(columns.values("id") or ())
     _check(made, where)
     return made
 
 
-def _any_known(values: Iterable[Any]) -> bool:
-    return any(value is not None for value in values)
+def _first_given(found: list[Floats], length: int) -> Floats:
+    """Return of each request the first time that is known, NaN if none is."""
+    result = np.full(length, np.nan)
+    for one in found:
+        result = np.where(np.isnan(result), one, result)
+    return result
 
 
-def _ends(columns: Columns, start: Floats, times: Times) -> tuple[Floats, Floats]:
-    """When first and last token came. A negative latency means never, as VTC-artifact has it."""
+def _ends(
+    columns: Columns, start: Floats, times: Times, nothing: Flags, where: str
+) -> tuple[Floats, Floats, Any]:
+    """Return when first and last token came, and the gaps between tokens if they are known.
 
-    def after(field: str) -> Floats:
-        seconds = times.of(field, columns[field])
-        return start + np.where(seconds < 0, np.nan, seconds)
+    ``nothing`` says which requests failed so that their times mean nothing.
+    """
+    length, skipped = len(start), nothing.tolist()
+    firsts: list[Floats] = []
+    for column in columns.times(FIRST):
+        column = without(column, skipped)
+        if column.field == "ttft":
+            firsts.append(start + times.lengths(column))
+        else:
+            firsts.append(times.of(column))
+            check_moments(column, firsts[-1], start, where)
+    first = _first_given(firsts, length)
+    lasts: list[Floats] = []
+    gaps = None
+    for column in columns.times(LAST):
+        column = without(column, skipped)
+        if column.field == "itls":
+            gaps = times.gaps(column)
+        elif column.field == "latency":
+            lasts.append(start + times.lengths(column))
+        else:
+            lasts.append(times.of(column))
+            check_moments(column, lasts[-1], start, where)
+    if gaps is not None:
+        streamed = np.array([len(one) > 0 for one in gaps])
+        if lasts:  # whose answer came in one piece may have no first token, or one after 0 s
+            whole = ~streamed & ~(first > start) & ~np.isnan(lasts[0])
+            first = np.where(whole, lasts[0], first)
+        summed = first + np.array([one.sum() for one in gaps])
+        lasts = [np.where(streamed, summed, np.nan), *lasts, summed]
+    if gaps is None and "gaps" in columns.columns:
+        gaps = times.gaps(without(columns.columns["gaps"], skipped))
+    made = np.empty(length, object)
+    for row, one in enumerate(gaps or ()):
+        made[row] = one
+    return first, _first_given(lasts, length), made
 
-    never = np.full(len(start), np.nan)
-    first, last = never, never
-    if "first_token" in columns:
-        first = times.of("first_token", columns["first_token"])
-    elif "ttft" in columns:
-        first = after("ttft")
-    if "end" in columns:
-        last = times.of("end", columns["end"])
-    elif "latency" in columns:
-        last = after("latency")
-    elif "itls" in columns:
-        last = first + times.sums("itls", columns["itls"])
-    return first, last
+
+def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
+    """Return which requests have an end but no token, and are not said to have succeeded."""
+    no_gaps = np.array([one is None or not len(one) for one in gaps])
+    silent: Flags = (states == UNSAID) & ~np.isnan(last) & (output == 0) & no_gaps
+    return silent
 
 
-def _names(values: Iterable[Any], where: str) -> Any:
+def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
+    """Return the state of each request as the tables have it, and which ones failed.
+
+    What ended is finished where nothing else is said, and what did not has failed, or was refused.
+    """
+    unsaid, ended = states == UNSAID, ~np.isnan(last)
+    unended = REFUSED if refuses else FAILED
+    states = np.where(unsaid, np.where(ended, FINISHED, unended), states)
+    return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
+
+
+def _clients(values: Iterable[Any], where: str) -> Any:
     names = list(values)
-    if None in names:
-        raise _problem(where, names.index(None), "client is missing")
+    for row, name in enumerate(names):
+        if is_blank(name):
+            raise problem(where, row, "client is missing")
     return np.array([str(name) for name in names], object)
 
 
-def _numbers(values: Iterable[Any], field: str, where: str) -> Floats:
-    numbers = []
-    for row, value in enumerate(values):
-        try:
-            if isinstance(value, bool) or not isinstance(value, int | float | None):
-                raise ValueError
-            numbers.append(np.nan if value is None else float(value))
-        except (ValueError, OverflowError):
-            problem = f"{field} = {shortened(repr(value))}: must be a number"
-            raise _problem(where, row, problem) from None
-    return np.array(numbers, dtype=np.float64)
+def _programs(columns: Columns, clients: Any, part: int) -> Any:
+    """Return a name of each request's program; a request of none is a program of its own."""
+    given = columns.values("program") or [None] * len(clients)
+    owners = clients if columns.layout.sessions else [""] * len(clients)
+    names = [
+        f"{part}/row {row}" if is_missing_cell(name) else f"{part}/{owner}/id {name}"
+        for row, (name, owner) in enumerate(zip(given, owners, strict=True))
+    ]
+    return np.array(names, object)
 
 
-def _states(columns: Columns, last: Floats, where: str) -> Any:
-    """Given states, or: what ended is finished, anything else failed, which counts as refused."""
-    if "status" not in columns:
-        return np.where(np.isnan(last), REFUSED, FINISHED)
-    for row, name in enumerate(columns["status"]):
-        if not isinstance(name, str) or name not in STATES:
-            raise _problem(where, row, str(unknown_name("status", str(name), STATES)))
-    return np.array([STATES[name] for name in columns["status"]])
+def _workers(values: list[Any], where: str) -> Any:
+    """Return numbers of workers, NaN for none, or their names if they are not all numbers."""
+    if all(is_missing_cell(one) or number_of(one) is not None for one in values):
+        return numbers(values, "worker", where)
+    if any(isinstance(one, list | dict | bool) for one in values):
+        return numbers(values, "worker", where)  # which complains
+    return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
+
+
+def _mend(made: dict[str, Any], mended: Mended) -> None:
+    """Put right what is odd about single requests and does not change what is measured."""
+    over = made["cached_tokens"] > made["input_tokens"]
+    made["cached_tokens"] = np.where(over, made["input_tokens"], made["cached_tokens"])
+    mended[OVERCACHED] += int(over.sum())
+    uncounted = np.isnan(made["input_tokens"]) & (made["status"] == REFUSED)
+    made["input_tokens"] = np.where(uncounted, 0.0, made["input_tokens"])
+    mended[UNCOUNTED] += int(uncounted.sum())
+
+
+def _repeated(ids: Iterable[Any]) -> int:
+    """Return how many requests have the id of an earlier one."""
+    known = [str(one) for one in ids if not is_missing_cell(one)]
+    return len(known) - len(set(known))
 
 
 def _check(made: Mapping[str, Any], where: str) -> None:
@@ -192,13 +216,14 @@ def _check(made: Mapping[str, Any], where: str) -> None:
             row = int(np.argmax(rows))
             field, _, demand = what.partition(" must ")
             value = f"{field} = {made[field][row]:.17g}: must {demand}" if demand else what
-            raise _problem(where, row, value)
+            raise problem(where, row, value)
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """What a request cannot be, and which ones are."""
+    """Return what a request cannot be, and which ones are."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
+    counts = {field: made[field] for field in COUNTS if made[field].dtype != object}
     return {
         "start is missing": np.isnan(start),
         "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
@@ -209,22 +234,17 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
         "it is finished, but its end is missing": (made["status"] == FINISHED) & ~ended,
         "input_tokens is missing": np.isnan(made["input_tokens"]),
         "output_tokens is missing": ended & np.isnan(made["output_tokens"]),
-        **{
-            f"{field} must be a whole number from {least} to {most}": _no_count(
-                made[field], least, most
-            )
-            for field, (least, most) in COUNTS.items()
-        },
-        "more of its tokens are cached than it has": made["cached_tokens"] > made["input_tokens"],
+        **{_whole(field): _no_count(values, *COUNTS[field]) for field, values in counts.items()},
     }
 
 
+def _whole(field: str) -> str:
+    least, most = COUNTS[field]
+    return f"{field} must be a whole number from {least} to {most}"
+
+
 def _no_count(values: Floats, least: int, most: int) -> Flags:
-    """Which values are known and no whole number from ``least`` to ``most``."""
+    """Return which values are known and no whole number from ``least`` to ``most``."""
     with np.errstate(invalid="ignore"):  # infinity is no whole number either
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))
-
-
-def _problem(where: str, row: int, what: str) -> DataError:
-    return DataError(f"{where}: request {row + 1}: {what}")

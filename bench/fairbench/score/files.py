@@ -5,13 +5,11 @@ A file is read as a list of objects, whatever is in them; ``layout`` says what t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
-from fairbench.files.column_names import NAMES, plain
 from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_objects
 from fairbench.files.parquet import read_parquet
@@ -23,10 +21,6 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-_WHOLE, _FRACTION = r"(0|[1-9][0-9]{0,17})", r"\.[0-9]{1,30}"
-_NUMBER = re.compile(rf"-?({_WHOLE}({_FRACTION})?|{_FRACTION})([eE][+-]?[0-9]{{1,3}})?", re.ASCII)
-_WORDS = {"": None, "true": True, "false": False, "null": None, "none": None, "nan": None}
-CLIENT = frozenset(NAMES["client"])
 OBJECT_BYTES, VALUE_BYTES = 200, 100  # of a row, at most
 
 
@@ -57,26 +51,13 @@ def _parquet_rows(path: Path) -> list[Object]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
-    """A row as an object; cells that are written as numbers are numbers, empty ones None.
-
-    Under the common names for it a client is a text, whatever it looks like.
-    """
+    """Yield each row as an object of texts without blanks around them."""
     empty = True
     for number, cells in csv_rows(path, f"{path}"):
         empty = False
-        row = {name: _cell(text, is_name=plain(name) in CLIENT) for name, text in cells.items()}
-        yield f"{path}, line {number}", row
+        yield f"{path}, line {number}", {name: text.strip() for name, text in cells.items()}
     if empty:
         raise DataError(f"{path}: no records")
-
-
-def _cell(text: str, *, is_name: bool) -> Any:
-    text = text.strip()
-    if is_name:
-        return text or None
-    if _NUMBER.fullmatch(text):
-        return int(text) if text.lstrip("-").isdigit() else float(text)
-    return _WORDS.get(text.lower(), text)
 
 
 def _values(column: pa.ChunkedArray) -> Iterator[Any]:

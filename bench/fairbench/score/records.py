@@ -20,17 +20,23 @@ from fairbench.metrics.records import (
     Programs,
     Requests,
 )
+from fairbench.results.run_tables import MAX_WORKER
 from fairbench.score.aiperf import flattened, is_aiperf
-from fairbench.score.arrays import arrays_of
+from fairbench.score.arrays import Mended, arrays_of
+from fairbench.score.columns import columns_of
+from fairbench.score.exported import export_of
 from fairbench.score.files import read_objects
-from fairbench.score.layout import Layout, choose_layout, columns_of
+from fairbench.score.layout import Layout, choose_layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
     """Tables of records, their clients by name, and what the records say beyond the least.
 
-    ``last_token_s`` is when each request's last token came, NaN if that is not known.
+    ``last_token_s`` is when each request's last token came, NaN if that is not known; ``gaps_s``
+    are all gaps between tokens of the finished requests, None if the records do not have them.
+    ``failed`` requests broke off and were not refused. ``remarks`` say which records were not taken
+    as they stand.
     """
 
     clients: tuple[str, ...]
@@ -40,6 +46,9 @@ class Scored:
     knows_admission: bool
     knows_cached: bool
     layouts: tuple[str, ...]
+    gaps_s: Floats | None
+    failed: int
+    remarks: tuple[str, ...]
 
     @property
     def horizon_s(self) -> float:
@@ -68,33 +77,69 @@ def read_scored(
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
+    mended = Mended()
+    remarks: list[str] = []
     stems = _stems(paths)
     for number, path in enumerate(paths):
         objects = read_objects(path)
         if is_aiperf(objects[0][1]):
-            if unit_s is not None:
-                raise UsageError(f"{path}: records of aiperf say their units: no --time-unit")
+            _check_no_unit(path, "aiperf", unit_s)
             objects = flattened(objects)
-        chosen = choose_layout(layout, objects[0][1], objects[0][0], names or {})
-        columns = columns_of(chosen, objects, line)
-        parts.append(
-            arrays_of(
-                *(columns, str(path), unit_s),
-                client=stems[number],
-                part=number,
-                units=chosen.units,
-            )
+        exported = export_of(objects, line, layout)
+        if exported is not None:
+            _check_no_unit(path, exported.tool, unit_s)
+            objects = exported.objects
+            remarks += exported.run.remarks
+        chosen = choose_layout(exported.tool if exported else layout, objects, names or {})
+        columns = columns_of(chosen, objects, None if exported else line, names)
+        if exported is not None:
+            columns.completed = exported.run.completed
+        part = arrays_of(
+            *(columns, str(path), unit_s), client=stems[number], part=number, mended=mended
         )
+        parts.append(part)
         used.append(chosen)
+        remarks += _disagreement(path, columns.completed, part["status"])
     origin_s = 0.0
     if not all(one.keeps_clock for one in used):
         origin_s = min(float(part["start"].min()) for part in parts)
     merged = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     merged["client"] = np.array([printable(str(one)) for one in merged["client"]], dtype=object)
+    merged["worker"] = _worker_numbers(merged["worker"])
     for key in ("start", "first", "last", "admitted"):
         merged[key] = merged[key] - origin_s
     clients = tuple(dict.fromkeys([*registered, *merged["client"]]))
-    return _tables(merged, clients, tuple(dict.fromkeys(one.name for one in used)))
+    remarks += [f"{_requests_text(count)} {what}" for what, count in mended.items() if count]
+    layouts = tuple(dict.fromkeys(one.name for one in used))
+    return _tables(merged, clients, layouts, tuple(remarks))
+
+
+def _check_no_unit(path: Path, tool: str, unit_s: float | None) -> None:
+    if unit_s is not None:
+        raise UsageError(f"{path}: records of {tool} say their units: no --time-unit")
+
+
+def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
+    """Return what to say where a file's own count of successes is another one."""
+    found = int((status == FINISHED).sum())
+    if completed in (None, found):
+        return []
+    return [f"{path.name} says that {completed:,} requests completed, by its records {found:,} did"]
+
+
+def _requests_text(count: int) -> str:
+    return f"{count:,} request{'s, each of which' if count > 1 else ' that'}"
+
+
+def _worker_numbers(workers: Any) -> Any:
+    """Return the numbers of workers; names are numbered as they come, and none is the first."""
+    if workers.dtype != object:
+        return workers
+    names = [None if isinstance(one, float) and np.isnan(one) else f"{one}" for one in workers]
+    codes = {name: code for code, name in enumerate(dict.fromkeys(filter(None, names)))}
+    if len(codes) > MAX_WORKER:
+        raise DataError(f"{len(codes):,} different names of workers: at most {MAX_WORKER:,}")
+    return np.array([np.nan if name is None else codes[name] for name in names])
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
@@ -106,7 +151,10 @@ def _stems(paths: Sequence[Path]) -> list[str]:
 
 
 def _tables(
-    merged: Mapping[str, Any], clients: tuple[str, ...], layouts: tuple[str, ...]
+    merged: Mapping[str, Any],
+    clients: tuple[str, ...],
+    layouts: tuple[str, ...],
+    remarks: tuple[str, ...],
 ) -> Scored:
     order = np.argsort(merged["start"], kind="stable")
     rows = {key: values[order] for key, values in merged.items()}
@@ -119,7 +167,23 @@ def _tables(
     rows["asked"] = np.nan_to_num(rows["output_tokens"])
     requests = _requests(rows, clients, answered)
     programs = _programs(requests, rows["asked"])
-    return Scored(clients, requests, programs, rows["last"], knows_admission, knows_cached, layouts)
+    known = [
+        gaps
+        for gaps, state in zip(rows["gaps"], rows["status"], strict=True)
+        if gaps is not None and len(gaps) and state == FINISHED
+    ]
+    return Scored(
+        clients,
+        requests,
+        programs,
+        rows["last"],
+        knows_admission,
+        knows_cached,
+        layouts,
+        np.concatenate(known) if known else None,
+        int(rows["failed"].sum()),
+        remarks,
+    )
 
 
 def _requests(rows: Mapping[str, Any], clients: tuple[str, ...], answered: Flags) -> Requests:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import inf, nextafter
 from typing import Any, Literal
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Client, Facts, Service, Window
+from fairbench.metrics.records import Client, Facts, Service
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.totals import distribution
 from fairbench.metrics.unknown import forget_needing
 from fairbench.results.run_facts import metrics_of
 from fairbench.schedulers.setup import checked_weights
 from fairbench.score.records import Scored
+from fairbench.score.window import ScoredWindow
 from fairbench.targets import named_targets
 from fairbench.tenants import with_tenants
 
@@ -25,7 +26,7 @@ NO_CACHED = "the records do not say how many tokens were cached"
 def scored_summary(
     scored: Scored,
     service: Service,
-    window: Window,
+    window: ScoredWindow,
     *,
     misbehaving: Collection[str] = (),
     weights: Mapping[str, float] | None = None,
@@ -56,7 +57,7 @@ def scored_summary(
             Client(name, name in misbehaving, weights.get(name, 1.0), targets[name])
             for name in scored.clients
         ),
-        window=window,
+        window=window.window,
         horizon_s=scored.horizon_s,
         workers=max(1, int(scored.requests.worker.max()) + 1),
         pool_tokens=0,
@@ -71,16 +72,19 @@ def scored_summary(
         forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
     if not scored.knows_cached:
         forget_needing(summary, Needs.CACHED, NO_CACHED)
+    if scored.gaps_s is not None:
+        gaps = distribution("itl", scored.gaps_s)
+        summary |= gaps
+        for key in gaps:
+            summary["notes"].pop(key, None)
+    summary["failed"] = scored.failed
+    summary["refused"] -= scored.failed
+    summary["notes"]["window_end_s"] = window.reason
+    if scored.remarks:
+        summary["notes"]["records"] = "; ".join(scored.remarks)
     return {
         "layout": ", ".join(scored.layouts),
         "latency": latency,
         "bound_source": None,
         **summary,
     }
-
-
-def scored_window(scored: Scored, start_s: float | None, end_s: float | None) -> Window:
-    """The window asked for; by default until the last program came, all if they came at once."""
-    last_s = float(scored.programs.arrival_s.max())
-    default_s = last_s if last_s > (start_s or 0.0) else nextafter(scored.horizon_s, inf)
-    return Window(start_s or 0.0, default_s if end_s is None else end_s)

@@ -127,7 +127,9 @@ class Cluster:
             start(program)
             self._await_next(number, programs, start)
 
-        self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, number, arrive)
+        turn = getattr(program, "turn", None)  # which not every job has that is none of ours
+        turn = number if turn is None else turn
+        self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
 
     def add_users(self, number: int, users: Iterable[User], until_s: float) -> None:
         """Start one client's users, who begin no program from ``until_s`` on."""

@@ -18,6 +18,7 @@ from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.validate.artifact import build_scheduler
 from fairbench.validate.recorded import RECORDED, Recorded, recorded
+from fairbench.validate.span import check_span
 
 _COLUMNS = {  # of the file -> of Trace
     "client": "client",
@@ -124,6 +125,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
         columns[name] = _column(record[name], name, where)
         if len(columns[name]) != len(columns["client"]):
             raise DataError(f"{where}: field {name!r} is not as long as 'client'")
+    check_span(columns["req_time"], "req_time", where)
     refused = columns["request_latency"] < 0
     for name in ("first_token_latency", "request_latency"):
         columns[name] = np.where(refused, np.nan, columns[name])

@@ -95,6 +95,7 @@ class _Disguised(Job):
             output_tokens=wanted.output_tokens * disguise.output_multiple,
         )
         super().__init__(program.program_id, program.client, demand)
+        self.turn = program.turn
         self._program = program
         self._disguise = disguise
         self._padding = padding

@@ -128,7 +128,10 @@ def nth_program(
         place = number * plan.clients + plan.index
         item = source.item(seed, program.pick(plan.params, rng, place))
     program_id = plan.index * PROGRAMS_PER_CLIENT + number
-    return program.build(plan.params, rng, program_id, plan.client, item)
+    made = program.build(plan.params, rng, program_id, plan.client, item)
+    if item is not None:
+        made.turn = item.turn
+    return made
 
 
 def last_arrival_s(plans: Iterable[ClientPlan], seed: int) -> float:

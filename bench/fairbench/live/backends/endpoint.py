@@ -47,6 +47,9 @@ class EndpointBackend(LiveBackend[Endpoint]):
             headers=options.headers,
             lengths=config.output_lengths,
             max_concurrency=config.max_concurrency,
+            extra_body=config.extra_fields,
+            max_tokens_field=config.max_tokens_field or "max_tokens",
+            rate_limited=config.rate_limited or "fail",
         )
 
 

@@ -14,6 +14,7 @@ from fairbench.core import Prompt, Segment
 # Siblings of a tree send the identical prompt. Were they answered alike, they would share a cached
 # prefix that the workload does not have.
 TEMPERATURE = 1.0
+ABORTED = "abort"  # why an answer ended that the server gave up
 DONE = b"[DONE]"  # the payload after the last event
 
 
@@ -58,6 +59,17 @@ class Answer(ABC):
         """The output as later prompts of the same API contain it."""
 
 
+def check_reason(reason: Any) -> None:
+    """Raise BadEvent if an answer ended because the server gave up on the request.
+
+    SGLang's own API has the reason as an object, OpenAI's as a text.
+    """
+    kind = reason.get("type") if isinstance(reason, dict) else reason
+    if kind == ABORTED:
+        said = reason.get("message") if isinstance(reason, dict) else None
+        raise BadEvent(f"aborted: {said or 'no reason given'}")
+
+
 def error_text(error: Any) -> str:
     """The message of an API's error, which is a text or an object around one."""
     if isinstance(error, dict):
@@ -92,6 +104,12 @@ class ServerApi(Protocol):
     def answer(self) -> Answer:
         """A fresh answer, to be filled by the events that come back."""
         ...
+
+
+def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with other fields, which replace those of the same name; null removes one."""
+    merged = {**content, **extra}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def rendered(

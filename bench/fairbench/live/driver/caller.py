@@ -83,10 +83,27 @@ class Caller:
             if connection is not None:
                 await self._exchange(attempt, request, connection)
                 if not (attempt.error and attempt.stream.untouched):
+                    await self._wait_and_ask_again(attempt, request)
                     return
                 # The server had closed this connection, and says so only now: ask again.
                 attempt.stream = self._stream()
             await self._exchange(attempt, request, await self._pool.fresh())
+            await self._wait_and_ask_again(attempt, request)
+
+    async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
+        """Ask as long as the server answers that it has too much to do, if that is wanted.
+
+        The request counts as sent when it was sent first: the wait is the server's.
+        """
+        sent_s = attempt.sent_s
+        while self._target.rate_limited == "wait":
+            wait_s = attempt.stream.retry_after_s
+            if wait_s is None:
+                return
+            await asyncio.sleep(wait_s)
+            attempt.stream = self._stream()
+            await self._exchange(attempt, request, await self._pool.fresh())
+            attempt.sent_s = sent_s
 
     def _stream(self) -> Stream:
         unnamed = -1 if self._target.foreign_router else 0

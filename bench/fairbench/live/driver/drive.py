@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
+from typing import TypeAlias
 
 from fairbench.config import ExperimentSpec
 from fairbench.live.driver.api import ServerApi
@@ -26,6 +29,8 @@ from fairbench.workloads.datasets import load_source
 from fairbench.workloads.plan import last_arrival_s, program_stream
 from fairbench.workloads.programs import Job
 from fairbench.workloads.users import User, users_of
+
+_Room: TypeAlias = AbstractAsyncContextManager[None]
 
 POLL_S = 0.1  # wall seconds between looks at the limit and at ``interrupted``
 
@@ -90,13 +95,21 @@ async def drive(
 class _Stream:
     """One client's programs and when they arrive; ``room`` is held while one is under way.
 
-    If it has ``users``, these say instead, and begin none from ``until_s`` on.
+    If it has ``users``, these say instead, and begin none from ``until_s`` on. Programs that are
+    ``recorded`` begin in the order of the trace, where several of them have one time.
     """
 
     programs: Iterator[tuple[float, Job]]
-    room: AbstractAsyncContextManager[None]
+    room: _Room
     users: Sequence[User] = ()
     until_s: float = 0.0
+    recorded: bool = False
+
+
+def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
+    """Yield the programs of a stream with their places among those of one time."""
+    for arrival_s, program in stream.programs:
+        yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
 
 def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
@@ -107,6 +120,7 @@ def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
         _Stream(
             program_stream(plan, seed=spec.seed, source=source),
             nullcontext() if plan.in_flight is None else asyncio.Semaphore(plan.in_flight),
+            recorded=plan.arrivals.timed,
         )
         if not (users := users_of(plan, seed=spec.seed, source=source))
         else _Stream(iter(()), nullcontext(), users, last_arrival_s((plan,), spec.seed))
@@ -116,8 +130,9 @@ def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
 
 def _api(target: Target, vocab: range) -> ServerApi:
     if target.api == "generate":
-        return AskGenerate(vocab)
-    return (AskChat if target.api == "chat" else AskCompletions)(target.model)
+        return AskGenerate(vocab, target.extra_body)
+    ask = AskChat if target.api == "chat" else AskCompletions
+    return ask(target.model, target.extra_body, target.max_tokens_field)
 
 
 class _Run:
@@ -170,10 +185,22 @@ class _Run:
         """Raises the first error that is no failure of a program, once all else has ended."""
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._replay(group, [one for one in streams if one.recorded]))
                 for stream in streams:
-                    group.create_task(self._arrivals(group, stream))
+                    if not stream.recorded:
+                        group.create_task(self._arrivals(group, stream))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    async def _replay(self, group: asyncio.TaskGroup, streams: list[_Stream]) -> None:
+        """Start the programs of all clients of a trace in its order."""
+        await self.clock.sleep_until(0.0)
+        merged = heapq.merge(*map(_in_turn, streams), key=itemgetter(0, 1))
+        for arrival_s, _, program, room in merged:
+            await self.clock.sleep_until(arrival_s)
+            self.last_arrival_s = max(self.last_arrival_s, arrival_s)
+            group.create_task(self._run_one(program, arrival_s, room))
+        self._arrivals_open -= len(streams)
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs, each of them made before it is due."""
@@ -194,9 +221,7 @@ class _Run:
             self.last_arrival_s = max(self.last_arrival_s, following.at_s)
             await self._programs.run(following.program, following.at_s)
 
-    async def _run_one(
-        self, program: Job, arrival_s: float, room: AbstractAsyncContextManager[None]
-    ) -> None:
+    async def _run_one(self, program: Job, arrival_s: float, room: _Room) -> None:
         """Run a program once there is room; it then arrives when there is."""
         waits = isinstance(room, asyncio.Semaphore) and room.locked()
         async with room:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from fairbench.live.driver.api import TEMPERATURE, Answer, BadEvent, Question, error_text, rendered
+from fairbench.live.driver.api import (
+    TEMPERATURE,
+    Answer,
+    BadEvent,
+    Question,
+    check_reason,
+    error_text,
+    rendered,
+    with_extra,
+)
 from fairbench.live.driver.fragments import TokenFragments, fragment_of
 
 
@@ -15,22 +25,22 @@ class AskGenerate:
 
     path = "/generate"
 
-    def __init__(self, vocab: range) -> None:
+    def __init__(self, vocab: range, extra: Mapping[str, Any] | None = None) -> None:
         self._fragments = TokenFragments(vocab)
+        self._extra = extra or {}
 
     def body(self, question: Question) -> bytes:
         sampling = {"max_new_tokens": question.max_tokens, "temperature": TEMPERATURE}
         if question.min_tokens is not None:
             sampling["min_new_tokens"] = question.min_tokens
         ids = b",".join(rendered(question.prompt, question.outputs, self._fragments.of))
-        return msgspec.json.encode(
-            {
-                "input_ids": msgspec.Raw(b"[" + ids + b"]"),
-                "sampling_params": sampling,
-                "stream": True,
-                "routing_key": question.client,
-            }
-        )
+        content = {
+            "input_ids": msgspec.Raw(b"[" + ids + b"]"),
+            "sampling_params": sampling,
+            "stream": True,
+            "routing_key": question.client,
+        }
+        return msgspec.json.encode(with_extra(content, self._extra))
 
     def answer(self) -> Answer:
         return GenerateAnswer()
@@ -69,7 +79,7 @@ class GenerateAnswer(Answer):
         meta = event.meta_info
         if meta is None:
             raise BadEvent("an event without meta_info")
-        _check_reason(meta.finish_reason)
+        check_reason(meta.finish_reason)
         self.answer_id = self.answer_id or str(meta.id or "")
         if self.queue_s is None:  # later it grows with every retraction
             self.queue_s = meta.queue_time
@@ -85,9 +95,3 @@ class GenerateAnswer(Answer):
 
     def rendered(self) -> bytes:
         return fragment_of(self._ids)
-
-
-def _check_reason(reason: Any) -> None:
-    """Raise BadEvent if the server gave up on the request."""
-    if isinstance(reason, dict) and reason.get("type") == "abort":
-        raise BadEvent(f"aborted: {reason.get('message', 'no reason given')}")

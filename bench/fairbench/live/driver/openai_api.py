@@ -9,34 +9,66 @@ from typing import Any
 import msgspec
 
 from fairbench.core import Segment
-from fairbench.live.driver.api import TEMPERATURE, Answer, BadEvent, Question, error_text, rendered
+from fairbench.live.driver.api import (
+    TEMPERATURE,
+    Answer,
+    BadEvent,
+    Question,
+    check_reason,
+    error_text,
+    rendered,
+    with_extra,
+)
 from fairbench.live.driver.fragments import words_of
 from fairbench.live.openai_shapes import ReportedUsage
 
 
-class AskCompletions:
-    """The prompt as one text."""
+class _AskOpenAI:
+    """What both ask alike.
 
-    path = "/v1/completions"
+    ``most`` is the field with the most tokens that may be produced; ``extra`` are other fields.
+    """
 
-    def __init__(self, model: str | None) -> None:
+    def __init__(
+        self,
+        model: str | None,
+        extra: Mapping[str, Any] | None = None,
+        most: str = "max_tokens",
+    ) -> None:
         self._model = model
-
-    def body(self, question: Question) -> bytes:
-        text = _text(question.prompt, question.outputs)
-        return _body(self._model, question, {"prompt": text})
+        self._extra = extra or {}
+        self._most = most
 
     def answer(self) -> Answer:
         return OpenAIAnswer()
 
+    def _body(self, question: Question, prompt: dict[str, Any]) -> bytes:
+        content = prompt | {
+            self._most: question.max_tokens,
+            "temperature": TEMPERATURE,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self._model is not None:
+            content["model"] = self._model
+        if question.min_tokens is not None:
+            content["min_tokens"] = question.min_tokens
+        return msgspec.json.encode(with_extra(content, self._extra))
 
-class AskChat:
+
+class AskCompletions(_AskOpenAI):
+    """The prompt as one text."""
+
+    path = "/v1/completions"
+
+    def body(self, question: Question) -> bytes:
+        return self._body(question, {"prompt": _text(question.prompt, question.outputs)})
+
+
+class AskChat(_AskOpenAI):
     """The prompt as messages: earlier outputs are the assistant's, what is between the user's."""
 
     path = "/v1/chat/completions"
-
-    def __init__(self, model: str | None) -> None:
-        self._model = model
 
     def body(self, question: Question) -> bytes:
         outputs = question.outputs
@@ -44,44 +76,28 @@ class AskChat:
             {"role": "assistant" if own else "user", "content": _text(segments, outputs)}
             for own, segments in groupby(question.prompt, key=lambda s: s.key in outputs)
         ]
-        return _body(self._model, question, {"messages": messages})
-
-    def answer(self) -> Answer:
-        return OpenAIAnswer()
+        return self._body(question, {"messages": messages})
 
 
 def _text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> str:
     return b"".join(rendered(segments, outputs, words_of)).decode()
 
 
-def _body(model: str | None, question: Question, prompt: dict[str, Any]) -> bytes:
-    content = prompt | {
-        "max_tokens": question.max_tokens,
-        "temperature": TEMPERATURE,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if model is not None:
-        content["model"] = model
-    if question.min_tokens is not None:
-        content["min_tokens"] = question.min_tokens
-    return msgspec.json.encode(content)
-
-
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: Any = None  # its name since vLLM 0.19.1, and in Ollama
 
 
 class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
-    finish_reason: str | None = None
+    finish_reason: Any = None
 
 
 class _Event(msgspec.Struct):
     id: Any = None
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: ReportedUsage | None = None
     error: Any = None
 
@@ -104,7 +120,7 @@ class OpenAIAnswer(Answer):
         if event.error is not None:
             raise BadEvent(error_text(event.error))
         self.answer_id = self.answer_id or str(event.id or "")
-        new = sum(map(self._take_choice, event.choices))
+        new = sum(map(self._take_choice, event.choices or ()))
         self.output_tokens += new
         if event.usage is not None:
             self._take_usage(event.usage)
@@ -113,9 +129,11 @@ class OpenAIAnswer(Answer):
     def _take_choice(self, choice: _Choice) -> int:
         text, delta = choice.text, choice.delta
         if delta is not None:
-            text = delta.content or delta.reasoning_content
+            thought = delta.reasoning_content or delta.reasoning
+            text = delta.content or (thought if isinstance(thought, str) else None)
         if text:
             self._texts.append(text)
+        check_reason(choice.finish_reason)
         self.finished = self.finished or choice.finish_reason is not None
         return 1 if text else 0
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from email.utils import parsedate_to_datetime
 
 from fairbench.live.driver.api import Answer, BadEvent
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Connection, Disconnected
 from fairbench.live.headers import WORKER
 
-OK = 200
+OK, TOO_MANY = 200, 429
+UNSAID_WAIT_S, LONGEST_WAIT_S = 1.0, 600.0
 MAX_ERROR_BYTES = 500  # of the body of a refusal, kept to say why
 _WORKER = WORKER.encode()
 MAX_EVENT_BYTES = 16 * 2**20
@@ -30,6 +33,18 @@ class EventSplitter:
         if len(self._rest) > MAX_EVENT_BYTES:
             raise ValueError(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+
+def waiting_s(retry_after: bytes) -> float:
+    """Return the wait of a Retry-After: seconds, or until a date; 1 s if it says neither."""
+    text = retry_after.decode("latin-1").strip()
+    if text.isdigit() and len(text) < 10:
+        return min(float(text), LONGEST_WAIT_S)
+    try:
+        since_s = parsedate_to_datetime(text).timestamp() - time.time()
+    except (TypeError, ValueError):
+        return UNSAID_WAIT_S
+    return min(max(0.0, since_s), LONGEST_WAIT_S)
 
 
 class Stream:
@@ -57,6 +72,7 @@ class Stream:
         self._events = EventSplitter()
         self._status = OK
         self._refusal = b""
+        self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -79,6 +95,7 @@ class Stream:
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self.untouched = False
         self._status = status
+        self._retry_after = headers.get(b"retry-after", b"")
         # Without a router there is only one; a router that refuses may have asked none.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if worker.isdigit() else -1
@@ -110,6 +127,11 @@ class Stream:
             self._finish(None)
         else:
             self._finish(str(error) if error else "stream error: it ended too early")
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the server asks to wait that has too much to do; None of any other answer."""
+        return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
         """Give up on a stream that has gone silent; otherwise look again when it could have."""

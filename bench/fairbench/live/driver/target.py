@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from fairbench.config.backend import Api
@@ -31,7 +31,9 @@ class Target:
     ``foreign_router`` facts of ours travel in the request id too, and only what an answer itself
     says of its worker is known. ``objectives``: what is named of each client's requests, by which
     a router of ours knows what they were promised. ``names``: whose a client's requests say that
-    they are, where that is not its own name.
+    they are, where that is not its own name. ``extra_body`` are more fields of every body, and
+    ``max_tokens_field`` what OpenAI's APIs call the most tokens of an answer. ``rate_limited`` says
+    what an answer 429 means: a failure, or to wait for as long as it says and ask again.
     Raises UsageError for a value that is impossible.
     """
 
@@ -47,6 +49,9 @@ class Target:
     foreign_router: bool = False
     objectives: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens_field: str = "max_tokens"
+    rate_limited: Literal["fail", "wait"] = "fail"
 
     def __post_init__(self) -> None:
         if self.api not in get_args(Api):

@@ -11,6 +11,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Flags, Floats, Ints
+from fairbench.validate.span import check_span
 
 # The ids of the runs that a measured profile was fitted to. Of the A100 nothing else was looked at
 # before; of the H100 all was.
@@ -201,6 +202,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
     }
     # Null where a request failed.
     numbers["output_tokens"] = np.nan_to_num(numbers["output_tokens"])
+    check_span(numbers["submit_s"], "submit_s", f"{where}: columns")
     if not predict:
         refused = np.array([bool(error) for error in given["error"]])
         refused |= numbers["output_tokens"] == 0

@@ -17,17 +17,24 @@ class Item:
 
     ``text_tokens`` is the question, article or document (0 where there is none); ``exchanges`` are
     (question, answer) lengths in order. Two items with one ``key`` are the same content, and two
-    with one ``text_key`` have the same text, such as a system prompt.
+    with one ``text_key`` have the same text, such as a system prompt. ``turn``: see ``Job``.
     """
 
     key: str
     text_tokens: int
     exchanges: tuple[tuple[int, int], ...] = ()
     text_key: str = ""
+    turn: int | None = None
 
 
 class Job(ABC):
-    """One client's unit of work: LLM calls with dependencies between them, and what it asks for."""
+    """One client's unit of work: LLM calls with dependencies between them, and what it asks for.
+
+    ``turn`` is its place among the jobs that arrive at one instant, as the file of a trace orders
+    them; None means the place of its client.
+    """
+
+    turn: int | None = None
 
     def __init__(self, program_id: int, client: str, demand: Demand) -> None:
         self.program_id = program_id

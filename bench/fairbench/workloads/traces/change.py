@@ -65,7 +65,12 @@ def scaled(table: Table, rate: float) -> Table:
     longest_s = max(table.span_s, float(np.nan_to_num(table.end_s).max()))
     if longest_s > rate * LONGEST_S:
         raise UsageError(f"--rate {rate}: it would last more than {LONGEST_S:,.0f} s")
-    return replace(table, arrival_s=table.arrival_s / rate, end_s=table.end_s / rate)
+    return replace(
+        table,
+        arrival_s=table.arrival_s / rate,
+        end_s=table.end_s / rate,
+        think_s=table.think_s / rate,
+    )
 
 
 def combined(senders: Table, prompts: Table) -> Table:
@@ -83,6 +88,7 @@ def combined(senders: Table, prompts: Table) -> Table:
         arrival_s=who.arrival_s,
         session=np.full(len(rows), -1),
         end_s=np.full(len(rows), np.nan),
+        think_s=np.full(len(rows), np.nan),
         left_out=0,
         synthetic=tuple(dict.fromkeys((COMBINED, *who.synthetic, *what.synthetic))),
     )

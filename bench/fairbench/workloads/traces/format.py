@@ -17,12 +17,14 @@ Record = Mapping[str, Any]
 class Asked:
     """What a user says of a file: ``names`` the columns of fields, ``line`` which of its runs.
 
+    ``block_size`` is how many tokens a block has, 0 if file or format say it.
     ``notes`` are what reading it found out: ``unit``, that of its times.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     line: int = 0
     notes: dict[str, str] = field(default_factory=dict)
+    block_size: int = 0
 
 
 class PlacedRow(NamedTuple):

@@ -32,7 +32,8 @@ class TraceParams:
     or found out. ``columns`` names columns, ``FIELD=COLUMN`` with commas between; ``line`` chooses
     one of several runs in a file. ``clients`` above 0 hands the programs to so many made-up
     clients; ``spread`` sets apart requests that came in batches. ``sha256``, where it is given, is
-    what the file has to be; ``time_scale`` seconds of the trace pass in a second.
+    what the file has to be; ``time_scale`` seconds of the trace pass in a second. ``block_size``
+    above 0 is how many tokens each block in ``hash_ids`` has, whatever file or format say.
     """
 
     file: str
@@ -43,6 +44,7 @@ class TraceParams:
     clients: int = 0
     spread: bool = False
     line: int = 0
+    block_size: int = 0
 
 
 def check_params(params: TraceParams) -> None:
@@ -55,7 +57,7 @@ def check_params(params: TraceParams) -> None:
         )
     if params.clients > MAX_CLIENTS:
         raise UsageError(f"clients = {params.clients}: must be at most {MAX_CLIENTS:,}")
-    for name in ("clients", "line"):
+    for name in ("clients", "line", "block_size"):
         if (value := getattr(params, name)) < 0:
             raise UsageError(f"{name} = {value}: must be above 0")
 
@@ -92,7 +94,7 @@ def _found(params: TraceParams) -> ReadTrace:
         name = format_of(AUTO, records_of(path))[0].name
     found = _read(
         *(path, state.st_mtime_ns, state.st_size, name, params.columns, params.line),
-        *(params.clients, params.spread),
+        *(params.clients, params.spread, params.block_size),
     )
     if params.sha256 not in ("", found.sha256):
         raise DataError(
@@ -112,9 +114,10 @@ def _read(
     line: int,
     clients: int,
     spread: bool,
+    block_size: int,
 ) -> ReadTrace:
     chosen, records = format_of(format_name, records_of(path))
-    asked = Asked(columns_of(columns), line)
+    asked = Asked(columns_of(columns), line, block_size=block_size)
     if line and not isinstance(chosen, Columnwise):
         raise UsageError(f"--trace-line {line}: a file in the format {chosen.name} is one run")
     if isinstance(chosen, Measured):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from functools import cached_property
-from math import inf
+from math import inf, isnan
 
 import numpy as np
 
@@ -63,7 +63,10 @@ class RecordedTrace:
             if later is not None:
                 next_s, end_s = float(table.arrival_s[later]), float(table.end_s[row])
                 gap_s = (next_s - float(table.arrival_s[row])) / speed
-                if end_s <= next_s:  # known, so what was thinking is too
+                known_s = float(table.think_s[later])
+                if not isnan(known_s):
+                    gap_s, think_s = 0.0, known_s / speed
+                elif end_s <= next_s:  # known, so what was thinking is too
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])
             calls.append(
@@ -75,7 +78,7 @@ class RecordedTrace:
                     think_s,
                 )
             )
-        return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls))
+        return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
 
 def _by_program(session: Ints) -> tuple[Ints, Ints]:

@@ -16,10 +16,11 @@ class Row(NamedTuple):
     """A request. Times are in nanoseconds by the file's clock, lengths in tokens.
 
     ``end_ns`` is when its answer was complete; ``session`` names the program that it is a step of;
-    ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with:
-    the same identity is the same content, and what follows is nobody else's. ``synthetic`` says
-    what of it nobody recorded. ``estimated`` is about how many tokens the text of the
-    blocks has, 0 if they are of none.
+    ``think_ns`` is how long after the answer to the step before it came, None if nobody says.
+    ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with: the
+    same identity is the same content, and what follows is nobody else's. ``synthetic`` says what of
+    it nobody recorded. ``estimated`` is about how many tokens the text of the blocks has, 0 if they
+    are of none.
     """
 
     at_ns: int
@@ -33,3 +34,4 @@ class Row(NamedTuple):
     block_size: int = 0
     synthetic: str = ""
     estimated: int = 0
+    think_ns: int | None = None

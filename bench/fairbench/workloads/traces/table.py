@@ -31,9 +31,10 @@ class Table:
     """Row i of every column is request i. ``clients`` names the codes in ``client``.
 
     ``arrival_s`` is from the first request on; ``end_s`` is NaN where it is not known, ``session``
-    -1. The blocks of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of
-    ``block_size[i]`` tokens each. ``left_out`` requests are not in it, which
-    ``who_left_out`` names; ``synthetic`` is what of those that are nobody recorded.
+    -1, and ``think_s``, the time since the answer to the step before, NaN as well. The blocks of
+    request i are ``blocks[first_block[i]:first_block[i + 1]]``, of ``block_size[i]`` tokens each.
+    ``left_out`` requests are not in it, which ``who_left_out`` names; ``synthetic`` is what of
+    those that are nobody recorded.
     """
 
     clients: tuple[str, ...]
@@ -44,6 +45,7 @@ class Table:
     max_tokens: Ints
     session: Ints
     end_s: Floats
+    think_s: Floats
     block_size: Ints
     first_block: Ints
     blocks: Ints
@@ -75,7 +77,7 @@ class Table:
 
 
 COUNTS = ("client", "input_tokens", "output_tokens", "max_tokens", "session", "block_size")
-COLUMNS = ("arrival_s", "end_s", *COUNTS)
+COLUMNS = ("arrival_s", "end_s", "think_s", *COUNTS)
 
 
 def _before(counts: Ints) -> Ints:
@@ -91,7 +93,7 @@ class TableBuilder:
         self._memory = Memory(shown)
         self._clients: dict[str, int] = {}
         self._sessions: dict[tuple[int, str], int] = {}
-        self._numbers = {name: array("q") for name in ("at", "end", *COUNTS)}
+        self._numbers = {name: array("q") for name in ("at", "end", "think", *COUNTS)}
         self._counts, self._blocks, self._estimated = array("q"), array("q"), array("q")
         self._synthetic: dict[str, None] = {}
         self.left_out, self.who_left_out = 0, FAILED
@@ -110,7 +112,8 @@ class TableBuilder:
             self._memory.take(NAME_BYTES + 4 * (len(row.client) + len(row.session)))
         took_ns = -1 if row.end_ns is None else row.end_ns - row.at_ns
         lengths = (row.input_tokens, row.output_tokens, row.max_tokens)
-        values = (row.at_ns, took_ns, client, *lengths, session, row.block_size)
+        think_ns = -1 if row.think_ns is None else row.think_ns
+        values = (row.at_ns, took_ns, think_ns, client, *lengths, session, row.block_size)
         for column, value in zip(self._numbers.values(), values, strict=True):
             column.append(value)
         self._counts.append(len(row.blocks))
@@ -121,6 +124,7 @@ class TableBuilder:
         """All of them, clients in the order of their names. Raises DataError if there are none."""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
         at_ns, took_ns = column.pop("at"), column.pop("end")
+        think_ns = column.pop("think")
         if not len(at_ns):
             failed = f", but for {self.left_out} that failed" if self.left_out else ""
             raise DataError(f"{self._shown}: no requests{failed}")
@@ -138,6 +142,7 @@ class TableBuilder:
             tuple(names),
             arrival_s=arrival_s,
             end_s=np.where(took_ns < 0, np.nan, arrival_s + took_ns / 1e9),
+            think_s=np.where(think_ns < 0, np.nan, think_ns / 1e9),
             first_block=np.append(_before(counts), counts.sum()),
             blocks=blocks,
             left_out=self.left_out,

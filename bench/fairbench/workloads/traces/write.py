@@ -33,6 +33,9 @@ class TraceLine(BaseModel):
     session: Annotated[
         str, Field(max_length=MAX_NAME, description="The program that it is a step of.")
     ] = ""
+    delay_s: Annotated[
+        float | None, Field(ge=0, description="How long after the answer to the step before it.")
+    ] = None
     end: Annotated[float | None, Field(description="When its answer was complete.")] = None
     hash_ids: Annotated[
         list[int], Field(description="Identities of the blocks that its prompt begins with.")
@@ -63,6 +66,8 @@ def lines_of(table: Table) -> Iterator[dict[str, Any]]:
             line["max_tokens"] = most
         if table.session[row] >= 0:
             line["session"] = f"s{table.session[row]}"
+        if not np.isnan(table.think_s[row]):
+            line["delay_s"] = float(table.think_s[row])
         if not np.isnan(table.end_s[row]):
             line["end"] = float(table.end_s[row])
         blocks = table.blocks[table.first_block[row] : table.first_block[row + 1]]

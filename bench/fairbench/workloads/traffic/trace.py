@@ -91,7 +91,7 @@ def _read(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
         if at_s < last_s:
             raise DataError(f"{where}: t = {at_s:g} is before the line above")
         last_s = at_s
-        item = Item(f"trace/{number}", prompt, ((0, output),))
+        item = Item(f"trace/{number}", prompt, ((0, output),), turn=number)
         found.setdefault(client, []).append(Arrival(at_s, item))
     if not found:
         raise DataError(f"{path}: no records")

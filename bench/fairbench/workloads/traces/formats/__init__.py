@@ -14,6 +14,7 @@ from fairbench.workloads.traces.format import Format, Measured
 from fairbench.workloads.traces.formats.agent import AGENT
 from fairbench.workloads.traces.formats.arena import ARENA
 from fairbench.workloads.traces.formats.azure import AZURE
+from fairbench.workloads.traces.formats.bailian import BAILIAN
 from fairbench.workloads.traces.formats.burstgpt import BURSTGPT
 from fairbench.workloads.traces.formats.litellm import LITELLM
 from fairbench.workloads.traces.formats.mooncake import MOONCAKE
@@ -31,7 +32,7 @@ LOOKED_AT = 100  # records
 
 _ANY = (CSV, JSON_LINES)  # which fit anything
 _ALL: tuple[Format | Measured, ...] = (
-    *(AGENT, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC, SERVING),
+    *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC, SERVING),
     *(VLLM, SGLANG, OTEL, LITELLM),
     *_ANY,
 )

@@ -1,0 +1,41 @@
+"""Cells of strangers' tables: which of them hold nothing, and which hold a number."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import Any
+
+NOTHING = frozenset({"", "null", "none", "nan", "<na>"})
+"""Texts, in lower case, that tools write where there is no value."""
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a cell holds nothing: null, NaN, blanks, or a word for that.
+
+    A name is only missing if it ``is_blank``: somebody may be called None.
+    """
+    return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether a cell holds nothing at all: null, a NaN that is no text, or blanks."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and isnan(value))
+
+
+def number_of(value: Any) -> int | float | None:
+    """Return a number, or a text that is one, as a number; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    if not isinstance(value, str) or len(value) > 40 or "_" in value:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        try:
+            return float(value)
+        except ValueError:
+            return None

@@ -1,0 +1,179 @@
+"""Times of other people's records in seconds: numbers in a unit, or ISO 8601."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.errors.validation import shortened
+from fairbench.files.cells import is_missing, number_of
+from fairbench.files.times import UNITS, nanoseconds, unit_of
+from fairbench.metrics.records import Flags, Floats
+from fairbench.score.columns import Column
+
+MOMENTS = ("start", "first_token", "end", "admitted")
+"""Fields that are times by a clock, not lengths of time."""
+
+DATED_S = 1e8
+"""Moments from here on (March 1973) are of a calendar: no run is so long."""
+
+APART = 100
+"""Moments of one clock are less than this factor apart, if some are of a calendar."""
+
+MOST_S = 1e12
+"""Beyond that, 30,000 years, a time is a mistake, and its square no number."""
+
+NEVER = -1
+"""A length of time that VTC-artifact writes for what never came, in any unit."""
+
+
+class Times:
+    """Reads the times of one file in seconds.
+
+    Moments since 1970 that are too large for seconds are in the unit in which they would be, unless
+    somebody says another unit than seconds. Beside such moments a length of time in no unit may be
+    in seconds or in theirs: ``unit_s`` None is that nobody says.
+    """
+
+    def __init__(self, where: str, unit_s: float | None) -> None:
+        self._where = where
+        self._said, self._unit_s = unit_s is not None, 1.0 if unit_s is None else unit_s
+        self._guessed = "s"  # the unit of its moments, where only their size says it
+
+    def of(self, column: Column) -> Floats:
+        """Return the times, NaN where there is none. Raises DataError naming the request."""
+        values = column.values
+        if column.field in MOMENTS and not all(map(_is_number, values)):
+            return np.array([self._read(column, row, one) for row, one in enumerate(values)])
+        found = numbers(values, column.field, self._where)
+        return found * self._scale(column, found)
+
+    def lengths(self, column: Column) -> Floats:
+        """Return lengths of time, NaN where there is none or it is -1.
+
+        Raises DataError naming the request, for any other negative length too.
+        """
+        found = numbers(column.values, column.field, self._where)
+        found[found == NEVER] = np.nan
+        if (found < 0).any():
+            row = int(np.argmax(found < 0))
+            value = f"{column.field} = {found[row]:g}: must be at least 0, or -1 for a failure"
+            raise problem(self._where, row, value)
+        return found * self._scale(column, found)
+
+    def gaps(self, column: Column) -> list[Floats]:
+        """Return all gaps between the tokens of each request. Raises DataError as ``of`` does."""
+        for row, values in enumerate(column.values):
+            if not isinstance(values, list | None):
+                raise problem(self._where, row, f"{column.field} must be a list of numbers")
+        rows = [numbers(values or [], column.field, self._where) for values in column.values]
+        for row, gaps in enumerate(rows):
+            if not ((gaps >= 0) & (gaps <= MOST_S)).all():
+                raise problem(self._where, row, f"{column.field} must hold numbers of at least 0")
+        scale = self._scale(column, np.concatenate(rows) if rows else np.array([]))
+        return [row * scale for row in rows]
+
+    def _scale(self, column: Column, found: Floats) -> float:
+        """Return the seconds of a unit of the column."""
+        if column.unit is not None:
+            return UNITS[column.unit] / UNITS["s"]
+        known = found[np.isfinite(found)]
+        if self._unit_s == 1.0 and column.field in MOMENTS and len(known):
+            self._guessed = unit_of(float(known[0]))
+            return UNITS[self._guessed] / UNITS["s"]
+        if not self._said and self._guessed != "s" and len(known):
+            name = column.field
+            raise DataError(
+                f"{self._where}: {name} = {known[0]:g}: in what unit? Its times seem to be in "
+                f"{self._guessed}: say it with --time-unit, or in the name of its column, such as "
+                f"{name}_{self._guessed}"
+            )
+        return self._unit_s
+
+    def _read(self, column: Column, row: int, value: Any) -> float:
+        if is_missing(value):
+            return np.nan
+        try:
+            return nanoseconds(value, column.unit or unit_of(value)) / UNITS["s"]
+        except (ValueError, OverflowError):
+            said = (
+                f"{column.field} = {shortened(repr(value))}: must be a number, or an ISO 8601 time"
+            )
+            raise problem(self._where, row, said) from None
+
+
+def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
+    """Raise DataError for starts of which some are dates in another unit, or no dates.
+
+    Args:
+        start: When each request was sent, seconds.
+        shown: The same as the file has it.
+        where: What complaints call the file.
+    """
+    known = np.flatnonzero(np.isfinite(start))
+    if not len(known):
+        return
+    wrong = _of_other_clock(start, np.full(len(start), start[known[0]]))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        dated = abs(start[row]) >= DATED_S and abs(start[row]) > abs(start[known[0]])
+        kinds = "is a date, unlike the times" if dated else "is no date, unlike those"
+        value = shortened(repr(shown[row]))
+        raise problem(where, row, f"start = {value}: {kinds} before it, or is in another unit")
+
+
+def check_moments(column: Column, moments: Floats, start: Floats, where: str) -> None:
+    """Raise DataError for moments of a request that cannot be by the clock of its start.
+
+    A column that was taken for moments and holds lengths of time is told by that.
+    """
+    way = {"end": "latency", "first_token": "ttft"}.get(column.field)
+    wrong = (_of_other_clock(moments, start) & (moments <= MOST_S)) | (moments < start)
+    if way is None or not wrong.any():
+        return
+    row = int(np.argmax(wrong))
+    what = {"end": "its end", "first_token": "its first token"}[column.field]
+    said = f"{what} is before its start" if moments[row] < start[row] else f"{what} is by no clock"
+    hint = f"if {column.name} is a length of time, --map {way}={column.name}"
+    value = shortened(repr(column.values[row]))
+    raise problem(where, row, f"{said} ({column.field} = {value}): {hint}")
+
+
+def _of_other_clock(times: Floats, others: Floats) -> Flags:
+    """Return which times are no dates where the others are, or dates in another unit."""
+    least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
+    apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
+    return apart
+
+
+def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
+    """Return numbers, or texts that are numbers, NaN for none. DataError names the request."""
+    found = []
+    for row, value in enumerate(values):
+        try:
+            number = None if isinstance(value, list | dict) else number_of(value)
+            if number is None and (isinstance(value, list | dict) or not is_missing(value)):
+                raise ValueError
+            found.append(np.nan if number is None else float(number))
+        except (ValueError, OverflowError):
+            said = f"{field} = {shortened(repr(value))}: must be a number"
+            raise problem(where, row, said) from None
+    return np.array(found, dtype=np.float64)
+
+
+def problem(where: str, row: int, what: str) -> DataError:
+    """Return the complaint about a request, the first of which is row 0."""
+    return DataError(f"{where}: request {row + 1}: {what}")
+
+
+def without(column: Column, rows: Sequence[bool]) -> Column:
+    """Return the column without the values of these rows."""
+    values = [None if skip else one for one, skip in zip(column.values, rows, strict=True)]
+    return column._replace(values=values)
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, str) or is_missing(value) or number_of(value) is not None

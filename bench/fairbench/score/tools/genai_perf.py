@@ -1,0 +1,96 @@
+"""genai-perf's ``profile_export.json``, which Perf Analyzer writes: moments in nanoseconds.
+
+Each of the ``experiments`` is a run. Its requests have the moments of their responses and, if they
+were kept, what was sent and answered; counts of tokens are those that the server said in its
+answers. Where the server said none, a response with text is a token, and a prompt has as many
+tokens as its text is long.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from fairbench.errors import DataError
+from fairbench.files.json_text import parsed
+from fairbench.score.files import Object
+from fairbench.score.tools.tool import Run, Tool, inner, numbers_in, objects_in, request
+from fairbench.workloads.traces.texts import text_of, tokens_of
+
+NS = 1e-9
+ESTIMATED = "genai-perf exports no counts of tokens: each response is one, prompts are estimated"
+
+
+def _recognise(item: Object) -> bool:
+    return any("requests" in one for one in objects_in(item.get("experiments")))
+
+
+def _runs(objects: list[Object]) -> list[Run]:
+    return [_run(one) for item in objects for one in objects_in(item.get("experiments"))]
+
+
+def _run(experiment: Object) -> Run:
+    rows = [_request(row) for row in objects_in(experiment.get("requests"))]
+    estimated = any(row.pop("estimated") for row in rows)
+    return Run(rows, remarks=(ESTIMATED,) if estimated else ())
+
+
+def _request(row: Object) -> Object:
+    moments = numbers_in(row.get("response_timestamps"))
+    outputs = row.get("response_outputs")
+    answers = [_parsed(one) for one in outputs] if isinstance(outputs, list) else []
+    if len(answers) == len(moments):  # the last one may say only that it is over
+        kept = [moment for moment, one in zip(moments, answers, strict=True) if _text(one)]
+        moments = kept or moments
+    usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)
+    read, written = inner(usage, "prompt_tokens"), inner(usage, "completion_tokens")
+    start = numbers_in([row.get("timestamp")])
+    since = start[0] if start else 0.0
+    return request(
+        {key: value for key, value in row.items() if key != "timestamp"},
+        start=since * NS if start else None,
+        ttft=(moments[0] - since) * NS if moments else None,
+        latency=(moments[-1] - since) * NS if moments else None,
+        input_tokens=tokens_of(_prompt(row.get("request_inputs"))) if read is None else read,
+        output_tokens=len(moments) if written is None else written,
+        gaps=[(after - at) * NS for at, after in pairwise(moments)],
+        estimated=read is None or written is None,
+    )
+
+
+def _parsed(output: Any) -> Any:
+    """Return an answer as an object: OpenAI's chunk, be it one of a stream, or Triton's."""
+    text = inner(output, "response")
+    if not isinstance(text, str):
+        return output
+    return _json(text.strip().removeprefix("data:"))
+
+
+def _json(text: str) -> Any:
+    try:
+        return parsed(text.encode(), "")
+    except DataError:
+        return {}
+
+
+def _text(answer: Any) -> bool:
+    """Return whether an answer has some text."""
+    choices = objects_in(inner(answer, "choices"))
+    texts = [inner(answer, "text_output"), *(inner(choice, "text") for choice in choices)]
+    for choice in choices:
+        texts += [inner(choice, part, "content") for part in ("delta", "message")]
+        texts += [inner(choice, "delta", name) for name in ("reasoning_content", "reasoning")]
+    return any(texts)
+
+
+def _prompt(inputs: Any) -> str:
+    """Return the text that was sent, empty if it was not kept."""
+    payload = inner(inputs, "payload")
+    found = _json(payload) if isinstance(payload, str) else inputs
+    for name in ("messages", "prompt", "text_input"):
+        if (value := inner(found, name)) is not None:
+            return text_of(value)
+    return ""
+
+
+GENAI_PERF = Tool("genai-perf", _recognise, _runs)

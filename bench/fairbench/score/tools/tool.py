@@ -1,0 +1,126 @@
+"""The export of a benchmark: what every file of ``tools`` provides, and what they share."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fairbench.files.cells import number_of
+from fairbench.score.files import Object
+
+FIELDS = ("start", "ttft", "latency", "input_tokens", "output_tokens")
+OPTIONAL = ("cached_tokens", "status", "error", "gaps", "id")
+
+
+class Run(NamedTuple):
+    """The requests of one run, as ``request`` makes them.
+
+    ``completed`` is how many succeeded by the tool's own account, None if it does not say;
+    ``remarks`` say what of the requests the export does not have.
+    """
+
+    requests: list[Object]
+    completed: int | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tool:
+    """The export of one benchmark.
+
+    ``recognise`` says whether an object of a file is of it, ``runs`` returns the runs in all
+    objects of a file.
+    """
+
+    name: str
+    recognise: Callable[[Object], bool]
+    runs: Callable[[list[Object]], list[Run]]
+
+
+def request(
+    more: Mapping[str, Any],
+    *,
+    start: Any,
+    ttft: Any,
+    latency: Any,
+    input_tokens: Any,
+    output_tokens: Any,
+    **optional: Any,
+) -> Object:
+    """Return a request by our names, times in seconds, beside the plain values of its record.
+
+    An answer that was not streamed, so without a time to its first token, has all tokens at once.
+    """
+    kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
+    return {
+        **kept,
+        "start": start,
+        "ttft": latency if ttft is None else ttft,
+        "latency": latency,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        **dict.fromkeys(OPTIONAL),
+        **optional,
+    }
+
+
+def inner(value: Any, *keys: str) -> Any:
+    """Return what is under keys in each other, None where there is nothing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def first_of(value: Any, *keys: str) -> Any:
+    """Return what is under the first key that has something."""
+    return next((value[key] for key in keys if inner(value, key) is not None), None)
+
+
+def objects_in(value: Any) -> list[Object]:
+    """Return the objects of a list; none where there is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def numbers_in(value: Any) -> list[float]:
+    """Return the numbers of a list; none where there is no list."""
+    found = map(number_of, value) if isinstance(value, list) else ()
+    return [float(one) for one in found if one is not None]
+
+
+def difference(later: Any, earlier: Any) -> Any:
+    """Return a length of time, None if one of both moments is not known."""
+    one, other = number_of(later), number_of(earlier)
+    return None if one is None or other is None else one - other
+
+
+def scaled(value: Any, factor: float) -> Any:
+    """Return a number in another unit; anything else as it is, for a later complaint."""
+    number = number_of(value)
+    return value if number is None else number * factor
+
+
+def closed_loop(latencies_s: Iterable[Any], users: int) -> list[float]:
+    """Return starts of requests of which only the order is known.
+
+    Each user sends its next request when the one before has been answered; whoever is free first
+    sends the next of the file. What took no known time takes none.
+    """
+    free_s = [0.0] * users
+    starts = []
+    for latency_s in latencies_s:
+        starts.append(heapq.heappop(free_s))
+        heapq.heappush(free_s, starts[-1] + max(0.0, number_of(latency_s) or 0.0))
+    return starts
+
+
+def placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
+    """Give requests without starts those of a closed loop, and return the remark on that."""
+    if any(one["start"] is not None for one in requests):
+        return ()
+    starts = closed_loop((one["latency"] for one in requests), users)
+    for one, start_s in zip(requests, starts, strict=True):
+        one["start"] = start_s
+    loop = "one after the other" if users == 1 else f"by {users} users in closed loops"
+    return (f"{tool} exports no start times: requests are taken as sent {loop}, in their order",)

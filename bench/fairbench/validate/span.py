@@ -1,0 +1,20 @@
+"""How long measured runs may be: what is simulated takes time for each second of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.metrics.records import Floats
+
+MAX_SPAN_S = 1e7  # between requests: 116 days
+
+
+def check_span(times_s: Floats, field: str, where: str) -> None:
+    """Raise DataError, naming the field, for requests that lie too far from each other."""
+    span_s = float(np.ptp(times_s))
+    if span_s > MAX_SPAN_S:
+        raise DataError(
+            f"{where}: field {field!r} must hold times within {MAX_SPAN_S:g} s of each other, not "
+            f"{span_s:g} s"
+        )

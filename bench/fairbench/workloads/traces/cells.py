@@ -1,0 +1,121 @@
+"""Single cells of traces: what each field of a record holds, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.errors import DataError
+from fairbench.errors.validation import shortened
+from fairbench.files.cells import is_blank, is_missing
+from fairbench.files.column_names import Column
+from fairbench.files.json_text import INTEGERS
+from fairbench.files.times import is_number, nanoseconds
+from fairbench.workloads.traces.format import Record
+from fairbench.workloads.traces.missing import OWN
+from fairbench.workloads.traces.rows import MAX_NAME
+from fairbench.workloads.traces.texts import text_of
+
+
+def shown(column: Column, value: Any) -> str:
+    """Return a cell as complaints show it."""
+    return f"{column.name.removeprefix(OWN)} = {shortened(repr(value))}"
+
+
+def cell_of(record: Record, name: str) -> Any:
+    """What a record holds under a name, or with dots under names in each other."""
+    if name in record or "." not in name:
+        return record.get(name)
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def given(value: Any) -> Any:
+    """Return the value of a cell, None if the cell holds nothing."""
+    return None if not isinstance(value, list | dict) and is_missing(value) else value
+
+
+def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
+    """Return a time or a length of time. Raises DataError for what is neither."""
+    try:
+        return nanoseconds(value, unit)
+    except (ValueError, OverflowError):
+        kind = f"a number (in {unit})" if is_number(value) else "a number"
+        raise DataError(
+            f"{where}: {shown(column, value)}: must be {kind} or an ISO 8601 "
+            "time, such as 2024-05-01T12:00:00Z, of the years 1824 to 2115"
+        ) from None
+
+
+def token_count(value: Any, column: Column | None, where: str, most: int) -> int:
+    """A number of tokens; none where nothing is said, as of a request that failed."""
+    if column is None or given(value) is None:
+        return 0
+    number = value
+    if isinstance(value, str) and len(value) <= 20:
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    whole = isinstance(number, int | float) and not isinstance(number, bool)
+    if not whole or not 0 <= number <= most or number % 1:
+        raise DataError(
+            f"{where}: {shown(column, value)}: must be a whole number of tokens from 0 to {most:,}"
+        )
+    return int(number)
+
+
+def name_of(value: Any, field: str, where: str) -> str:
+    """A name, "" for none; numbers are names too. Somebody may be called None, but no session."""
+    if is_blank(value) or (field == "session" and is_missing(value)):
+        return ""
+    text = str(value).strip() if isinstance(value, str | int | float) else None
+    if text is None or len(text) > MAX_NAME:
+        raise DataError(f"{where}: {field} = {shortened(repr(value))}: must be a text or a number")
+    return text
+
+
+def synthetic_of(record: Record) -> str:
+    """What of it a trace of our own says that nobody recorded."""
+    value = record.get("synthetic")
+    return value if isinstance(value, str) and len(value) <= MAX_NAME else ""
+
+
+def prompt_text(value: Any, where: str) -> str:
+    """The text of a prompt, "" for none."""
+    if is_blank(value) or value in ("[]", "{}"):
+        return ""
+    if not isinstance(value, str | list):
+        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a text or messages")
+    return text_of(value)
+
+
+def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
+    """Raise DataError for more blocks than a prompt of so many tokens has."""
+    if blocks > -(-tokens // size):
+        raise DataError(
+            f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than its {tokens} input "
+            "tokens: --trace-block-size says how many tokens a block has"
+        )
+
+
+def block_ids(value: Any, where: str) -> list[int]:
+    """Identities of blocks: a JSON list, or in CSV numbers with spaces or commas between.
+
+    Those of 64 bits without a sign are read as what the same bits are with one.
+    """
+    if given(value) is None:
+        return []
+    try:
+        found = (
+            value
+            if isinstance(value, list)
+            else [int(one) for one in value.strip("[]").replace(",", " ").split()]
+        )
+        if all(type(one) is int and one in INTEGERS for one in found):
+            return [one - 2**64 if one >= 2**63 else one for one in found]
+    except (AttributeError, ValueError):
+        pass
+    raise DataError(f"{where}: hash_ids = {shortened(repr(value))}: must be a list of integers")

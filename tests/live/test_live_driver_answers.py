@@ -1,0 +1,202 @@
+"""What servers answer in ways of their own, and what they are asked besides."""
+
+import asyncio
+import json
+import tempfile
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+from live_driving import SCALE, VOCAB, small_spec
+from pydantic import ValidationError
+
+from fairbench.config.backend import Endpoint
+from fairbench.core import Segment
+from fairbench.live.client_side import first_messages
+from fairbench.live.driver.api import BadEvent, Question
+from fairbench.live.driver.drive import drive
+from fairbench.live.driver.generate_api import AskGenerate
+from fairbench.live.driver.openai_api import AskChat, AskCompletions
+from fairbench.live.driver.stream import waiting_s
+from fairbench.live.driver.target import Target
+from fairbench.live.records import read_records
+
+QUESTION = Question((Segment("a", 3),), {}, "ann", 7, 7)
+
+
+def chat_event(delta=None, finish_reason=None, **more):
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish_reason}
+    return json.dumps({"id": "x", "choices": [choice]} | more).encode()
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning_content", "reasoning"])
+def test_what_a_model_thinks_is_output_whatever_it_is_called(field):
+    answer = AskChat(None).answer()
+    assert answer.take(chat_event({"role": "assistant"})) == 0
+    assert answer.take(chat_event({field: "Hm", "content": "Hm" if field == "content" else None}))
+    assert answer.take(chat_event({field: "."})) == 1
+    assert (answer.output_tokens, answer.rendered()) == (2, b"Hm.")
+
+
+@pytest.mark.parametrize("reasoning", [{"effort": "low"}, [], "", None, 3])
+def test_reasoning_that_is_no_text_is_no_output(reasoning):
+    answer = AskChat(None).answer()
+    assert answer.take(chat_event({"reasoning": reasoning})) == 0
+    assert answer.take(chat_event({"reasoning": reasoning, "content": "a"})) == 1
+
+
+ABORTED = {
+    AskChat(None): chat_event(finish_reason="abort"),
+    AskCompletions(None): json.dumps(
+        {"choices": [{"text": "", "finish_reason": "abort"}]}
+    ).encode(),
+    AskGenerate(VOCAB): json.dumps({"meta_info": {"finish_reason": "abort"}}).encode(),
+}
+
+
+@pytest.mark.parametrize("ask", ABORTED, ids=lambda ask: type(ask).__name__)
+def test_an_answer_that_was_aborted_is_a_failure_in_every_api(ask):
+    with pytest.raises(BadEvent, match="aborted: no reason given"):
+        ask.answer().take(ABORTED[ask])
+
+
+def test_why_an_answer_was_aborted_is_told():
+    meta = {"finish_reason": {"type": "abort", "message": "too long"}}
+    for ask in (AskGenerate(VOCAB), AskChat(None)):
+        event = chat_event(finish_reason=meta["finish_reason"], meta_info=meta)
+        with pytest.raises(BadEvent, match="aborted: too long"):
+            ask.answer().take(event)
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter"])
+def test_other_reasons_end_an_answer(reason):
+    answer = AskChat(None).answer()
+    answer.take(chat_event(finish_reason=reason))
+    assert answer.finished
+
+
+@pytest.mark.parametrize("choices", [None, []])
+@pytest.mark.parametrize("count", [12, 12.0])
+def test_the_last_chunk_may_have_no_choices_and_counts_with_a_point(choices, count):
+    usage = {"prompt_tokens": count, "completion_tokens": count}
+    usage["prompt_tokens_details"] = {"cached_tokens": count}
+    answer = AskChat(None).answer()
+    answer.take(json.dumps({"choices": choices, "usage": usage}).encode())
+    found = (answer.input_tokens, answer.output_tokens, answer.cached_tokens)
+    assert found == (12, 12, 12)
+    assert {type(one) for one in found} == {int}
+
+
+@pytest.mark.parametrize("count", [12.5, "12", True, [1]])
+def test_a_count_that_is_none_is_no_event(count):
+    usage = json.dumps({"choices": [], "usage": {"prompt_tokens": count}}).encode()
+    with pytest.raises(BadEvent, match="not an event of this API"):
+        AskChat(None).answer().take(usage)
+
+
+def test_more_fields_go_with_every_request():
+    extra = {"temperature": None, "min_tokens": None, "chat_template_kwargs": {"thinking": False}}
+    for ask in (AskChat("m", extra), AskCompletions("m", extra), AskGenerate(VOCAB, extra)):
+        body = json.loads(ask.body(QUESTION))
+        assert body["chat_template_kwargs"] == {"thinking": False}
+        assert not {"temperature", "min_tokens"} & set(body)
+    body = json.loads(AskChat("m", most="max_completion_tokens").body(QUESTION))
+    assert (body["max_completion_tokens"], "max_tokens" in body) == (7, False)
+
+
+def endpoint(**fields):
+    return Endpoint(base_url="http://127.0.0.1:1", **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[1]", "must be a JSON object"),
+        ("{oops", "must be a JSON object: extra_body: not JSON"),
+        ('{"stream": false}', "stream is set by fairbench itself"),
+        ('{"max_tokens": 3}', "max_tokens is set by fairbench itself"),
+        ('{"a": NaN}', "NaN is not JSON"),
+    ],
+)
+def test_fields_that_cannot_be_are_named(text, complaint):
+    with pytest.raises(ValidationError, match=complaint):
+        endpoint(extra_body=text)
+    assert endpoint(extra_body='{"a": {"b": 1}}').extra_fields == {"a": {"b": 1}}
+
+
+def test_how_long_a_server_asks_to_wait():
+    assert waiting_s(b"3") == 3.0
+    assert waiting_s(b"99999") == 600.0
+    assert waiting_s(b"") == waiting_s(b"soon") == waiting_s(b"-4") == 1.0
+    later = datetime.now(UTC) + timedelta(seconds=30)
+    assert 25 < waiting_s(format_datetime(later, usegmt=True).encode()) <= 30
+    assert waiting_s(b"Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+
+
+META = {"prompt_tokens": 9, "completion_tokens": 1, "finish_reason": {"type": "stop"}}
+ANSWER = json.dumps({"output_ids": [17], "meta_info": META}).encode()
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: %b\n\n" % ANSWER
+
+
+def refusal(status, body, *headers):
+    lines = [f"HTTP/1.1 {status} No", f"Content-Length: {len(body)}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+def driven_by(replies, **target):
+    """Records, and how often was asked, of a server with these replies and then good ones."""
+    left, asked = list(replies), []
+
+    async def run(folder):
+        async def answer(reader, writer):
+            asked.append(await reader.read(2**16))
+            writer.write(left.pop(0) if left else OK)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        spec = small_spec("chat", {"turns_min": 1, "turns_max": 1}, num_programs=1)
+        async with server:
+            await drive(spec, Target(url, time_scale=SCALE, **target), folder, vocab=VOCAB)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+        return read_records(Path(folder)), len(asked)
+
+
+BUSY = refusal(429, '{"error": {"message": "slow down"}}', "Retry-After: 0")
+
+
+@pytest.mark.parametrize(("choice", "asked", "finished"), [("fail", 2, 0), ("wait", 4, 2)])
+def test_a_server_with_too_much_to_do_is_a_failure_or_waited_for(choice, asked, finished):
+    records, count = driven_by([BUSY, BUSY], rate_limited=choice)
+    assert count == asked
+    assert [r.status for r in records.requests].count("finished") == finished
+    for record in records.requests:
+        assert record.sent_s - record.arrival_s < 0.5 * SCALE
+
+
+def test_other_refusals_are_not_waited_for():
+    records, count = driven_by([refusal(503, "busy", "Retry-After: 0")] * 2, rate_limited="wait")
+    assert (count, {record.status for record in records.requests}) == (2, {"refused"})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            '{"error": {"message": "max_tokens is too large: 9", "code": 400}}',
+            "max_tokens is too large: 9",
+        ),
+        ('{"object": "error", "message": "no \\"m\\" here"}', 'no "m" here'),
+        ('{"detail": "unknown field"}', "unknown field"),
+        ("plain   text\n", "plain text"),
+        ("", ""),
+        ("\u001b[31mred", "\\x1b[31mred"),
+    ],
+)
+def test_what_a_server_said_is_told(body, said):
+    records, _ = driven_by([refusal(400, body)] * 2)
+    assert first_messages(records.requests) == {"HTTP 400": said}
