@@ -9,14 +9,12 @@ import typer
 
 from fairbench.cli.output import print_json
 from fairbench.cli.validate_replay import print_fit, validate_replay
-from fairbench.cli.validate_reruns import validate_reruns
 from fairbench.cli.validate_serving import predict_serving, print_serving_fit, validate_serving
 from fairbench.errors import UsageError
 from fairbench.results.directories import check_writable
 from fairbench.results.store import read_run, write_json
 from fairbench.sim.run import simulate
 from fairbench.validate.live_run import compare_live, live_lines, simulated_spec
-from fairbench.validate.rerun import holds_reruns
 from fairbench.validate.serving.files import holds_serving_runs
 
 
@@ -78,8 +76,6 @@ def validate(
     otherwise. What the host adds is fitted to the overload and proportional runs; all other runs
     are the test. docs/measured-runs.md says where FILE comes from, and its format.
 
-    Runs of the DLPM authors' benchmark: simulated from their command lines, nothing fitted.
-
     A live run of ours is simulated with its own seed, load, schedulers and KV pool.
     """
     if file.is_dir():
@@ -88,10 +84,6 @@ def validate(
                 "--profile, --pool, --predict: of a FILE; the directory of a run takes --gpu"
             )
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
-    elif holds_reruns(file):
-        if any(value is not None for value in (profile, pool, predict, crosschecks)) or fit:
-            raise UsageError(f"{file}: these runs are simulated as their command lines say")
-        validate_reruns(file, output_dir, as_json=as_json)
     elif holds_serving_runs(file):
         if pool is not None or crosschecks is not None:
             raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")

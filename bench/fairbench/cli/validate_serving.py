@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from fairbench.cli.output import print_json
-from fairbench.errors import DataError, RunFailed, UsageError, unknown_name
+from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.timing import TimingProfile
 from fairbench.results.store import write_json
@@ -28,26 +28,15 @@ def validate_serving(
     *,
     as_json: bool,
 ) -> None:
-    """Replay, compare, print, and write files if asked to.
-
-    A run that cannot be replayed is a line, the others are shown. Raises RunFailed if there is one.
-    """
-    runs: list[ServingComparison] = []
-    failures: dict[str, str] = {}
-    for run in load_serving(file):
-        try:
-            runs.append(_compared(run, profile))
-        except DataError as error:
-            failures[run.name] = str(error)
+    """Replay, compare, print, and write files if asked to."""
+    runs = [_compared(run, profile) for run in load_serving(file)]
     if output_dir is not None:
         write_comparison(output_dir, runs)
         typer.echo(f"fairbench: written to {output_dir}", err=True)
     if as_json:
-        print_json(as_json_object(runs) | ({"failures": failures} if failures else {}))
+        print_json(as_json_object(runs))
     else:
-        typer.echo(serving_text(runs, failures), nl=False)
-    if failures:
-        raise RunFailed(f"{len(failures)} of {len(runs) + len(failures)} runs were not replayed")
+        typer.echo(serving_text(runs), nl=False)
 
 
 def predict_serving(file: Path, profile: str | None, out: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +20,6 @@ RATE_TARGET_PCT = 5.0  # throughput, service rate of each client, time per outpu
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0  # of times to first token that exceed LONG_TTFT_S
 LONG_TTFT_S = 0.1
 JAIN_TARGET = 0.02
-SHARE_TARGET_POINTS = 3.0
-SIDES = ("simulated", "measured")
 REFUSED_TARGET = 0.01  # of all requests
 
 
@@ -39,15 +37,6 @@ class ServingComparison:
     ttft: tuple[TTFT, ...]
     refused: Pair
     windows: tuple[Window, ...]
-    blis: Mapping[str, Pair]
-    pool_refuted: bool = False
-
-    @property
-    def share_off_points(self) -> float | None:
-        """How far the share of a client is off in the whole run; None of a single client."""
-        if not self.windows or len(self.windows[0].rates) < 2:
-            return None
-        return share_off_points(self.windows[0])
 
     @property
     def misses(self) -> list[str]:
@@ -66,11 +55,8 @@ class ServingComparison:
             "throughput_tok_s": self.throughput.as_dict(),
             "tpot_p50_ms": self.tpot_p50_ms.as_dict(),
             "refused": self.refused.as_dict(),
-            "share_off_points": self.share_off_points,
-            "blis_ttft_p50_s": {kind: pair.as_dict() for kind, pair in self.blis.items()},
             "ttft": [ttft.as_dict() for ttft in self.ttft],
             "windows": [window.as_dict() for window in self.windows],
-            "pool_refuted": self.pool_refuted,
             "misses": self.misses,
         }
 
@@ -89,17 +75,12 @@ def compare_serving(measured: ServingRun, simulated: ServingRun, profile: str) -
         ttft=tuple(_ttft(group, simulated, measured) for group in groups(measured)),
         refused=Pair(*(int((~run.served & ~too_long(measured)).sum()) for run in sides)),
         windows=_windows(simulated, measured),
-        blis={
-            kind: Pair(predicted_s, ttft_percentile_s(measured, kind, 50))
-            for kind, predicted_s in measured.blis.items()
-        },
-        pool_refuted=measured.pool_refuted,
     )
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the kinds of clients in order of the alphabet."""
-    return sorted(set(run.kind))
+    """Kinds of clients: what their names are before any number, in order of the alphabet."""
+    return sorted({_group(client) for client in run.client})
 
 
 def too_long(run: ServingRun) -> Flags:
@@ -122,7 +103,7 @@ def tpot_p50_ms(run: ServingRun) -> float:
 
 def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
     """Of the steady requests of a kind of clients."""
-    mine = np.array([kind == group for kind in run.kind])
+    mine = np.array([_group(client) == group for client in run.client])
     chosen = mine & run.served & run.steady
     return float(np.percentile(run.ttft_s[chosen], percent)) if chosen.any() else float("nan")
 
@@ -146,11 +127,8 @@ def trace_of(run: ServingRun) -> Trace:
     )
 
 
-def share_off_points(window: Window) -> float:
-    """Return how far the share of a client is off at most, in percentage points."""
-    sides = [[getattr(pair, side) for pair in window.rates.values()] for side in SIDES]
-    shares = [np.array(side) / (sum(side) or 1.0) for side in sides]
-    return float(100 * np.abs(shares[0] - shares[1]).max())
+def _group(client: str) -> str:
+    return client.rstrip("0123456789").rstrip("_")
 
 
 def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
@@ -185,9 +163,6 @@ def _misses(run: ServingComparison) -> Iterator[str]:
     for window in run.windows[:1]:
         if abs(window.jain.simulated - window.jain.measured) > JAIN_TARGET:
             yield f"Jain: {window.jain.simulated:.3f} against {window.jain.measured:.3f}"
-    off = run.share_off_points
-    if off is not None and off > SHARE_TARGET_POINTS:
-        yield f"share of a client: {off:.1f} points off (target {SHARE_TARGET_POINTS:g})"
 
 
 def _miss(name: str, pair: Pair, target: float) -> str:

@@ -6,7 +6,6 @@ import re
 
 from fairbench.errors import DataError
 from fairbench.schedulers.base import Router, Setup
-from fairbench.schedulers.gateway.policies.infergrid_drr import InfergridDRR
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
@@ -17,10 +16,8 @@ from fairbench.schedulers.views import FleetView
 
 # What the gateway process itself adds to each request: 3 to 5 ms, as the data's source found.
 GATEWAY_MS = 4.0
-DRR_AT_A_TIME = 256  # its source's default
 _FIFO = re.compile(r"fifo(?:, (\d+) at a time)?")
 _BUCKET = re.compile(r"token bucket (\d+)/min, burst (\d+)")
-_DRR = re.compile(r"(?:drr|deficit round robin)(?:, (\d+) at a time)?", re.IGNORECASE)
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
@@ -36,11 +33,7 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
     if match := _BUCKET.fullmatch(policy):
         params = TokenBucket.Params(float(match[1]), float(match[2]))
         return GatewayQueue(TokenBucket(params), router, AlwaysRoom())
-    if match := _DRR.fullmatch(policy):
-        detector = Concurrency(Concurrency.Params(requests=int(match[1] or DRR_AT_A_TIME)))
-        detector.prepare(Setup(fleet=fleet))
-        return GatewayQueue(InfergridDRR(InfergridDRR.Params()), router, detector)
     raise DataError(
-        f"gateway {policy!r}: known are 'fifo', 'fifo, N at a time', 'drr, N at a time' and 'token "
-        "bucket N/min, burst N'"
+        f"gateway {policy!r}: known are 'fifo', 'fifo, N at a time' and 'token bucket N/min, "
+        "burst N'"
     )

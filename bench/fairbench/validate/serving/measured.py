@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,23 +13,15 @@ from fairbench.errors import DataError
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.validate.span import check_span
 
-# The ids of the runs that a measured profile was fitted to. Of the A100 nothing else was looked at
-# before; of the H100 all was.
-FITTED = frozenset(
-    {
-        *(f"sglang-a100-fixed-c{concurrency}-run1" for concurrency in (1, 8, 32, 128)),
-        "sglang-a100-mixed-c1-run1",
-        *(f"sglang-h100-fixed-c{c}-{state}" for c in (1, 32, 128) for state in ("cold", "warm")),
-        "sglang-h100-mixed-c32-cold",
-    }
+# A profile was fitted to these. Of the A100 nothing else was looked at before; of the H100 all was.
+FITTED = re.compile(
+    r"sglang-(a100-(fixed-c\d+|mixed-c1)-run\d+|h100-(fixed-c(1|32|128)-(cold|warm)|mixed-c32-cold))"
 )
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
 WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-LIMITS = ("max_num_seqs", "max_num_batched_tokens", "block_size")
-NO_GATEWAY = "none"
 MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
@@ -41,10 +33,7 @@ class ServingRun:
 
     ``output_tokens`` is 0 for what was refused. Closed loop: at most ``concurrency`` requests
     under way, of which ``connection_limit`` reach the server; ``warm`` if the same prompts had been
-    sent to the same server before. ``pool_tokens`` is its KV pool, 0 if nobody said. ``policy`` is
-    the server's own scheduling and ``limits`` what it was started with. ``exact_prompts``: the
-    server counted ``prompt_tokens``, and no two prompts share anything. ``kind`` groups clients.
-    ``blis`` is the median time to first token in seconds that BLIS predicted, by kind.
+    sent to the same server before. ``pool_tokens`` is its KV pool, 0 if nobody said.
     """
 
     name: str
@@ -59,12 +48,7 @@ class ServingRun:
     warm: bool
     pool_tokens: int
     gateway: str
-    policy: str
-    exact_prompts: bool
-    limits: Mapping[str, int]
-    blis: Mapping[str, float]
     client: tuple[str, ...]
-    kind: tuple[str, ...]
     submit_s: Floats
     prompt_tokens: Ints
     output_tokens: Ints
@@ -77,23 +61,12 @@ class ServingRun:
     @property
     def fitted(self) -> bool:
         """Whether the measured profile of its GPU was fitted to it."""
-        return self.name in FITTED
+        return FITTED.fullmatch(self.name) is not None
 
     @property
     def served(self) -> Flags:
         """The requests that got an answer."""
         return ~np.isnan(self.latency_s)
-
-    @property
-    def pool_refuted(self) -> bool:
-        """Whether prompts that share nothing ran at once, and were more than ``pool_tokens``."""
-        if not (self.pool_tokens and self.exact_prompts):
-            return False
-        prompts = self.prompt_tokens[self.served]
-        starts = (self.submit_s + self.ttft_s)[self.served]
-        ends = (self.submit_s + self.latency_s)[self.served]
-        order = np.argsort(np.concatenate([ends, starts]), kind="stable")
-        return int(np.concatenate([-prompts, prompts])[order].cumsum().max()) > self.pool_tokens
 
     @property
     def output_limit(self) -> int:
@@ -129,9 +102,6 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
                 f"{where}: field {what!r} = {record[what]!r}: allowed are {' and '.join(allowed)}"
             )
     name = field("run_id", str)
-    where = f"{where} ({name})"
-    gateway = field("gateway", str, "") if record.get("gateway") is not None else ""
-    direct = gateway == NO_GATEWAY
     columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
     n = len(columns["client"])
     no_limit = n if closed else 0
@@ -149,42 +119,9 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
         connection_limit=field("connection_limit", int, no_limit),
         warm=field("warm", bool, closed and _FIRST_OF_SET.search(name) is None),
         pool_tokens=pool_tokens,
-        gateway="" if direct else gateway,
-        policy=_policy(record, where),
-        exact_prompts=direct,
-        limits={key: field(key, int) for key in LIMITS if key in record},
-        blis=_blis(record.get("blis")),
+        gateway=field("gateway", str, ""),
         **columns,
     )
-
-
-def _policy(record: dict[str, Any], where: str) -> str:
-    """Return ``fcfs``, or ``dlpm QUANTUM`` for the DLPM authors' ``lpm_mdrr``."""
-    policy, quantum = record.get("policy", "default"), record.get("quantum")
-    if policy in ("default", "fcfs", "lpm"):  # alike where nothing is shared
-        return "fcfs"
-    if policy == "lpm_mdrr" and isinstance(quantum, int) and quantum > 0:
-        return f"dlpm {quantum}"
-    raise DataError(
-        f"{where}: field 'policy' = {policy!r}, quantum {quantum!r}: known are default, fcfs, lpm, "
-        "and lpm_mdrr with a quantum"
-    )
-
-
-def _blis(given: Any) -> dict[str, float]:
-    """Return BLIS's predictions of the median time to first token, where there are any."""
-    tenants = given.get("tenants", {}) if isinstance(given, dict) else {}
-    return {
-        str(name): found["p50_us"] / 1e6
-        for name, one in tenants.items()
-        if isinstance(one, dict) and isinstance(found := one.get("ttft_percentiles"), dict)
-        and isinstance(found.get("p50_us"), int | float)
-    }  # fmt: skip
-
-
-def kind_of(client: str) -> str:
-    """Return the kind of a client: its name before any number."""
-    return client.rstrip("0123456789").rstrip("_-")
 
 
 def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
@@ -200,8 +137,6 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         name: _numbers([nan] * n if predict and name in MEASURED else given[name], name, where)
         for name in ("submit_s", "prompt_tokens", "output_tokens", "ttft_s", "latency_s")
     }
-    # Null where a request failed.
-    numbers["output_tokens"] = np.nan_to_num(numbers["output_tokens"])
     check_span(numbers["submit_s"], "submit_s", f"{where}: columns")
     if not predict:
         refused = np.array([bool(error) for error in given["error"]])
@@ -210,13 +145,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
             numbers[name] = np.where(refused, nan, numbers[name])
     for name in COUNTS:
         numbers[name] = numbers[name].astype(np.int64)
-    clients = tuple(str(client) for client in given["client"])
-    kinds = given.get("kind")
-    if kinds is None:
-        kinds = [kind_of(client) for client in clients]
-    elif not isinstance(kinds, list) or len(kinds) != n:
-        raise DataError(f"{where}: columns: field 'kind' is not as long as 'client'")
-    return {"client": clients, "kind": tuple(map(str, kinds)), **numbers}
+    return {"client": tuple(str(client) for client in given["client"]), **numbers}
 
 
 def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:

@@ -24,8 +24,7 @@ def requests_of(run: ServingRun) -> list[Request]:
 
 def refused_by_length(run: ServingRun, request: Request) -> bool:
     """Whether the engine refuses it for its length, at no cost."""
-    limited = not run.closed and not run.exact_prompts
-    return limited and request.input_tokens > LONGEST_TOKENS
+    return not run.closed and request.input_tokens > LONGEST_TOKENS
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
@@ -41,7 +40,7 @@ def _request(run: ServingRun, index: int) -> Request:
 
 def _segment(run: ServingRun, index: int) -> Segment:
     tokens = int(run.prompt_tokens[index])
-    if run.closed or run.exact_prompts:
+    if run.closed:
         return Segment(f"prompt-{index}", max(1, tokens))
     if not tokens:
         sentence = index % SENTENCES

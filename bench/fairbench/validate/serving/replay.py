@@ -7,11 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.core import PS_PER_S, Segment
 from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
-from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.ingress import Ingress
@@ -41,11 +40,10 @@ class _Server:
         self.clock = Clock()
         self._worker = engine_worker(run, profile, self.clock)
         self._ingress: Ingress | None = None
-        self._queue: GatewayQueue | None = None
         if run.gateway:
             fleet = SimFleet([self._worker])
-            self._queue = gateway_queue(run.gateway, fleet)
-            self._ingress = Ingress(self.clock, [self._worker], self._queue)
+            queue = gateway_queue(run.gateway, fleet)
+            self._ingress = Ingress(self.clock, [self._worker], queue)
 
     def play(self, run: ServingRun) -> ServingRun:
         """Everything that the run sends, from now until all of it is over."""
@@ -61,11 +59,6 @@ class _Server:
             return
         at_ps = self.clock.now_ps + round(GATEWAY_MS * PS_PER_MS)
         self.clock.at(at_ps, ARRIVE, 0, partial(self._ingress.enter, sequence))
-
-    def refuse(self, request: Request) -> None:
-        """A request comes that is too long for the engine: the gateway counts it all the same."""
-        if self._queue is not None:
-            self._queue.scheduler.accepts(request, self.clock.now_ps / PS_PER_S)
 
     def over(self, sequence: Sequence) -> None:
         """A request has its answer."""
@@ -91,10 +84,9 @@ class _Play:
             )
             return
         for index, submit_s in enumerate(run.submit_s):
-            at_ps = self._start_ps + round(float(submit_s) * PS_PER_S)
-            refused = refused_by_length(run, self._requests[index])
-            sent = partial(server.refuse, self._requests[index])
-            server.clock.at(at_ps, ARRIVE, 0, sent if refused else partial(self._send, index))
+            if not refused_by_length(run, self._requests[index]):
+                at_ps = self._start_ps + round(float(submit_s) * PS_PER_S)
+                server.clock.at(at_ps, ARRIVE, 0, partial(self._send, index))
 
     def _send(self, index: int) -> None:
         output = Segment(f"output-{index}", self._lengths[index])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,25 +16,14 @@ from fairbench.validate.serving.compare import (
     P50_TARGET_PCT,
     P99_TARGET_PCT,
     RATE_TARGET_PCT,
-    SHARE_TARGET_POINTS,
     ServingComparison,
 )
 
 FITTED, MISSED = "*", "!"
-POOL_REFUTED = (
-    "more prompt tokens ran at once than its pool_tokens; replayed with the profile's pool"
-)
 
 
-def serving_text(
-    runs: list[ServingComparison], failures: Mapping[str, str] = MappingProxyType({})
-) -> str:
-    """Return tables, tested and fitted runs apart, missed targets, and runs without a replay.
-
-    Args:
-        runs: The runs that were replayed.
-        failures: Why others could not be, by their names.
-    """
+def serving_text(runs: list[ServingComparison]) -> str:
+    """Tables, tested and fitted runs apart, and missed targets."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]
@@ -47,15 +35,14 @@ def serving_text(
     for title, some in (("tested", tested), ("fitted", fitted)):
         if some:
             blocks += [Text(), _table(title, some)]
-    lines = [*_miss_lines(runs), *_blis_lines(runs)]
-    lines += [f"{run.name}: {POOL_REFUTED}" for run in runs if run.pool_refuted]
-    lines += [f"  not replayed: {name}: {reason}" for name, reason in failures.items()]
-    return printed(Group(*blocks, Text(), Text("\n".join(lines))), colour=False, width=MAX_WIDTH)
+    return printed(
+        Group(*blocks, Text(), Text("\n".join(_miss_lines(runs)))), colour=False, width=MAX_WIDTH
+    )
 
 
 def _table(title: str, runs: list[ServingComparison]) -> Table:
     headings = ("clients", "tok/s\nerror", "TPOT P50\nms", "\nerror", "TTFT P50\nms", "\nerror",
-                "P99\nms", "\nerror", "share\npoints", "Jain\nsim./meas.")  # fmt: skip
+                "P99\nms", "\nerror", "Jain\nsim./meas.")  # fmt: skip
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(f"{title}\nrun", overflow="fold")
     for heading in headings:
@@ -77,20 +64,9 @@ def _table(title: str, runs: list[ServingComparison]) -> Table:
                 _error(ttft.p50_s, P50_TARGET_PCT, LONG_TTFT_S),
                 number(1_000 * ttft.p99_s.measured),
                 _error(ttft.p99_s, P99_TARGET_PCT, LONG_TTFT_S),
-                *(
-                    (_share(run), _jain(jain))
-                    if not row and run.share_off_points is not None
-                    else ("", "")
-                ),
+                _jain(jain) if not row and len(run.ttft) > 1 else "",
             )
     return table
-
-
-def _share(run: ServingComparison) -> str:
-    off = run.share_off_points
-    return (
-        UNDEFINED if off is None else f"{off:.1f}" + (MISSED if off > SHARE_TARGET_POINTS else "")
-    )
 
 
 def _jain(pair: Pair | None) -> str:
@@ -101,16 +77,6 @@ def _error(pair: Pair, target: float, least: float = 0.0) -> str:
     missed = pair.measured > least and not pair.within(target)
     text = UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
     return text + (MISSED if missed else "")
-
-
-def _blis_lines(runs: list[ServingComparison]) -> Iterator[str]:
-    for run in runs:
-        for kind, pair in run.blis.items():
-            ours = next(one.p50_s for one in run.ttft if one.group == kind)
-            yield (
-                f"TTFT P50 of {kind} in {run.name}: here {_error(ours, P50_TARGET_PCT)}, BLIS "
-                f"{_error(pair, P50_TARGET_PCT)}"
-            )
 
 
 def _miss_lines(runs: list[ServingComparison]) -> Iterator[str]:
