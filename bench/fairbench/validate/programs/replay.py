@@ -17,7 +17,7 @@ from fairbench.metrics.records import Floats, Ints
 from fairbench.sim.run import Simulation
 from fairbench.validate.programs.measured import ProgramRun
 from fairbench.validate.programs.schedulers import scheduler_of
-from fairbench.validate.serving.profiles import profile_of
+from fairbench.validate.serving.profiles import profile_of, with_host_cost
 from fairbench.workloads.traffic.source import Arrival
 
 # Lengths in tokens, of what the benchmark sent, from the logs of the given runs. The log lists the
@@ -86,7 +86,9 @@ class Replay:
     def all_active_s(self) -> float:
         """Time at which the first user has finished all its programs."""
         users = np.unique(self.programs_client)
-        return min(float(self.programs_finish_s[self.programs_client == one].max()) for one in users)
+        return min(
+            float(self.programs_finish_s[self.programs_client == one].max()) for one in users
+        )
 
     def service_by(self, time_s: float) -> Floats:
         """Return the service of requests finished by a time, shape (n_users,)."""
@@ -113,12 +115,11 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
     Raises:
         DataError: the run's scheduler or profile is not known, or a program cannot be served.
     """
-    used = profile or profile_of(run.gpu, run.model, 1, "sglang")
+    used = profile or with_host_cost(profile_of(run.gpu, run.model, 1, "sglang"), run.policy)
     scheduler, settings = scheduler_of(run.policy, run.quantum)
     flags = {
         "workload": "judge",
         "scenario": "none",
-        "scheduler": f"{scheduler.router}+{scheduler.local}",
         "router": scheduler.router,
         "local": scheduler.local,
         "dp": run.dp,
@@ -128,7 +129,6 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
         "num_programs": run.programs,
         "seed": SEED,
     }
-    del flags["scheduler"]
     memory = {
         "engine.max_total_tokens": run.pool_tokens,
         "engine.max_prefill_tokens": run.max_prefill_tokens,
@@ -156,7 +156,7 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
         )
         for index, plan in enumerate(spec.client_plans())
     )
-    simulation = Simulation(spec, plans, None)
+    simulation = Simulation(spec, plans, None, profile=used)
     simulation.run()
     result = simulation.result(True, None)
     requests, programs = result.requests, result.programs

@@ -38,5 +38,3 @@ def scheduler_of(policy: str, quantum: int) -> tuple[Replayed, dict[str, Any]]:
         raise DataError(str(unknown_name("schedule policy", policy, POLICIES)))
     ours = POLICIES[policy]
     return ours, {ours.quantum: quantum} if ours.quantum and quantum else {}
-
-
