@@ -80,7 +80,7 @@ def test_a_bad_line_is_named(tmp_path, changes, message):
     path = write(tmp_path, record(), {**record(run_id="other"), **changes})
     with pytest.raises(DataError) as caught:
         load_serving(path)
-    assert str(caught.value) == f"{path}, line 2: {message}"
+    assert str(caught.value) == f"{path}, line 2, run other: {message}"
 
 
 def test_two_runs_of_a_name_are_refused(tmp_path):

@@ -182,7 +182,8 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
 
 
 def _measured(record: Mapping[str, Any], field: str, where: str) -> float:
-    if not _positive(value := record.get(field)):
+    value: Any = record.get(field)
+    if not _positive(value):
         raise DataError(f"{where}: field {field!r} = {value!r}: must be a positive number")
     return float(value)
 

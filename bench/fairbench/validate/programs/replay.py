@@ -85,19 +85,16 @@ class Replay:
     @property
     def all_active_s(self) -> float:
         """Time at which the first user has finished all its programs."""
+        ends_s = self.programs_finish_s
         users = np.unique(self.programs_client)
-        return min(
-            float(self.programs_finish_s[self.programs_client == one].max()) for one in users
-        )
+        return min(float(ends_s[self.programs_client == one].max()) for one in users)
 
     def service_by(self, time_s: float) -> Floats:
         """Return the service of requests finished by a time, shape (n_users,)."""
         done = self.requests_finish_s <= time_s
-        return np.bincount(
-            self.requests_client[done],
-            self.service[done],
-            minlength=int(self.requests_client.max()) + 1,
-        )
+        users = int(self.requests_client.max()) + 1
+        total = np.bincount(self.requests_client[done], self.service[done], minlength=users)
+        return total.astype(np.float64)
 
     @property
     def jain(self) -> float:

@@ -20,6 +20,7 @@ FITTED = frozenset(
         "sglang-a100-mixed-c1-run1",
         *(f"sglang-h100-fixed-c{n}-{cache}" for n in (1, 32, 128) for cache in ("cold", "warm")),
         "sglang-h100-mixed-c32-cold",
+        "vllm-h100-qwen3-14b-sweep_rate-agg_4rps-vanilla",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
     }
@@ -42,8 +43,8 @@ class ServingRun:
     ``output_tokens`` is 0 for what was refused. Closed loop: at most ``concurrency`` requests
     under way, of which ``connection_limit`` reach the server; ``warm`` if the same prompts had been
     sent to the same server before. ``pool_tokens`` is its KV pool, 0 if nobody said.
-    ``kind`` names the kind of each request where there are kinds. ``policy`` and ``quantum`` are the
-    server's scheduler, "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are
+    ``kind`` names the kind of each request where there are kinds. ``policy`` and ``quantum`` are
+    the server's scheduler, "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are
     vLLM's limits, 0 for its defaults. ``predicted`` is what another simulator (BLIS) said of it.
     """
 

@@ -11,8 +11,8 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# Milliseconds that the DLPM authors' fork of SGLang adds, on the host, to each iteration and to each
-# request in it under a policy of its own. Fitted to the time per output token of two runs, with 6
+# Milliseconds that the DLPM authors' fork of SGLang adds on the host, under a policy of its own, to
+# each iteration and to each request in it. Fitted to the time per output token of two runs, with 6
 # and with about 130 requests at a time (``measured.FITTED``); what ``vtc`` adds is not known.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 _GPUS = {"a100-sxm4-80gb": "a100-80gb", "h100-sxm5-80gb": "h100-80gb"}
@@ -40,6 +40,8 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     if engine == "sglang" and MEASURED_H100.startswith(place):
         return load_profile(MEASURED_H100)
     every = [name for name in profile_ids() if name.startswith(place)]
+    if (served := f"{place}measured-{engine}") in every:
+        return load_profile(served)
     ours = [name for name in every if name.startswith(place + engine)] or every
     if not ours:
         raise DataError(f"no timing profile for {engine} on gpu {gpu!r}, model {model!r}, tp {tp}")

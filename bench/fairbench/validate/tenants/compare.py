@@ -1,4 +1,4 @@
-"""A measured run of several tenants beside its replay: latencies and shares of each, the targets."""
+"""A measured run of several tenants beside its replay: latencies, shares, and the targets."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def _notes(run: ServingRun) -> Iterator[str]:
 
 def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency:
     chosen = of_group(run, name) & run.served & simulated.served & run.steady
-    pairs = [
+    p50_s, p99_s = (
         Pair(*(_percentile(side, chosen, percent) for side in (simulated, run)))
         for percent in (50, 99)
-    ]
+    )
     said = run.predicted.get("tenants", {}).get(name, {}).get("ttft_percentiles", {})
-    other = [float(said.get(key, "nan")) / 1e6 for key in ("p50_us", "p99_us")]
-    return TenantLatency(name, *pairs, *other)
+    other_p50_s, other_p99_s = (float(said.get(key, "nan")) / 1e6 for key in ("p50_us", "p99_us"))
+    return TenantLatency(name, p50_s, p99_s, other_p50_s, other_p99_s)
 
 
 def _percentile(run: ServingRun, chosen: Flags, percent: float) -> float:
