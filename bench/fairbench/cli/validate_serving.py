@@ -32,21 +32,16 @@ from fairbench.validate.tenants.table import tenants_text
 def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -> Report:
     """Replay and compare the runs of a file, and write files if asked to."""
     read, unread = read_serving(file)
-    behind = [run for run in read if not run.direct]
-    direct = [run for run in read if run.direct]
-    runs, failed = each(lambda run: _compared(run, profile), behind, lambda run: run.name)
-    tenants, others = each(lambda run: _tenants(run, profile), direct, lambda run: run.name)
+    found, failed = each(lambda run: _replayed(run, profile), read, lambda run: run.name)
+    runs = [one for one in found if isinstance(one, ServingComparison)]
+    tenants = [one for one in found if isinstance(one, TenantComparison)]
+    described = [run.as_dict() for run in tenants]
     if output_dir is not None:
-        write_comparison(output_dir, runs, tenants)
+        write_comparison(output_dir, runs, described)
         typer.echo(f"fairbench: written to {output_dir}", err=True)
     texts = [serving_text(runs)] if runs else []
     texts += [tenants_text(tenants)] if tenants else []
-    return Report(as_json_object(runs, tenants), "\n".join(texts), [*unread, *failed, *others])
-
-
-def _tenants(run: ServingRun, profile: str | None) -> TenantComparison:
-    used = _profile(run, profile)
-    return compare_tenants(run, replay(run, used), used.profile_id)
+    return Report(as_json_object(runs, described), "\n".join(texts), [*unread, *failed])
 
 
 def predict_serving(file: Path, profile: str | None, out: Path) -> None:
@@ -76,9 +71,11 @@ def _numbers(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
-def _compared(run: ServingRun, profile: str | None) -> ServingComparison:
+def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
+    """Return the comparison of a run: by tenant where requests went straight to the engine."""
     used = _profile(run, profile)
-    return compare_serving(run, replay(run, used), used.profile_id)
+    compare = compare_tenants if run.direct else compare_serving
+    return compare(run, replay(run, used), used.profile_id)
 
 
 def _profile(run: ServingRun, profile: str | None) -> TimingProfile:

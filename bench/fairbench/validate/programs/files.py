@@ -38,11 +38,15 @@ def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
 
 
 def _records(path: Path) -> list[Place]:
+    """Return the records of a file: one a line, or those of the JSON value that the file holds."""
+    places: list[Place] = []
     with suppress(DataError):
-        return list(json_lines(path, f"{path}"))
-    whole = json_file(path, f"{path}")
-    records = whole if isinstance(whole, list) else [whole]
-    return [Place(f"{path}, record {number}", one) for number, one in enumerate(records, start=1)]
+        places = list(json_lines(path, f"{path}"))
+    if not places or isinstance(places[0].value, list):
+        whole = json_file(path, f"{path}")
+        records = whole if isinstance(whole, list) else [whole]
+        return [Place(f"{path}, record {place}", one) for place, one in enumerate(records, start=1)]
+    return places
 
 
 def _object(place: Place) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Ints
 from fairbench.sim.run import Simulation
+from fairbench.validate.policies import scheduler_of
 from fairbench.validate.programs.measured import ProgramRun
-from fairbench.validate.programs.schedulers import scheduler_of
 from fairbench.validate.serving.profiles import profile_of, with_host_cost
 from fairbench.workloads.traffic.source import Arrival
 

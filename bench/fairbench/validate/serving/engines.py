@@ -18,7 +18,7 @@ from fairbench.sim.engine.replica import Replica
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
-from fairbench.validate.programs.schedulers import scheduler_of
+from fairbench.validate.policies import scheduler_of
 from fairbench.validate.serving.measured import ServingRun
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from fairbench.files.json_text import json_lines
 from fairbench.validate.report import NotReplayed, each
 from fairbench.validate.serving.compare import ServingComparison
 from fairbench.validate.serving.measured import ServingRun, is_serving_run, serving_run
-from fairbench.validate.tenants.compare import TenantComparison
 
 NAME = "validation"
 
@@ -68,7 +67,7 @@ def _name_of(record: Any) -> str:
 
 
 def write_comparison(
-    directory: Path, runs: list[ServingComparison], tenants: Sequence[TenantComparison] = ()
+    directory: Path, runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Write ``validation.json`` and ``validation.csv``. Raises UsageError if they cannot be."""
     try:
@@ -84,11 +83,11 @@ def write_comparison(
 
 
 def as_json_object(
-    runs: list[ServingComparison], tenants: Sequence[TenantComparison] = ()
+    runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Return everything, for programs; runs of several tenants have a list of their own."""
     whole: dict[str, Any] = {"runs": [run.as_dict() for run in runs]}
-    return {**whole, "tenants": [run.as_dict() for run in tenants]} if tenants else whole
+    return {**whole, "tenants": list(tenants)} if tenants else whole
 
 
 def _rows(run: ServingComparison) -> Iterator[list[str]]:
