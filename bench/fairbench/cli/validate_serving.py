@@ -80,7 +80,9 @@ def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | Tenan
 
 def _profile(run: ServingRun, profile: str | None) -> TimingProfile:
     if profile is None:
-        return with_host_cost(profile_of(run.gpu, run.model, run.tp, run.engine), run.policy)
-    if profile not in profile_ids():
+        used = profile_of(run.gpu, run.model, run.tp, run.engine)
+    elif profile in profile_ids():
+        used = load_profile(profile)
+    else:
         raise unknown_name("profile", profile, profile_ids())
-    return load_profile(profile)
+    return with_host_cost(used, run.policy)

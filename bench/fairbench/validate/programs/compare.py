@@ -12,6 +12,7 @@ from fairbench.report.numbers import index, number
 from fairbench.validate.pair import Pair
 from fairbench.validate.programs.measured import ProgramRun
 from fairbench.validate.programs.replay import Replay
+from fairbench.validate.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
 # An index as high as this while one user's median is twice another's: the authors' script leaves
@@ -95,6 +96,7 @@ def programs_text(runs: Sequence[ProgramComparison]) -> str:
     """Return the table for people, and the missed targets."""
     lines = ["runs of the DLPM authors' judge benchmark: simulated/measured, error"]
     lines += [f"timing profile {profile}" for profile in sorted({run.profile for run in runs})]
+    lines += filter(None, map(host_cost_text, sorted({run.policy for run in runs})))
     lines += ["! misses a target", ""]
     for run in runs:
         lines.append(f"{run.name} ({run.policy})")

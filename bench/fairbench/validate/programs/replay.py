@@ -112,7 +112,8 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
     Raises:
         DataError: the run's scheduler or profile is not known, or a program cannot be served.
     """
-    used = profile or with_host_cost(profile_of(run.gpu, run.model, 1, "sglang"), run.policy)
+    timing = profile or profile_of(run.gpu, run.model, 1, "sglang")
+    used = with_host_cost(timing, run.policy)
     scheduler, settings = scheduler_of(run.policy, run.quantum)
     flags = {
         "workload": "judge",

@@ -18,6 +18,17 @@ FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 _GPUS = {"a100-sxm4-80gb": "a100-80gb", "h100-sxm5-80gb": "h100-80gb"}
 
 
+def host_cost_text(policy: str) -> str | None:
+    """Return in words what a policy of the fork costs on the host; None if nothing is known."""
+    if policy not in FORK_HOST_MS:
+        return None
+    iteration_ms, request_ms = FORK_HOST_MS[policy]
+    return (
+        f"policy {policy}: {iteration_ms:g} ms an iteration and {request_ms:g} ms a request "
+        "added, fitted to two runs (*)"
+    )
+
+
 def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
     """Return the profile with what a policy of the DLPM authors' fork costs on the host."""
     iteration_ms, request_ms = FORK_HOST_MS.get(policy, (0.0, 0.0))

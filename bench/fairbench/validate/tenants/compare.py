@@ -15,6 +15,7 @@ from fairbench.validate.pair import Pair
 from fairbench.validate.serving.compare import throughput_tok_s, tpot_p50_ms, trace_of
 from fairbench.validate.serving.engines import believable_pool
 from fairbench.validate.serving.measured import ServingRun
+from fairbench.validate.serving.profiles import host_cost_text
 from fairbench.validate.windows import service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
@@ -129,6 +130,8 @@ def of_group(run: ServingRun, name: str) -> Flags:
 
 
 def _notes(run: ServingRun) -> Iterator[str]:
+    if cost := host_cost_text(run.policy):
+        yield cost
     if run.pool_tokens and not believable_pool(run):
         yield (
             f"pool of {run.pool_tokens:,} tokens not used: more were decoding at once; replayed "
