@@ -25,16 +25,17 @@ def host_cost_text(policy: str) -> str | None:
     iteration_ms, request_ms = FORK_HOST_MS[policy]
     return (
         f"policy {policy}: {iteration_ms:g} ms an iteration and {request_ms:g} ms a request "
-        "added, fitted to two runs (*)"
+        "on the host, from two other runs"
     )
 
 
 def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
     """Return the profile with what a policy of the DLPM authors' fork costs on the host."""
-    iteration_ms, request_ms = FORK_HOST_MS.get(policy, (0.0, 0.0))
-    coefficients = dict(profile.coefficients_ms)
-    coefficients["c_nd"] += request_ms
-    return replace(profile, host_ms=profile.host_ms + iteration_ms, coefficients_ms=coefficients)
+    if policy not in FORK_HOST_MS:
+        return profile
+    iteration_ms, request_ms = FORK_HOST_MS[policy]
+    costs = {**profile.coefficients_ms, "c_nd": profile.coefficients_ms["c_nd"] + request_ms}
+    return replace(profile, host_ms=profile.host_ms + iteration_ms, coefficients_ms=costs)
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
