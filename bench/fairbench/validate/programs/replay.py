@@ -9,15 +9,18 @@ from math import inf
 
 import numpy as np
 
+from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Ints
+from fairbench.results.run_result import RunResult
 from fairbench.sim.run import Simulation
 from fairbench.validate.policies import scheduler_of
 from fairbench.validate.programs.measured import ProgramRun
 from fairbench.validate.serving.profiles import profile_of, with_host_cost
+from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.traffic.source import Arrival
 
 # Lengths in tokens, of what the benchmark sent, from the logs of the given runs. The log lists the
@@ -32,6 +35,7 @@ ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
 }
+MAX_RUNNING_REQUESTS = 2_048  # not in the command lines: memory is the limit
 SEED = 0  # of the articles' lengths: arrivals are even
 
 
@@ -114,6 +118,14 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
     """
     timing = profile or profile_of(run.gpu, run.model, 1, "sglang")
     used = with_host_cost(timing, run.policy)
+    spec = _spec(run, used)
+    simulation = Simulation(spec, _plans(run, spec), None, profile=used)
+    simulation.run()
+    return _replayed(run, simulation.result(True, None)), used.profile_id
+
+
+def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
+    """Return the experiment with the settings of the run's server."""
     scheduler, settings = scheduler_of(run.policy, run.quantum)
     flags = {
         "workload": "judge",
@@ -121,8 +133,8 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
         "router": scheduler.router,
         "local": scheduler.local,
         "dp": run.dp,
-        "gpu": used.profile_id,
-        "model": used.profile_id.split("/")[1],
+        "gpu": profile.profile_id,
+        "model": profile.profile_id.split("/")[1],
         "clients": len(run.branches),
         "num_programs": run.programs,
         "seed": SEED,
@@ -130,50 +142,49 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
     memory = {
         "engine.max_total_tokens": run.pool_tokens,
         "engine.max_prefill_tokens": run.max_prefill_tokens,
-        "engine.max_running_requests": 2048,
+        "engine.max_running_requests": MAX_RUNNING_REQUESTS,
     }
-    spec = resolve(flags, {**ENGINE_OF_2024, **memory, **settings})
-    users = sorted(run.latencies_s)
-    plans = tuple(
+    return resolve(flags, {**ENGINE_OF_2024, **memory, **settings})
+
+
+def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
+    """Return what each user of the run sends, and when."""
+    lengths = {
+        "article_tokens": run.prompt_tokens,
+        "dimension_tokens": DIMENSION_TOKENS,
+        "judgement_tokens": JUDGEMENT_TOKENS,
+        "merge_output_tokens": MERGE_OUTPUT_TOKENS,
+        "max_new_tokens": MAX_NEW_TOKENS,
+    }
+    users = list(run.latencies_s)
+    return tuple(
         replace(
             plan,
             client=users[index],
             owner=users[index],
-            params=replace(
-                plan.params,
-                dimensions=run.branches[index],
-                article_tokens=run.prompt_tokens,
-                dimension_tokens=DIMENSION_TOKENS,
-                judgement_tokens=JUDGEMENT_TOKENS,
-                merge_output_tokens=MERGE_OUTPUT_TOKENS,
-                max_new_tokens=MAX_NEW_TOKENS,
-            ),
+            params=replace(plan.params, dimensions=run.branches[index], **lengths),
             arrivals=EvenArrivals(
                 run.programs, run.intervals_s[index], run.initial_delay_s if index else 0.0
             ),
         )
         for index, plan in enumerate(spec.client_plans())
     )
-    simulation = Simulation(spec, plans, None, profile=used)
-    simulation.run()
-    result = simulation.result(True, None)
+
+
+def _replayed(run: ProgramRun, result: RunResult) -> Replay:
+    """Return the columns of a simulated run that its comparison needs."""
     requests, programs = result.requests, result.programs
-    number = {user: index for index, user in enumerate(users)}
-    finish_s = np.asarray(requests["finish_s"])
-    ended_s = np.asarray(programs["finish_s"])
-    done = ~np.isnan(finish_s)
+    number = {user: index for index, user in enumerate(run.latencies_s)}
+    finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])
     if np.isnan(ended_s).any():
         raise DataError(f"run {run.name}: a program does not fit the pool, or does not end")
-    return (
-        Replay(
-            requests_client=np.array([number[str(one)] for one in requests["client"]])[done],
-            requests_finish_s=finish_s[done],
-            service=(
-                np.asarray(requests["input_tokens"]) + 2.0 * np.asarray(requests["output_tokens"])
-            )[done],
-            programs_client=np.array([number[str(one)] for one in programs["client"]]),
-            programs_finish_s=ended_s,
-            latencies_s=ended_s - np.asarray(programs["arrival_s"]),
-        ),
-        used.profile_id,
+    done = ~np.isnan(finish_s)
+    service = np.asarray(requests["input_tokens"]) + 2.0 * np.asarray(requests["output_tokens"])
+    return Replay(
+        requests_client=np.array([number[str(one)] for one in requests["client"]])[done],
+        requests_finish_s=finish_s[done],
+        service=service[done],
+        programs_client=np.array([number[str(one)] for one in programs["client"]]),
+        programs_finish_s=ended_s,
+        latencies_s=ended_s - np.asarray(programs["arrival_s"]),
     )
