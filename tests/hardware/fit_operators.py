@@ -21,10 +21,10 @@ ITERATIONS, HELD_OUT, SEED = 900, 270, 0
 HOST_MS = 0.5
 
 
-def operators(model, system, version, tp):
-    """What prices an iteration of SGLang, in ms."""
+def operators(model, system, version, tp, backend="sglang"):
+    """Return what prices an iteration of an engine, in ms."""
     config = {"schema_version": 1, "pp_size": 1, "moe_tp_size": 1, "moe_ep_size": 1}
-    config |= {"attention_dp_size": 1, "backend": "sglang", "backend_version": version}
+    config |= {"attention_dp_size": 1, "backend": backend, "backend_version": version}
     config |= {"model_path": model, "model_name": model, "tp_size": tp}
     config |= {"system": system, "system_name": system}
     return RustForwardPassPerfModel.from_native(config)
@@ -112,13 +112,15 @@ def main():
     )
     parser.add_argument("model", help="as a hub names it")
     parser.add_argument("system", help="as aiconfigurator names the GPU")
-    parser.add_argument("version", help="of SGLang")
+    parser.add_argument("version", help="of the engine")
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--backend", default="sglang", help="the engine")
     parser.add_argument("--most-context", type=int, default=400_000, help="tokens of decodes")
     parser.add_argument("--against", help="the id of a bundled profile")
     given = parser.parse_args()
     it = drawn(ITERATIONS, np.random.default_rng(SEED), given.most_context)
-    times = priced(operators(given.model, given.system, given.version, given.tp), it)
+    model = operators(given.model, given.system, given.version, given.tp, given.backend)
+    times = priced(model, it)
     kept, held = slice(HELD_OUT, None), slice(HELD_OUT)
     if given.against:
         entry = json.loads(BUNDLED.read_text())["profiles"][given.against]

@@ -146,6 +146,22 @@ def test_no_gap_without_a_joint_backlog_on_every_worker():
     assert max_service_gap(apart, served, facts()) is None
 
 
+def test_a_wait_at_some_workers_only_does_not_count():
+    # Both clients wait at worker 0 from 0 to 10, and at worker 1 from 2 to 5. Inside (2, 5] client
+    # 0 gets 7 tokens (2 x 3 + 1) and client 1 gets 4; the 5,000 tokens at 6 come while nobody
+    # waits at worker 1. Without the rule the difference would reach 5,007 tokens.
+    table = requests(*(waiting(c, *span, worker=w) for c in (0, 1) for w, span in SOMEWHERE))
+    served = log(
+        {"client": 0, "start_s": 2, "end_s": 3, "extend_charged_tokens": 1, "output_tokens": 3},
+        {"client": 1, "start_s": 4, "end_s": 5, "extend_charged_tokens": 4},
+        {"client": 0, "start_s": 6, "end_s": 7, "extend_charged_tokens": 5_000},
+    )
+    assert max_service_gap(table, served, facts(workers=2)) == Gap(7, 0, 1, 2, 5)
+
+
+SOMEWHERE = ((0, (0, 10)), (1, (2, 5)))
+
+
 # --- against an oracle that tries every pair of instants, one booking at a time
 
 

@@ -80,7 +80,7 @@ def test_a_bad_line_is_named(tmp_path, changes, message):
     path = write(tmp_path, record(), {**record(run_id="other"), **changes})
     with pytest.raises(DataError) as caught:
         load_serving(path)
-    assert str(caught.value) == f"{path}, line 2: {message}"
+    assert str(caught.value) == f"{path}, line 2, run other: {message}"
 
 
 def test_two_runs_of_a_name_are_refused(tmp_path):
@@ -145,6 +145,20 @@ def test_a_gateway_holds_what_is_over_its_limit():
     assert (fleet.sent, len(queue)) == ([0, 1], 2)
     with pytest.raises(DataError, match="gateway 'lifo': known are 'fifo'"):
         gateway_queue("lifo", fleet)
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [("fifo, 2 at a time", [0, 1]), ("drr, 2 at a time", [0, 3]), ("DRR", [0, 3, 1, 2])],
+)
+def test_infergrids_drr_takes_who_had_the_fewest_requests(policy, order):
+    # Client a sends three requests, then b one: a's second counts 2, b's first counts 1.
+    fleet = OneWorker()
+    queue = gateway_queue(policy, fleet)
+    for number, client in enumerate("aaab"):
+        queue.enter(Request(number, client, number, 0, (Segment("p", 1),), 1, 1), 0.0)
+    queue.release(0.0, lambda request, _: fleet.sent.append(request.request_id))
+    assert fleet.sent == order
 
 
 def test_one_request_at_a_time_takes_what_the_profile_says():

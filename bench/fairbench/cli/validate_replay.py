@@ -12,13 +12,15 @@ import typer
 from fairbench.cli.output import print_json
 from fairbench.errors import unknown_name
 from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.timing import TimingProfile
 from fairbench.validate.calibrate import best, candidates, fitted_runs
 from fairbench.validate.compare import RunComparison, compare_run
 from fairbench.validate.crosschecks import crosschecks as read_crosschecks
 from fairbench.validate.files import as_json_object, check_output, write_files
-from fairbench.validate.measured import MeasuredRun, load_measured
+from fairbench.validate.measured import MeasuredRun, load_measured, read_measured
 from fairbench.validate.order import scheduler_orders
-from fairbench.validate.replay import FITTED_SCENARIOS, POOL_TOKENS, replay_run
+from fairbench.validate.replay import FITTED_RUNS, POOL_TOKENS, replay_run
+from fairbench.validate.report import Report, each
 from fairbench.validate.settings import basis, settings, title
 from fairbench.validate.table import validation_text
 
@@ -29,36 +31,29 @@ def validate_replay(
     output_dir: Path | None,
     profile: str | None,
     pool: int | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Replay every run of a file and print the comparison; on the fitted server if not told."""
+) -> Report:
+    """Replay and compare every run of a file, on the fitted server if no other is named."""
     if profile is not None and profile not in profile_ids():
         raise unknown_name("profile", profile, profile_ids())
-    runs = load_measured(file)
+    read, unread = read_measured(file)
     if output_dir is not None:
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
     tokens = pool or POOL_TOKENS
-    _report(_compared(runs, profile, tokens), checks, output_dir, profile, tokens, as_json)
+    timing = None if profile is None else load_profile(profile)
+    runs, failed = each(lambda run: _compared(run, timing, tokens), read, lambda run: run.name)
+    whole, text = _report(runs, checks, output_dir, profile, tokens)
+    return Report(whole, text, [*unread, *failed])
 
 
 def _crosschecks(path: Path) -> list[Mapping[str, Any]]:
     return [check.as_dict() for check in read_crosschecks(path)]
 
 
-def _compared(runs: list[MeasuredRun], profile: str | None, pool: int) -> list[RunComparison]:
-    timing = None if profile is None else load_profile(profile)
-    return [
-        compare_run(
-            run.name,
-            run.scenario,
-            run.trace,
-            replay_run(run, timing, pool),
-            fitted=profile is None and run.scenario in FITTED_SCENARIOS,
-        )
-        for run in runs
-    ]
+def _compared(run: MeasuredRun, timing: TimingProfile | None, pool: int) -> RunComparison:
+    simulated = replay_run(run, timing, pool)
+    fitted = timing is None and run.name in FITTED_RUNS
+    return compare_run(run.name, run.scenario, run.trace, simulated, fitted=fitted)
 
 
 def _report(
@@ -67,8 +62,7 @@ def _report(
     output_dir: Path | None,
     profile: str | None,
     pool: int,
-    as_json: bool,
-) -> None:
+) -> tuple[dict[str, Any], str]:
     orders, said = scheduler_orders(runs), basis(profile, pool)
     whole = as_json_object(runs, orders, settings(profile, pool), checks)
     if output_dir is not None:
@@ -76,10 +70,7 @@ def _report(
         typer.echo(f"fairbench: written to {output_dir}", err=True)
         if not drawn:
             typer.echo("fairbench: no figure: it needs pip install '.[plot]'", err=True)
-    if as_json:
-        print_json(whole)
-    else:
-        typer.echo(validation_text(runs, orders, said, checks), nl=False)
+    return whole, validation_text(runs, orders, said, checks)
 
 
 def print_fit(file: Path, *, as_json: bool) -> None:

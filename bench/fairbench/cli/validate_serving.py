@@ -11,32 +11,37 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.timing import TimingProfile
 from fairbench.results.store import write_json
+from fairbench.validate.report import Report, each
 from fairbench.validate.serving.calibrate import fit
 from fairbench.validate.serving.compare import ServingComparison, compare_serving
-from fairbench.validate.serving.files import as_json_object, load_serving, write_comparison
+from fairbench.validate.serving.files import (
+    as_json_object,
+    load_serving,
+    read_serving,
+    write_comparison,
+)
 from fairbench.validate.serving.measured import ServingRun
 from fairbench.validate.serving.predict import predict
-from fairbench.validate.serving.profiles import profile_of
+from fairbench.validate.serving.profiles import profile_of, with_host_cost
 from fairbench.validate.serving.replay import replay
 from fairbench.validate.serving.table import serving_text
+from fairbench.validate.tenants.compare import TenantComparison, compare_tenants
+from fairbench.validate.tenants.table import tenants_text
 
 
-def validate_serving(
-    file: Path,
-    profile: str | None,
-    output_dir: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Replay, compare, print, and write files if asked to."""
-    runs = [_compared(run, profile) for run in load_serving(file)]
+def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -> Report:
+    """Replay and compare the runs of a file, and write files if asked to."""
+    read, unread = read_serving(file)
+    found, failed = each(lambda run: _replayed(run, profile), read, lambda run: run.name)
+    runs = [one for one in found if isinstance(one, ServingComparison)]
+    tenants = [one for one in found if isinstance(one, TenantComparison)]
+    described = [run.as_dict() for run in tenants]
     if output_dir is not None:
-        write_comparison(output_dir, runs)
+        write_comparison(output_dir, runs, described)
         typer.echo(f"fairbench: written to {output_dir}", err=True)
-    if as_json:
-        print_json(as_json_object(runs))
-    else:
-        typer.echo(serving_text(runs), nl=False)
+    texts = [serving_text(runs)] if runs else []
+    texts += [tenants_text(tenants)] if tenants else []
+    return Report(as_json_object(runs, described), "\n".join(texts), [*unread, *failed])
 
 
 def predict_serving(file: Path, profile: str | None, out: Path) -> None:
@@ -66,14 +71,18 @@ def _numbers(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
-def _compared(run: ServingRun, profile: str | None) -> ServingComparison:
+def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
+    """Return the comparison of a run: by tenant where requests went straight to the engine."""
     used = _profile(run, profile)
-    return compare_serving(run, replay(run, used), used.profile_id)
+    compare = compare_tenants if run.direct else compare_serving
+    return compare(run, replay(run, used), used.profile_id)
 
 
 def _profile(run: ServingRun, profile: str | None) -> TimingProfile:
     if profile is None:
-        return profile_of(run.gpu, run.model, run.tp, run.engine)
-    if profile not in profile_ids():
+        used = profile_of(run.gpu, run.model, run.tp, run.engine)
+    elif profile in profile_ids():
+        used = load_profile(profile)
+    else:
         raise unknown_name("profile", profile, profile_ids())
-    return load_profile(profile)
+    return with_host_cost(used, run.policy)

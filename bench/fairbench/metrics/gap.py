@@ -1,4 +1,4 @@
-"""The largest difference in service between two clients that were backlogged together.
+"""The largest difference in service between two clients while both wait at every worker.
 
 It is what [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound. Service is as charged at
 admission, recomputation left out.

@@ -14,7 +14,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.timing import slowed
+from fairbench.hardware.timing import TimingProfile, slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
 from fairbench.results.run_facts import costs_of
@@ -101,7 +101,8 @@ def simulate(
 class Simulation:
     """The cluster of one experiment. ``run`` once, then ``result``.
 
-    ``slowdown`` multiplies every iteration time; ``worker_of`` makes the workers in place of the
+    ``slowdown`` multiplies every iteration time; ``profile`` times the workers in place of the
+    bundled profile of the experiment; ``worker_of`` makes the workers in place of the
     engine of the experiment.
     """
 
@@ -112,11 +113,12 @@ class Simulation:
         source: Source | None,
         *,
         slowdown: float = 1,
+        profile: TimingProfile | None = None,
         worker_of: WorkerOf | None = None,
     ) -> None:
         self.spec = spec
         self.plans = plans
-        self.profile = slowed(load_profile(spec.gpu), slowdown)
+        self.profile = slowed(profile or load_profile(spec.gpu), slowdown)
         self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
         if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")

@@ -23,6 +23,7 @@ from fairbench.validate.recorded import Recorded
 from fairbench.validate.replay import (
     ADDED_PROMPT_TOKENS,
     FITTED_PROFILE,
+    FITTED_RUNS,
     FITTED_SCENARIOS,
     replay,
     server_limits,
@@ -59,7 +60,7 @@ class Calibration:
 
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """The runs that may be fitted to. Raises DataError if there are none."""
-    chosen = [run for run in runs if run.scenario in FITTED_SCENARIOS]
+    chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
         raise DataError(f"no run of the scenarios {' and '.join(FITTED_SCENARIOS)} to fit to")
     return chosen

@@ -18,6 +18,7 @@ from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.validate.artifact import build_scheduler
 from fairbench.validate.recorded import RECORDED, Recorded, recorded
+from fairbench.validate.report import NotReplayed, each
 from fairbench.validate.span import check_span
 
 _COLUMNS = {  # of the file -> of Trace
@@ -39,6 +40,7 @@ _COUNTS = ("client", "prompt_len", "output_len")
 class MeasuredRun:
     """``scheduler`` and ``scenario`` as the run's path names them, e.g. VTC and overload.
 
+    ``section`` is the section of the paper that its path names, "" if none.
     ``weights`` are the clients', None for what the scheduler's name implies; ``folder`` is what
     tells runs of one name apart.
     """
@@ -49,6 +51,7 @@ class MeasuredRun:
     recorded: Recorded = RECORDED[-1]
     weights: Mapping[str, float] | None = None
     folder: str = ""
+    section: str = ""
 
     @property
     def name(self) -> str:
@@ -78,6 +81,27 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     return runs
 
 
+def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
+    """Read every run of the file that can be read, sorted by name, and say why others cannot.
+
+    Raises:
+        DataError: the file is no JSON lines, two runs share a name, or no run can be read.
+    """
+    places = list(json_lines(path, f"{path}"))
+    if not places:
+        raise DataError(f"{path}: no records")
+    runs, failed = each(
+        lambda place: _measured(place.value, place.where),
+        places,
+        lambda place: str(place.value.get("path")) if isinstance(place.value, dict) else "?",
+    )
+    runs.sort(key=lambda run: run.name)
+    for one, other in pairwise(runs):
+        if one.name == other.name:
+            raise DataError(f"{path}: two runs are called {one.name!r}")
+    return runs, failed
+
+
 def _measured(record: Any, where: str) -> MeasuredRun:
     if not isinstance(record, dict) or not isinstance(record.get("path"), str):
         raise DataError(f"{where}: missing field 'path'")
@@ -88,7 +112,8 @@ def _measured(record: Any, where: str) -> MeasuredRun:
         build_scheduler(scheduler, date, weights)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    return MeasuredRun(scheduler, scenario, _trace(record, where), date, weights, folder)
+    trace, section = _trace(record, where), _section(record["path"])
+    return MeasuredRun(scheduler, scenario, trace, date, weights, folder, section)
 
 
 def _names(path: str, where: str) -> tuple[str, str, str]:
@@ -105,6 +130,11 @@ def _names(path: str, where: str) -> tuple[str, str, str]:
     if lengths := _WITH_LENGTH.fullmatch(folders[-1]):
         return lengths[1], scenario, "/".join(folders[-2:])
     return folders[-1], scenario, ""
+
+
+def _section(path: str) -> str:
+    found = [folder for folder in path.split("/") if folder.startswith("sec")]
+    return found[0] if found else ""
 
 
 def _weights(values: Any) -> dict[str, float] | None:

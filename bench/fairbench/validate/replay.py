@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.lightllm_limits import LightLLMLimits
 from fairbench.hardware.timing import TimingProfile
@@ -27,6 +28,15 @@ from fairbench.validate.measured import MeasuredRun
 from fairbench.validate.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
+# The six runs, by name, that the constants below were fitted to.
+FITTED_RUNS = frozenset(
+    {
+        *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
+        *(f"{name}/proportional" for name in ("FCFS", "VTC")),
+    }
+)
+# Sections of the paper whose runs were made on other servers: REVISION.md of the artifact.
+OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"  # with nothing measured on the server
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
 # Start and merge of a minibatch.
@@ -75,7 +85,16 @@ def fitted_profile(date: Recorded) -> TimingProfile:
 def replay_run(
     run: MeasuredRun, profile: TimingProfile | None = None, pool_tokens: int = POOL_TOKENS
 ) -> Trace:
-    """A measured run as the simulator has it, on the fitted profile if no other is given."""
+    """Return a measured run as the simulator has it, on the fitted profile if no other is given.
+
+    Raises:
+        DataError: the run was made on another server than the fitted one, and no profile is given.
+    """
+    if profile is None and run.section in OTHER_SERVERS:
+        raise DataError(
+            f"{run.section}: {OTHER_SERVERS[run.section]}, not Llama-2-7b on an A10G; "
+            "give --profile and --pool to replay it on a server of your choice"
+        )
     used = profile or fitted_profile(run.recorded)
     return replay(run.trace, run.build_scheduler(), used, server_limits(pool_tokens=pool_tokens))
 

@@ -88,12 +88,17 @@ class Window:
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
     """The window from the first to the last arrival, then its slices if it has more than one."""
-    start_s, end_s = float(measured.req_time_s.min()), float(measured.req_time_s.max())
-    spans = [(start_s, end_s), *_slices(start_s, end_s)]
+    spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)
         for number, span in enumerate(spans)
     )
+
+
+def spans_of(measured: Trace) -> list[tuple[float, float]]:
+    """Return the span from the first to the last arrival, in seconds, then its slices."""
+    start_s, end_s = float(measured.req_time_s.min()), float(measured.req_time_s.max())
+    return [(start_s, end_s), *_slices(start_s, end_s)]
 
 
 def service_between(

@@ -134,6 +134,6 @@ def _gap_and_bound(summary: Summary) -> Figure:
     ]
     return Figure(
         drawing(80, "Largest service gap and its bound", parts),
-        "Largest difference in service between two clients that both waited all the time, beside "
+        "Largest difference in service between two clients while both wait at every worker, beside "
         f"the bound of {summary['bound_source']}.",
     )

@@ -113,9 +113,10 @@ def clients_of(run: ServingRun) -> tuple[str, ...]:
     return tuple(sorted(set(run.client)))
 
 
-def trace_of(run: ServingRun) -> Trace:
-    """The steady requests of a run, clients by number."""
-    names, steady = clients_of(run), run.steady
+def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
+    """Return the steady requests of a run, or those of them that are chosen, clients by number."""
+    names = clients_of(run)
+    steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])
     return Trace(
         client=numbers[steady],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import json_lines
+from fairbench.validate.report import NotReplayed, each
 from fairbench.validate.serving.compare import ServingComparison
 from fairbench.validate.serving.measured import ServingRun, is_serving_run, serving_run
 
@@ -37,11 +38,41 @@ def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
     return runs
 
 
-def write_comparison(directory: Path, runs: list[ServingComparison]) -> None:
+def read_serving(path: Path) -> tuple[list[ServingRun], list[NotReplayed]]:
+    """Read every run of the file that can be read, and say of the others why they cannot.
+
+    Raises:
+        DataError: the file is no JSON lines, two runs share a name, or no run can be read.
+    """
+    places = list(json_lines(path, f"{path}"))
+    runs, failed = each(
+        lambda place: _run_of(place.value, place.where), places, lambda place: _name_of(place.value)
+    )
+    names = [run.name for run in runs]
+    for run in runs:
+        if names.count(run.name) > 1:
+            raise DataError(f"{path}: two runs are called {run.name!r}")
+    return runs, failed
+
+
+def _run_of(record: Any, where: str) -> ServingRun:
+    if not is_serving_run(record):
+        raise DataError(f"{where}: missing field 'run_id' or 'columns'")
+    return serving_run(record, where)
+
+
+def _name_of(record: Any) -> str:
+    name = record.get("run_id") if isinstance(record, dict) else None
+    return name if isinstance(name, str) else "(no run_id)"
+
+
+def write_comparison(
+    directory: Path, runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
+) -> None:
     """Write ``validation.json`` and ``validation.csv``. Raises UsageError if they cannot be."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        whole = json.dumps(as_json_object(runs), allow_nan=False, indent=1) + "\n"
+        whole = json.dumps(as_json_object(runs, tenants), allow_nan=False, indent=1) + "\n"
         (directory / f"{NAME}.json").write_text(whole, encoding="utf-8")
         with (directory / f"{NAME}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -51,9 +82,12 @@ def write_comparison(directory: Path, runs: list[ServingComparison]) -> None:
         raise UsageError(f"output_dir {directory}: cannot be written: {error.strerror}") from None
 
 
-def as_json_object(runs: list[ServingComparison]) -> dict[str, Any]:
-    """Everything, for programs."""
-    return {"runs": [run.as_dict() for run in runs]}
+def as_json_object(
+    runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return everything, for programs; runs of several tenants have a list of their own."""
+    whole: dict[str, Any] = {"runs": [run.as_dict() for run in runs]}
+    return {**whole, "tenants": list(tenants)} if tenants else whole
 
 
 def _rows(run: ServingComparison) -> Iterator[list[str]]:

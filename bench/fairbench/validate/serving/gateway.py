@@ -6,6 +6,7 @@ import re
 
 from fairbench.errors import DataError
 from fairbench.schedulers.base import Router, Setup
+from fairbench.schedulers.gateway.policies.infergrid_drr import InfergridDRR
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
@@ -17,6 +18,8 @@ from fairbench.schedulers.views import FleetView
 # What the gateway process itself adds to each request: 3 to 5 ms, as the data's source found.
 GATEWAY_MS = 4.0
 _FIFO = re.compile(r"fifo(?:, (\d+) at a time)?")
+# InferGrid's rule of this name: no quantum, a count of requests (``infergrid-drr``).
+_DRR = re.compile(r"(?:drr|deficit round robin)(?:, (\d+) at a time)?", re.IGNORECASE)
 _BUCKET = re.compile(r"token bucket (\d+)/min, burst (\d+)")
 
 
@@ -25,15 +28,23 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
     router: Router = build_router("round-robin", {}, 1)
     router.prepare(Setup(fleet=fleet))
     if match := _FIFO.fullmatch(policy):
-        detector: Detector = AlwaysRoom()
-        if match[1]:
-            detector = Concurrency(Concurrency.Params(requests=int(match[1])))
-            detector.prepare(Setup(fleet=fleet))
-        return GatewayQueue(InOrder(InOrder.Params()), router, detector)
+        return GatewayQueue(InOrder(InOrder.Params()), router, _detector(match[1], fleet))
+    if match := _DRR.fullmatch(policy):
+        policy_of_flows = InfergridDRR(InfergridDRR.Params())
+        return GatewayQueue(policy_of_flows, router, _detector(match[1], fleet))
     if match := _BUCKET.fullmatch(policy):
         params = TokenBucket.Params(float(match[1]), float(match[2]))
         return GatewayQueue(TokenBucket(params), router, AlwaysRoom())
     raise DataError(
-        f"gateway {policy!r}: known are 'fifo', 'fifo, N at a time' and 'token bucket N/min, "
-        "burst N'"
+        f"gateway {policy!r}: known are 'fifo', 'fifo, N at a time', 'drr', 'drr, N at a time' and "
+        "'token bucket N/min, burst N'"
     )
+
+
+def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
+    """Return the limit on requests under way, if there is one."""
+    if not at_a_time:
+        return AlwaysRoom()
+    detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))
+    detector.prepare(Setup(fleet=fleet))
+    return detector

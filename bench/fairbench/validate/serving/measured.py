@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +13,20 @@ from fairbench.errors import DataError
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.validate.span import check_span
 
-# A profile was fitted to these. Of the A100 nothing else was looked at before; of the H100 all was.
-FITTED = re.compile(
-    r"sglang-(a100-(fixed-c\d+|mixed-c1)-run\d+|h100-(fixed-c(1|32|128)-(cold|warm)|mixed-c32-cold))"
+# The runs, by id, that a profile or a cost was fitted to. Of the A100 no other run was looked at
+# before its fit; of the H100 all were.
+FITTED = frozenset(
+    {
+        *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
+        "sglang-a100-mixed-c1-run1",
+        *(f"sglang-h100-fixed-c{n}-{cache}" for n in (1, 32, 128) for cache in ("cold", "warm")),
+        "sglang-h100-mixed-c32-cold",
+        "vllm-h100-qwen3-14b-sweep_rate-agg_4rps-vanilla",
+        "sglang-fork-a100-good-mdrr-1000",
+        "sglang-fork-a100-abl2_rate_2",
+    }
 )
+DIRECT = "none"  # gateway of a run whose requests went straight to the engine
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
 WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
 
@@ -34,6 +44,9 @@ class ServingRun:
     ``output_tokens`` is 0 for what was refused. Closed loop: at most ``concurrency`` requests
     under way, of which ``connection_limit`` reach the server; ``warm`` if the same prompts had been
     sent to the same server before. ``pool_tokens`` is its KV pool, 0 if nobody said.
+    ``kind`` names the kind of each request where there are kinds. ``policy`` and ``quantum`` are
+    the server's scheduler, "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are
+    vLLM's limits, 0 for its defaults. ``predicted`` is what another simulator (BLIS) said of it.
     """
 
     name: str
@@ -54,6 +67,12 @@ class ServingRun:
     output_tokens: Ints
     ttft_s: Floats
     latency_s: Floats
+    kind: tuple[str, ...] = ()
+    policy: str = ""
+    quantum: int = 0
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
+    predicted: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.client)
@@ -61,7 +80,12 @@ class ServingRun:
     @property
     def fitted(self) -> bool:
         """Whether the measured profile of its GPU was fitted to it."""
-        return FITTED.fullmatch(self.name) is not None
+        return self.name in FITTED
+
+    @property
+    def direct(self) -> bool:
+        """Whether requests went straight to the engine, which counted their prompts' tokens."""
+        return not self.closed and self.gateway == DIRECT
 
     @property
     def served(self) -> Flags:
@@ -90,36 +114,45 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
     Raises DataError naming ``where`` and the field.
     """
 
-    def field(name: str, kind: type, default: Any = None) -> Any:
+    def given(name: str, kind: type, default: Any = None) -> Any:
         value = record.get(name, default)
+        if value is None:
+            value = default
         if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
             raise DataError(f"{where}: field {name!r} = {value!r}: must be {kind.__name__}")
         return value
 
+    name = given("run_id", str)
+    where = f"{where}, run {name}"
+
     for what, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
-        if field(what, str) not in allowed:
+        if given(what, str) not in allowed:
             raise DataError(
                 f"{where}: field {what!r} = {record[what]!r}: allowed are {' and '.join(allowed)}"
             )
-    name = field("run_id", str)
     columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
     n = len(columns["client"])
     no_limit = n if closed else 0
-    if (pool_tokens := field("pool_tokens", int, 0)) < 0:
+    if (pool_tokens := given("pool_tokens", int, 0)) < 0:
         raise DataError(f"{where}: field 'pool_tokens' = {pool_tokens}: must be at least 0")
     return ServingRun(
         name=name,
         engine=record["engine"],
-        engine_version=field("engine_version", str, ""),
-        gpu=field("gpu", str),
-        model=field("model", str),
-        tp=field("tp", int, 1),
+        engine_version=given("engine_version", str, ""),
+        gpu=given("gpu", str),
+        model=given("model", str),
+        tp=given("tp", int, 1),
         closed=closed,
-        concurrency=field("concurrency", int, None if closed else 0),
-        connection_limit=field("connection_limit", int, no_limit),
-        warm=field("warm", bool, closed and _FIRST_OF_SET.search(name) is None),
+        concurrency=given("concurrency", int, None if closed else 0),
+        connection_limit=given("connection_limit", int, no_limit),
+        warm=given("warm", bool, closed and _FIRST_OF_SET.search(name) is None),
         pool_tokens=pool_tokens,
-        gateway=field("gateway", str, ""),
+        gateway=given("gateway", str, ""),
+        policy=given("policy", str, ""),
+        quantum=given("quantum", int, 0),
+        max_num_seqs=given("max_num_seqs", int, 0),
+        max_num_batched_tokens=given("max_num_batched_tokens", int, 0),
+        predicted=given("blis", dict, {}),
         **columns,
     )
 
@@ -133,8 +166,10 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         if len(given[name]) != len(given["client"]):
             raise DataError(f"{where}: columns: field {name!r} is not as long as 'client'")
     n, nan = len(given["client"]), float("nan")
+    failed = {name: _failed_as_zero(given, name) for name in COUNTS}
+    values = {**given, **failed}
     numbers = {
-        name: _numbers([nan] * n if predict and name in MEASURED else given[name], name, where)
+        name: _numbers([nan] * n if predict and name in MEASURED else values[name], name, where)
         for name in ("submit_s", "prompt_tokens", "output_tokens", "ttft_s", "latency_s")
     }
     check_span(numbers["submit_s"], "submit_s", f"{where}: columns")
@@ -145,7 +180,26 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
             numbers[name] = np.where(refused, nan, numbers[name])
     for name in COUNTS:
         numbers[name] = numbers[name].astype(np.int64)
-    return {"client": tuple(str(client) for client in given["client"]), **numbers}
+    clients = tuple(str(client) for client in given["client"])
+    return {"client": clients, "kind": _kinds(given, n, where), **numbers}
+
+
+def _kinds(given: Mapping[str, Any], n: int, where: str) -> tuple[str, ...]:
+    kinds = given.get("kind", [])
+    if not isinstance(kinds, list) or len(kinds) not in (0, n):
+        raise DataError(f"{where}: columns: field 'kind' is not as long as 'client'")
+    return tuple(map(str, kinds))
+
+
+def _failed_as_zero(given: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a column of counts in which a failed request without a count has 0."""
+    errors = given.get("error")
+    if not isinstance(errors, list) or len(errors) != len(given[name]):
+        return list(given[name])
+    return [
+        0 if value is None and error else value
+        for value, error in zip(given[name], errors, strict=True)
+    ]
 
 
 def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:

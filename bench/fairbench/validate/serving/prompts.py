@@ -3,7 +3,8 @@
 The texts are not in the file. Closed loop: a set of prompts without common prefix, the same in
 every run of the set. Open loop without ``prompt_tokens``: eight sentences of 9 to 16 tokens over
 and over; with it, fresh text of about 0.8 times the length that was asked for (the source's word
-list makes fewer tokens than words).
+list makes fewer tokens than words). A run without a gateway: fresh text of exactly
+``prompt_tokens``, which the server counted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def requests_of(run: ServingRun) -> list[Request]:
 
 def refused_by_length(run: ServingRun, request: Request) -> bool:
     """Whether the engine refuses it for its length, at no cost."""
-    return not run.closed and request.input_tokens > LONGEST_TOKENS
+    return not (run.closed or run.direct) and request.input_tokens > LONGEST_TOKENS
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
@@ -34,14 +35,24 @@ def output_tokens(run: ServingRun, index: int) -> int:
 
 def _request(run: ServingRun, index: int) -> Request:
     prompt = (_segment(run, index),)
-    limit = max(run.output_limit, output_tokens(run, index))
+    limit = max(_limit(run, index), output_tokens(run, index))
     return Request(index, run.client[index], index, 0, prompt, prompt[0].length, limit)
+
+
+def _limit(run: ServingRun, index: int) -> int:
+    """Return the output tokens that a request asked for: the most of its kind, where it has one."""
+    if not run.kind:
+        return run.output_limit
+    alike = [kind == run.kind[index] for kind in run.kind]
+    return int(run.output_tokens[alike].max())
 
 
 def _segment(run: ServingRun, index: int) -> Segment:
     tokens = int(run.prompt_tokens[index])
     if run.closed:
         return Segment(f"prompt-{index}", max(1, tokens))
+    if run.direct:
+        return Segment(f"{run.name}-{index}", max(1, tokens))
     if not tokens:
         sentence = index % SENTENCES
         return Segment(f"sentence-{sentence}", SHORTEST_SENTENCE_TOKENS + sentence)

@@ -40,7 +40,7 @@ class _Server:
         self.clock = Clock()
         self._worker = engine_worker(run, profile, self.clock)
         self._ingress: Ingress | None = None
-        if run.gateway:
+        if run.gateway and not run.direct:
             fleet = SimFleet([self._worker])
             queue = gateway_queue(run.gateway, fleet)
             self._ingress = Ingress(self.clock, [self._worker], queue)

@@ -1,0 +1,41 @@
+"""``fairbench validate`` of runs of the DLPM authors' own benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fairbench.errors import unknown_name
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.results.store import write_json
+from fairbench.validate.programs.compare import (
+    ProgramComparison,
+    compare_programs,
+    programs_text,
+)
+from fairbench.validate.programs.files import read_programs
+from fairbench.validate.programs.measured import ProgramRun
+from fairbench.validate.programs.replay import replay
+from fairbench.validate.report import Report, each
+
+
+def validate_programs(file: Path, profile: str | None, output_dir: Path | None) -> Report:
+    """Replay and compare the runs of a file, and write ``validation.json`` if asked to."""
+    if profile is not None and profile not in profile_ids():
+        raise unknown_name("profile", profile, profile_ids())
+    read, unread = read_programs(file)
+    runs, failed = each(lambda run: _compared(run, profile), read, lambda run: run.name)
+    report = Report(
+        {"programs": [run.as_dict() for run in runs]}, programs_text(runs), [*unread, *failed]
+    )
+    if output_dir is not None:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        write_json(output_dir / "validation.json", report.as_dict())
+        typer.echo(f"fairbench: written to {output_dir}", err=True)
+    return report
+
+
+def _compared(run: ProgramRun, profile: str | None) -> ProgramComparison:
+    simulated, used = replay(run, None if profile is None else load_profile(profile))
+    return compare_programs(run, simulated, used)

@@ -1,0 +1,40 @@
+"""The schedulers of the DLPM authors' server by its own names, as ours."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fairbench.errors import DataError, unknown_name
+
+
+class Replayed(NamedTuple):
+    """A pair of router and local scheduler of ours, and the parameter that ``--Q`` sets, if any."""
+
+    router: str
+    local: str
+    quantum: str | None = None
+
+
+# --schedule-policy of the server -> ours. Of one replica the router decides nothing.
+POLICIES = {
+    "fcfs": Replayed("round-robin", "fcfs"),
+    "lpm": Replayed("round-robin", "lpm"),
+    "vtc": Replayed("round-robin", "vtc"),
+    "mdrr": Replayed("round-robin", "mdrr", "mdrr.quantum"),
+    "lpm_mdrr": Replayed("round-robin", "dlpm", "dlpm.quantum"),
+    "preble": Replayed("preble-e2-code", "preble-groups-code"),
+}
+# --schedule-policy without a value: the default of SGLang in 2024.
+POLICIES["default"] = POLICIES["lpm"]
+
+
+def scheduler_of(policy: str, quantum: int) -> tuple[Replayed, dict[str, Any]]:
+    """Return the scheduler that a policy is replayed with, and its settings.
+
+    Raises:
+        DataError: the policy is not known here.
+    """
+    if policy not in POLICIES:
+        raise DataError(str(unknown_name("schedule policy", policy, POLICIES)))
+    ours = POLICIES[policy]
+    return ours, {ours.quantum: quantum} if ours.quantum and quantum else {}

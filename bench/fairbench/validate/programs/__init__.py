@@ -1,0 +1,1 @@
+"""The simulator beside runs of programs that the DLPM authors' own benchmark measured."""

@@ -1,0 +1,192 @@
+"""Runs of the DLPM authors' judge benchmark: the file, and what its command lines say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from fairbench.errors import DataError
+from fairbench.hardware.catalogue import model_names, profile_ids
+from fairbench.hardware.model_names import canonical_model
+
+# Command-line options of server and client. argparse takes any unique prefix of one.
+_OPTIONS = (
+    "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
+    "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
+)  # fmt: skip
+_PROGRAMS = re.compile(r"(\d+) programs a user")
+_TOKENS = re.compile(r"average ([\d,]+) tokens")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramRun:
+    """One run: settings of server and client, and what was measured.
+
+    ``policy`` is the server's own name of its scheduler. User i sends ``programs`` programs of
+    ``branches[i]`` judgements, one every ``intervals_s[i]`` seconds; all users but the first begin
+    ``initial_delay_s`` later. ``prompt_tokens`` is the mean length of system text and article.
+    ``latencies_s`` are those of each user's programs, in no order.
+    """
+
+    name: str
+    policy: str
+    quantum: int
+    gpu: str
+    model: str
+    dp: int
+    pool_tokens: int
+    max_prefill_tokens: int
+    programs: int
+    branches: tuple[int, ...]
+    intervals_s: tuple[float, ...]
+    initial_delay_s: float
+    prompt_tokens: float
+    makespan_s: float
+    service_tok_s: float
+    service_all_active_tok_s: float
+    jain: float
+    latencies_s: Mapping[str, tuple[float, ...]]
+
+
+def is_program_run(record: Any) -> bool:
+    """Return whether a record of a file of measured runs is of this form."""
+    return isinstance(record, dict) and "program_latencies_s" in record
+
+
+def program_run(record: Mapping[str, Any], where: str) -> ProgramRun:
+    """Read one run.
+
+    Raises:
+        DataError: a field is missing or wrong; the message names ``where``, the run and the field.
+    """
+    name = record.get("run_id")
+    if not isinstance(name, str) or not name:
+        raise DataError(f"{where}: missing field 'run_id'")
+    where = f"{where}, run {name}"
+    server, client = _text(record, "server", where), _text(record, "client", where)
+    options = _options(f"{server} {client} {_text(record, 'flags', where)}", where)
+    branches = _numbers(options, "branches", where)
+    intervals = _numbers(options, "intervals", where)
+    latencies = _latencies(record.get("program_latencies_s"), where)
+    if not len(branches) == len(intervals) == len(latencies):
+        raise DataError(
+            f"{where}: field 'client': --branches and --intervals must name the "
+            f"{len(latencies)} users of field 'program_latencies_s'"
+        )
+    return ProgramRun(
+        name=name,
+        policy=_one(options, "schedule-policy", where),
+        quantum=int(_numbers(options, "Q", where, "0")[0]),
+        gpu=_named(server, "GPU", {one.split("/")[0] for one in profile_ids()}, where),
+        model=_model(server, where),
+        dp=int(_numbers(options, "dp", where, "1")[0]),
+        pool_tokens=int(_numbers(options, "max-total-tokens", where)[0]),
+        max_prefill_tokens=int(_numbers(options, "max-prefill-tokens", where)[0]),
+        programs=int(_found(_PROGRAMS, client, "N programs a user", where)),
+        branches=tuple(int(value) for value in branches),
+        intervals_s=tuple(intervals),
+        initial_delay_s=_numbers(options, "initial-delay", where, "0")[0],
+        prompt_tokens=_found(_TOKENS, client, "average N tokens", where),
+        latencies_s=latencies,
+        makespan_s=_measured(record, "makespan_s", where),
+        service_tok_s=_measured(record, "service_tok_s", where),
+        service_all_active_tok_s=_measured(record, "service_tok_s_all_active", where),
+        jain=_measured(record, "jain_service", where),
+    )
+
+
+def _text(record: Mapping[str, Any], field: str, where: str) -> str:
+    value = record.get(field)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: missing field {field!r}")
+    return value
+
+
+def _options(text: str, where: str) -> dict[str, list[str]]:
+    """Return the words behind each known option; the last use of an option counts."""
+    found: dict[str, list[str]] = {}
+    values: list[str] = []
+    try:
+        words = shlex.split(text.replace("'", " "))
+    except ValueError:
+        raise DataError(f"{where}: fields 'server', 'client', 'flags': no command line") from None
+    for word in words:
+        if word.startswith("--"):
+            known = [name for name in _OPTIONS if name.startswith(word[2:].rstrip(","))]
+            values = found.setdefault(known[0], []) if len(known) == 1 else []
+            values.clear()
+        else:
+            values.append(word.rstrip(","))
+            if word.endswith(","):  # prose goes on behind it
+                values = []
+    return found
+
+
+def _one(options: Mapping[str, list[str]], name: str, where: str, default: str = "") -> str:
+    value = (options.get(name) or [default])[0]
+    if not value:
+        raise DataError(f"{where}: no option --{name} in the command lines")
+    return value
+
+
+def _numbers(
+    options: Mapping[str, list[str]], name: str, where: str, default: str = ""
+) -> list[float]:
+    _one(options, name, where, default)
+    try:
+        numbers = [float(value) for value in options.get(name) or [default]]
+    except ValueError:
+        numbers = [-1.0]
+    if not all(isfinite(value) and 0 <= value <= 1e9 for value in numbers):
+        raise DataError(f"{where}: option --{name}: must be numbers from 0 to 1e9")
+    return numbers
+
+
+def _found(pattern: re.Pattern[str], text: str, form: str, where: str) -> float:
+    match = pattern.search(text)
+    if match is None:
+        raise DataError(f"{where}: field 'client' must say {form!r}")
+    return float(match[1].replace(",", ""))
+
+
+def _named(text: str, what: str, known: set[str], where: str) -> str:
+    for part in text.lower().split(","):
+        for name in known:
+            if part.strip() == name:
+                return name
+    raise DataError(f"{where}: field 'server' names no known {what}: {', '.join(sorted(known))}")
+
+
+def _model(text: str, where: str) -> str:
+    models = model_names()
+    for part in text.split(","):
+        if (name := canonical_model(part, models)) in models:
+            return name
+    raise DataError(f"{where}: field 'server' names no known model: {', '.join(models)}")
+
+
+def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
+    users = values if isinstance(values, dict) else {}
+    for user, times in users.items():
+        if not isinstance(times, list) or not times or not all(map(_positive, times)):
+            raise DataError(
+                f"{where}: field 'program_latencies_s': {user!r} must be a list of seconds"
+            )
+    if not users:
+        raise DataError(f"{where}: field 'program_latencies_s' must be an object of lists")
+    return {user: tuple(map(float, users[user])) for user in sorted(users)}
+
+
+def _measured(record: Mapping[str, Any], field: str, where: str) -> float:
+    value: Any = record.get(field)
+    if not _positive(value):
+        raise DataError(f"{where}: field {field!r} = {value!r}: must be a positive number")
+    return float(value)
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e10

@@ -1,0 +1,72 @@
+"""The outcome of a comparison: what is printed, and which runs could not be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fairbench.errors import UsageError
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class NotReplayed:
+    """A run of a file that has no comparison, and the reason in one line."""
+
+    run: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The comparison of one file.
+
+    ``whole`` is the JSON object, ``text`` the tables for people.
+    """
+
+    whole: dict[str, Any]
+    text: str
+    not_replayed: list[NotReplayed] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON object; the runs without a comparison are in it if there are any."""
+        if not self.not_replayed:
+            return self.whole
+        lines = [{"run": one.run, "reason": one.reason} for one in self.not_replayed]
+        return {**self.whole, "not_replayed": lines}
+
+    def as_text(self) -> str:
+        """Return the tables, and a line for each run without a comparison."""
+        return self.text + "".join(f"{line}\n" for line in _lines(self.not_replayed))
+
+
+def _lines(failed: list[NotReplayed]) -> Iterator[str]:
+    if failed:
+        yield f"Not replayed: {len(failed)}"
+    for one in failed:
+        yield f"  ! {one.run}: {one.reason}"
+
+
+def each(
+    make: Callable[[Given], Made], items: Iterable[Given], name: Callable[[Given], str]
+) -> tuple[list[Made], list[NotReplayed]]:
+    """Make something of each item, and collect the items of which nothing can be made.
+
+    Raises:
+        UsageError: nothing could be made of any item; the error of the first one.
+    """
+    made: list[Made] = []
+    failed: list[NotReplayed] = []
+    first: UsageError | None = None
+    for item in items:
+        try:
+            made.append(make(item))
+        except UsageError as error:
+            first = first or error
+            failed.append(NotReplayed(name(item), str(error)))
+    if first is not None and not made:
+        raise first
+    return made, failed

@@ -1,0 +1,1 @@
+"""The simulator beside runs of several tenants whose requests went straight to an engine."""

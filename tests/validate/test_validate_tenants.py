@@ -1,0 +1,195 @@
+"""Runs of several tenants straight to an engine, and files with runs that cannot be replayed."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.errors import DataError
+from fairbench.hardware.catalogue import load_profile, model_names
+from fairbench.hardware.model_names import canonical_model
+from fairbench.validate.replay import FITTED_RUNS
+from fairbench.validate.serving.engines import believable_pool, most_decoding_tokens
+from fairbench.validate.serving.files import load_serving
+from fairbench.validate.serving.measured import FITTED, serving_run
+from fairbench.validate.serving.profiles import FORK_HOST_MS, profile_of, with_host_cost
+from fairbench.validate.serving.prompts import requests_of
+from fairbench.validate.serving.replay import replay
+from fairbench.validate.tenants.compare import compare_tenants, groups
+from shared_data import SHARED, needs
+
+RESIDENCY = SHARED / "data/residency_runs.jsonl.gz"
+N = 40
+
+
+def record(run_id="mine", **changes):
+    """Forty requests of two tenants, one a second, the first four seconds in one go."""
+    columns = {
+        "client": ["a", "b"] * (N // 2),
+        "submit_s": [float(i) for i in range(N)],
+        "prompt_tokens": [500, 1_000] * (N // 2),
+        "output_tokens": [20] * N,
+        "ttft_s": [0.05, 0.15] * (N // 2),
+        "latency_s": [0.4] * N,
+        "error": [""] * N,
+    }
+    return {
+        "run_id": run_id, "engine": "vllm", "gpu": "h100-sxm5-80gb", "model": "qwen3-14b", "tp": 1,
+        "arrival": "open", "gateway": "none", "pool_tokens": 50_000, "columns": columns, **changes,
+    }  # fmt: skip
+
+
+def run_of(**changes):
+    return serving_run(record(**changes), "f")
+
+
+def test_the_prompts_are_as_long_as_the_server_counted():
+    assert [one.input_tokens for one in requests_of(run_of())][:2] == [500, 1_000]
+
+
+def test_a_pool_that_the_times_contradict_is_not_used():
+    # Requests of 500 and 1,000 tokens, 0.4 s each, never overlap: 1,000 at once is the most.
+    assert most_decoding_tokens(run_of()) == 1_000
+    assert believable_pool(run_of()) == 50_000
+    assert believable_pool(run_of(pool_tokens=999)) == 0
+    slow = {**record()["columns"], "latency_s": [3.5] * N}
+    # Each lasts from 0.05 or 0.15 s to 3.5 s after it came: four at once, two of each length.
+    assert most_decoding_tokens(run_of(columns=slow)) == 3_000
+
+
+def test_latencies_and_shares_of_each_tenant():
+    run = run_of()
+    found = compare_tenants(
+        run, replay(run, load_profile("h100-80gb/qwen3-14b/tp1/measured-vllm")), "p"
+    )
+    assert [one.name for one in found.tenants] == ["a", "b"]
+    assert found.tenants[1].p50_s.measured == 0.15
+    # Nothing waits: service is what was sent, (500 + 40) to (1,000 + 40), on both sides.
+    assert found.share_off[0] < 0.01
+    same = compare_tenants(run, run, "p")
+    assert (same.misses, same.share_off, same.jain_off) == ([], (0, 0), 0)
+
+
+def test_many_clients_are_shown_by_kind():
+    columns = record()["columns"]
+    many = {
+        **columns,
+        "client": [f"user-{i % 20}" for i in range(N)],
+        "kind": ["good", "bad"] * (N // 2),
+    }
+    assert groups(run_of(columns=many)) == ["bad", "good"]
+    assert groups(run_of()) == ["a", "b"]
+
+
+def test_what_blis_said_stands_beside():
+    blis = {"tenants": {"a": {"ttft_percentiles": {"p50_us": 40_000, "p99_us": 60_000}}}}
+    run = run_of(blis=blis)
+    one, other = compare_tenants(run, run, "p").tenants
+    assert (one.other_p50_s, one.other_p99_s) == (0.04, 0.06)
+    assert other.other_p50_s != other.other_p50_s
+
+
+def test_a_failed_request_has_no_counts():
+    columns = record()["columns"]
+    columns |= {"output_tokens": [None, *columns["output_tokens"][1:]], "error": ["x"] + [""] * 39}
+    columns |= {"ttft_s": [None, *columns["ttft_s"][1:]]}
+    run = run_of(columns=columns)
+    assert (run.served[0], run.output_tokens[0]) == (False, 0)
+
+
+def test_the_forks_host_cost_is_added_to_each_iteration_and_request():
+    plain = profile_of("a100-sxm4-80gb", "Meta-Llama-3-8B-Instruct", 1, "sglang")
+    base_ms, request_ms = FORK_HOST_MS["lpm_mdrr"]
+    slow = with_host_cost(plain, "lpm_mdrr")
+    added_ms = (slow.decode_ps(10, 5_000) - plain.decode_ps(10, 5_000)) / 1e9
+    assert added_ms == pytest.approx(base_ms + 10 * request_ms)
+    assert with_host_cost(plain, "lpm") == plain
+
+
+@pytest.mark.parametrize(
+    ("spelled", "model"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+        ("Llama-3-8B", "llama-3.1-8b"),
+        ("llama3.1-8b", "llama-3.1-8b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("Qwen/Qwen3-14B", "qwen3-14b"),
+        ("mistral-7b", "mistral-7b"),
+    ],
+)
+def test_models_by_other_spellings(spelled, model):
+    assert canonical_model(spelled, model_names()) == model
+
+
+def test_a_70b_run_finds_its_bundled_profile():
+    found = profile_of("a100-sxm4-80gb", "meta-llama/Llama-3.1-70B-Instruct", 4, "vllm")
+    assert found.profile_id == "a100-80gb/llama-3.1-70b/tp4/sglang-0.5.10"
+
+
+def test_marks_of_fitted_go_by_id():
+    assert len(FITTED_RUNS) == 6
+    assert "VTC_oracle_profile/overload" not in FITTED_RUNS
+    assert "sglang-a100-fixed-c8-run1" in FITTED
+    assert not FITTED & {"sglang-a100-fixed-c8-run2", "sglang-a100-fixed-c64-run1"}
+
+
+def test_a_run_that_cannot_be_replayed_is_a_line(tmp_path):
+    lacking = record("lacking")
+    del lacking["columns"]["ttft_s"]
+    path = tmp_path / "runs.jsonl"
+    lines = [record(), lacking, record("elsewhere", gpu="b200"), record("lifo", gateway="lifo")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = CliRunner().invoke(app, ["validate", str(path)])
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert "Not replayed: 3" in text
+    assert "! lacking: " in text
+    assert "run lacking: columns: field 'ttft_s' must be a list" in text
+    assert "! elsewhere: no timing profile for vllm on gpu 'b200'" in text
+    assert "! lifo: gateway 'lifo': known are" in text
+    with pytest.raises(DataError):
+        load_serving(path)
+
+
+def test_runs_of_another_server_are_refused_with_the_reason(tmp_path):
+    n = 12
+    columns = {
+        "client": [i % 2 for i in range(n)], "prompt_len": [200] * n, "output_len": [40] * n,
+        "req_time": [2.0 * i for i in range(n)], "first_token_latency": [0.13] * n,
+        "request_latency": [1.5] * n,
+    }  # fmt: skip
+    names = ("VTC/all_results_mine", "sec6.4/35000/VTC-256/all_results_overload-s4")
+    path = tmp_path / "runs.jsonl"
+    path.write_text(
+        "".join(json.dumps({"path": f"x/{name}.jsonl", **columns}) + "\n" for name in names)
+    )
+    result = CliRunner().invoke(app, ["validate", str(path)])
+    assert result.exit_code == 1
+    assert "! 35000/VTC-256/overload-s4: sec6.4: Llama-2-13b on an A100" in result.stdout
+    told = ["--profile", "a100-80gb/llama-2-7b/tp1/sglang-0.5.10", "--pool", "35000"]
+    assert CliRunner().invoke(app, ["validate", str(path), *told]).exit_code == 0
+
+
+def test_several_files_are_one_table(tmp_path):
+    paths = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for path in paths:
+        path.write_text(json.dumps(record(path.stem)) + "\n")
+    result = CliRunner().invoke(app, ["validate", *map(str, paths)])
+    assert result.exit_code == 0
+    assert all(str(path) in result.stdout for path in paths)
+    whole = json.loads(CliRunner().invoke(app, ["validate", *map(str, paths), "--json"]).stdout)
+    assert [one["tenants"][0]["name"] for one in whole["files"].values()] == ["one", "two"]
+
+
+@needs(RESIDENCY)
+@pytest.mark.slow
+def test_runs_of_several_tenants_come_out():
+    for run in load_serving(RESIDENCY):
+        profile = profile_of(run.gpu, run.model, run.tp, run.engine)
+        found = compare_tenants(run, replay(run, profile), profile.profile_id)
+        assert found.throughput.within(5)
+        assert found.share_off[0] < 0.03
+        if not run.name.endswith("agg24"):  # at 98% of its capacity
+            assert all(one.p50_s.within(25) for one in found.tenants)
