@@ -262,3 +262,19 @@ def test_the_fit_gives_the_bundled_profile():
     for tokens in (1, 400, 8_000):
         expected = found.profile.prefill_ps([(0, tokens)])
         assert PROFILE.prefill_ps([(0, tokens)]) == pytest.approx(expected, rel=0.005)
+
+
+def test_a_prompt_over_the_servers_limit_spends_a_token_of_the_gateways_bucket(tmp_path):
+    # Two tokens: the long prompt takes the first and is refused by the server, one prompt gets the
+    # second. Without the long prompt both others would be served.
+    columns = {
+        "client": ["a"] * 3, "submit_s": [0.0, 0.001, 0.002], "prompt_tokens": [8_192, 100, 100],
+        "output_tokens": [0, 10, 10], "ttft_s": [0, 0.1, 0.1], "latency_s": [0, 0.2, 0.2],
+        "error": ["HTTP 500", "", ""],
+    }  # fmt: skip
+    run = open_record("token bucket 60/min, burst 2", **columns)
+    (measured,) = load_serving(write(tmp_path, run))
+    assert replay(measured, PROFILE).served.tolist() == [False, True, False]
+    short = {**columns, "prompt_tokens": [100] * 3}
+    (measured,) = load_serving(write(tmp_path, open_record("fifo", **short)))
+    assert replay(measured, PROFILE).served.all()
