@@ -1,6 +1,7 @@
 """Measured serving runs: reading them, the load generator, the gateways, the replay."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from fairbench.validate.serving.files import load_serving
 from fairbench.validate.serving.gateway import GATEWAY_MS, gateway_queue
 from fairbench.validate.serving.measured import serving_run
 from fairbench.validate.serving.predict import predict
-from fairbench.validate.serving.profiles import MEASURED, profile_of
+from fairbench.validate.serving.profiles import MEASURED, VLLM_REQUEST_MS, profile_of
 from fairbench.validate.serving.replay import replay
 from shared_data import SERVING_RUNS, needs
 
@@ -230,7 +231,9 @@ def test_the_command_writes_files_and_predictions(tmp_path):
 def test_profiles_of_other_gpus_have_the_measured_frontend():
     h100 = profile_of("h100-sxm5-80gb", "llama-3.1-8b", 1, "vllm")
     assert h100.profile_id == "h100-80gb/llama-3.1-8b/tp1/vllm-0.24.0"
-    assert h100.frontend == PROFILE.frontend
+    assert h100.frontend == replace(PROFILE.frontend, request_ms=VLLM_REQUEST_MS)
+    a100 = profile_of("a100-sxm4-80gb", "llama-3.1-8b", 1, "vllm")
+    assert (a100.profile_id, a100.frontend) == (MEASURED, h100.frontend)
     with pytest.raises(DataError, match="no timing profile for vllm on gpu 'b200'"):
         profile_of("b200", "llama-3.1-8b", 1, "vllm")
 

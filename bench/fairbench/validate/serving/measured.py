@@ -12,9 +12,11 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Flags, Floats, Ints
 
-# A profile was fitted to these. Of the A100 nothing else was looked at before; of the H100 all was.
+# A profile was fitted to SGLang's, the time of vLLM's server for a request to the last one. Of
+# SGLang on the A100 nothing else was looked at before; of the H100 all was.
 FITTED = re.compile(
     r"sglang-(a100-(fixed-c\d+|mixed-c1)-run\d+|h100-(fixed-c(1|32|128)-(cold|warm)|mixed-c32-cold))"
+    r"|vllm-a100-fixed-c128-run1"
 )
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
 WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
