@@ -24,7 +24,8 @@ from fairbench.validate.serving.measured import serving_run
 from fairbench.validate.serving.predict import predict
 from fairbench.validate.serving.profiles import MEASURED, VLLM_REQUEST_MS, profile_of
 from fairbench.validate.serving.replay import replay
-from shared_data import SERVING_RUNS, needs
+from fairbench.validate.serving.table import serving_text
+from shared_data import SERVING_RUNS, VLLM_MIXED_RUNS, needs
 
 PROFILE = load_profile(MEASURED)
 
@@ -281,3 +282,23 @@ def test_a_prompt_over_the_servers_limit_spends_a_token_of_the_gateways_bucket(t
     short = {**columns, "prompt_tokens": [100] * 3}
     (measured,) = load_serving(write(tmp_path, open_record("fifo", **short)))
     assert replay(measured, PROFILE).served.all()
+
+
+@needs(VLLM_MIXED_RUNS)
+@pytest.mark.parametrize("name", ["vllm-a100-mixed-c8-run1", "vllm-a100-mixed-c32-run1"])
+def test_long_prompts_in_vllm_take_as_long_as_measured_on_an_a100(name):
+    (run,) = (run for run in load_serving(VLLM_MIXED_RUNS) if run.name == name)
+    profile = profile_of(run.gpu, run.model, run.tp, run.engine)
+    found = compare_serving(run, replay(run, profile), "")
+    assert not run.fitted
+    assert found.throughput.within(5)
+    assert found.tpot_p50_ms.within(5)
+
+
+def test_a_short_time_to_first_token_is_shown_as_unresolved(tmp_path):
+    (run,) = load_serving(write(tmp_path, record()))  # 30 ms
+    slow = replace(run, ttft_s=np.full(3, 0.3), latency_s=np.full(3, 0.4))
+    for measured, shown in ((run, True), (slow, False)):
+        text = serving_text([compare_serving(measured, replay(run, PROFILE), "")])
+        (row,) = (line for line in text.splitlines() if line.startswith(run.name))
+        assert ("<" in row) == shown

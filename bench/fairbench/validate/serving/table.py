@@ -32,7 +32,7 @@ def serving_text(runs: list[ServingComparison]) -> str:
         *(Text(f"timing profile {profile}") for profile in profiles),
         Text(f"{FITTED} the measured profile was fitted to this run    {MISSED} misses a target"),
         Text(
-            f"{UNRESOLVED} measured below {1_000 * LONG_TTFT_S:g} ms: below what the model resolves, "
+            f"{UNRESOLVED} measured below {1_000 * LONG_TTFT_S:g} ms, which the model does not resolve: "
             "no target"
         ),
     ]
