@@ -31,10 +31,7 @@ def serving_text(runs: list[ServingComparison]) -> str:
         Text("runs of real serving engines: as measured, and how far off the simulator is"),
         *(Text(f"timing profile {profile}") for profile in profiles),
         Text(f"{FITTED} the measured profile was fitted to this run    {MISSED} misses a target"),
-        Text(
-            f"{UNRESOLVED} measured below {1_000 * LONG_TTFT_S:g} ms, which the model does not resolve: "
-            "no target"
-        ),
+        Text(f"{UNRESOLVED} measured below {1_000 * LONG_TTFT_S:g} ms, not resolved: no target"),
     ]
     for title, some in (("tested", tested), ("fitted", fitted)):
         if some:
