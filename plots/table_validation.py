@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from table_store import ROOT, Row
 from table_text import as_markdown
 
+from fairbench.validate.serving.compare import LONG_TTFT_S
+
 
 def measured(fitted: str) -> str:
     """The validation's runs, one a row: errors now, and before the prefill law was fitted anew."""
@@ -87,7 +89,8 @@ def _serving(fitted: str) -> str:
             before = f" ({float(old['error_pct']):+.0f})" if "-a100-" in run else ""
             measured = float(new["measured"])
             text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
-            cells += [text, f"{float(new['error_pct']):+.0f}%{before}"]
+            resolved = not number.startswith("ttft") or measured > LONG_TTFT_S
+            cells += [text, f"{float(new['error_pct']):+.0f}%{before}" if resolved else "<"]
         body.append((run, *cells))
     header = ("run", "tok/s", "error", "TPOT P50, ms", "error", "TTFT P50, s", "error",
               "TTFT P99, s", "error")  # fmt: skip

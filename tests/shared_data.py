@@ -8,6 +8,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 PROFILES = SHARED / "profiles"
 VTC_RUNS = SHARED / "data/vtc_measured_runs.jsonl.gz"
 SERVING_RUNS = SHARED / "data/serving_measured_runs.jsonl.gz"
+VLLM_MIXED_RUNS = SHARED / "data/serving_vllm_mixed.jsonl.gz"
 
 
 def needs(path):

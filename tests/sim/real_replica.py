@@ -154,7 +154,12 @@ class RealReplica:
             self._stretch.end_ps = self.clock.now_ps
             return finished
 
-        self._await_end(self.profile.decode_ps(size, context), book)
+        took_ps = self.profile.decode_ps(size, context) + self._tail_ps(contexts)
+        self._await_end(took_ps, book)
+
+    def _tail_ps(self, contexts):
+        """What the engine's attention takes beyond the profile's formula."""
+        return 0
 
     def _end_stretch(self):
         """The batch is about to change."""

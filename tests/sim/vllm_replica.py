@@ -45,6 +45,7 @@ class VLLMReplica(RealReplica):
         self._tokens = tokens
         self._numbers = count()
         self._prefilling = {}  # those whose prompts are incomplete, by request
+        self._joined = {}  # by request: its context when it began to decode
         self._chunks = []  # of the step under way
         self._booking = Booking()
         self._queue = None if stock else self._put_scheduler_in()
@@ -132,6 +133,8 @@ class VLLMReplica(RealReplica):
             assert sequence.filled == before
         last = request.num_computed_tokens == request.num_tokens
         (self._prefilling.pop if last else self._prefilling.setdefault)(request, None)
+        if last:
+            self._joined[request] = request.num_tokens + 1
         return Prefill(sequence, before, tokens, first, last)
 
     def _admit(self, sequence, cached):
@@ -161,7 +164,7 @@ class VLLMReplica(RealReplica):
             finished = self._completed(plan)
             self._chunks = []
             now_ps, size = self.clock.now_ps, len(plan.num_scheduled_tokens)
-            parts = step_parts(self.costs, now_ps - start_ps, computed, decoding)
+            parts = step_parts(self.costs, now_ps - start_ps, computed, decoding, -extra_ps)
             shares = self._booking.shares(chunks, parts.chunks)
             for client, number in self._per_client.items():
                 share = shares.setdefault(client, PrefillShare())
@@ -175,7 +178,13 @@ class VLLMReplica(RealReplica):
             return finished
 
         computed = [(chunk.cached, chunk.tokens) for chunk in chunks]
-        self._await_end(self.profile.step_ps(computed, decodes, context), complete)
+        extra_ps = self.profile.vllm_extra_ps(decodes, context)
+        self._await_end(self.profile.step_ps(computed, decodes, context) + extra_ps, complete)
+
+    def _tail_ps(self, contexts):
+        longest = max(self._joined[request] for request, _ in contexts)
+        context = sum(tokens for _, tokens in contexts)
+        return self.profile.vllm_extra_ps(len(contexts), context, longest)
 
     # What vLLM tells.
 

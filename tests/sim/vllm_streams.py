@@ -127,6 +127,10 @@ class StepProfile:
     pool = SimpleNamespace(host_token_ps=0)
     shared_read = 1.0
     frontend = Frontend()
+    vllm_attention = None
+
+    def vllm_extra_ps(self, sequences, context_tokens, longest=0):
+        return 0
 
     def step_ps(self, chunks, sequences, context_tokens):
         return STEP_PS

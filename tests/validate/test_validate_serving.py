@@ -1,6 +1,7 @@
 """Measured serving runs: reading them, the load generator, the gateways, the replay."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,9 +22,10 @@ from fairbench.validate.serving.files import load_serving
 from fairbench.validate.serving.gateway import GATEWAY_MS, gateway_queue
 from fairbench.validate.serving.measured import serving_run
 from fairbench.validate.serving.predict import predict
-from fairbench.validate.serving.profiles import MEASURED, profile_of
+from fairbench.validate.serving.profiles import MEASURED, VLLM_REQUEST_MS, profile_of
 from fairbench.validate.serving.replay import replay
-from shared_data import SERVING_RUNS, needs
+from fairbench.validate.serving.table import serving_text
+from shared_data import SERVING_RUNS, VLLM_MIXED_RUNS, needs
 
 PROFILE = load_profile(MEASURED)
 
@@ -244,7 +246,9 @@ def test_the_command_writes_files_and_predictions(tmp_path):
 def test_profiles_of_other_gpus_have_the_measured_frontend():
     h100 = profile_of("h100-sxm5-80gb", "llama-3.1-8b", 1, "vllm")
     assert h100.profile_id == "h100-80gb/llama-3.1-8b/tp1/vllm-0.24.0"
-    assert h100.frontend == PROFILE.frontend
+    assert h100.frontend == replace(PROFILE.frontend, request_ms=VLLM_REQUEST_MS)
+    a100 = profile_of("a100-sxm4-80gb", "llama-3.1-8b", 1, "vllm")
+    assert (a100.profile_id, a100.frontend) == (MEASURED, h100.frontend)
     with pytest.raises(DataError, match="no timing profile for vllm on gpu 'b200'"):
         profile_of("b200", "llama-3.1-8b", 1, "vllm")
 
@@ -276,3 +280,39 @@ def test_the_fit_gives_the_bundled_profile():
     for tokens in (1, 400, 8_000):
         expected = found.profile.prefill_ps([(0, tokens)])
         assert PROFILE.prefill_ps([(0, tokens)]) == pytest.approx(expected, rel=0.005)
+
+
+def test_a_prompt_over_the_servers_limit_spends_a_token_of_the_gateways_bucket(tmp_path):
+    # Two tokens: the long prompt takes the first and is refused by the server, one prompt gets the
+    # second. Without the long prompt both others would be served.
+    columns = {
+        "client": ["a"] * 3, "submit_s": [0.0, 0.001, 0.002], "prompt_tokens": [8_192, 100, 100],
+        "output_tokens": [0, 10, 10], "ttft_s": [0, 0.1, 0.1], "latency_s": [0, 0.2, 0.2],
+        "error": ["HTTP 500", "", ""],
+    }  # fmt: skip
+    run = open_record("token bucket 60/min, burst 2", **columns)
+    (measured,) = load_serving(write(tmp_path, run))
+    assert replay(measured, PROFILE).served.tolist() == [False, True, False]
+    short = {**columns, "prompt_tokens": [100] * 3}
+    (measured,) = load_serving(write(tmp_path, open_record("fifo", **short)))
+    assert replay(measured, PROFILE).served.all()
+
+
+@needs(VLLM_MIXED_RUNS)
+@pytest.mark.parametrize("name", ["vllm-a100-mixed-c8-run1", "vllm-a100-mixed-c32-run1"])
+def test_long_prompts_in_vllm_take_as_long_as_measured_on_an_a100(name):
+    (run,) = (run for run in load_serving(VLLM_MIXED_RUNS) if run.name == name)
+    profile = profile_of(run.gpu, run.model, run.tp, run.engine)
+    found = compare_serving(run, replay(run, profile), "")
+    assert not run.fitted
+    assert found.throughput.within(5)
+    assert found.tpot_p50_ms.within(5)
+
+
+def test_a_short_time_to_first_token_is_shown_as_unresolved(tmp_path):
+    (run,) = load_serving(write(tmp_path, record()))  # 30 ms
+    slow = replace(run, ttft_s=np.full(3, 0.3), latency_s=np.full(3, 0.4))
+    for measured, shown in ((run, True), (slow, False)):
+        text = serving_text([compare_serving(measured, replay(run, PROFILE), "")])
+        (row,) = (line for line in text.splitlines() if line.startswith(run.name))
+        assert ("<" in row) == shown

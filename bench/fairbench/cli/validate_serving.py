@@ -55,7 +55,7 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> None:
 
 def print_serving_fit(file: Path, *, as_json: bool) -> None:
     """Redo the calibration of the measured profile, step by step."""
-    runs = [run for run in load_serving(file) if run.fitted]
+    runs = [run for run in load_serving(file) if run.fitted and run.engine == "sglang"]
     if not runs:
         raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
     if len(gpus := sorted({run.gpu for run in runs})) > 1:

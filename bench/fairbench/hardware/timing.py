@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 
+from fairbench.hardware.flash_attention import FlashAttention2, flash_attention_2
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.step_time import PS_PER_MS, Chunk, StepTime
 
@@ -80,6 +81,28 @@ class TimingProfile:
         They are counted once for each sequence but the first. Nothing if ``shared_read`` is 1.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
+
+    @cached_property
+    def vllm_attention(self) -> FlashAttention2 | None:
+        """The attention kernel of a vLLM on this GPU, if it costs more than the formula says."""
+        return flash_attention_2(self.profile_id)
+
+    def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
+        """Return what a vLLM's step takes beyond the formula, in picoseconds.
+
+        Args:
+            sequences: Decoding sequences of the step.
+            context_tokens: Their context in all, in tokens.
+            longest: Tokens of the longest context in a step that only decodes; 0 if the step
+                prefills as well.
+        """
+        kernel = self.vllm_attention
+        if kernel is None or not sequences:
+            return 0
+        if not longest:
+            return kernel.extra_reads * self.context_ps * context_tokens
+        tokens = kernel.tail_tokens(sequences, longest)
+        return round(self.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
         """One prefill iteration, its linear layers over ``rows`` if padding makes them more."""

@@ -57,8 +57,8 @@ class ServingFit:
 
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
-    """Each step of the fit to the ``fitted`` ones among ``runs``: some, all of one GPU."""
-    chosen = [run for run in runs if run.fitted]
+    """Yield each step of the fit to SGLang's ``fitted`` runs, at least one, all of one GPU."""
+    chosen = [run for run in runs if run.fitted and run.engine == "sglang"]
     (gpu,) = {run.gpu for run in chosen}
     start = STARTS[gpu]
     measured = [_features(run) for run in chosen]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fairbench.core import Request
 from fairbench.hardware.engine_limits import engine_limits
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.timing import TimingProfile
@@ -20,9 +21,21 @@ from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.validate.policies import scheduler_of
 from fairbench.validate.serving.measured import ServingRun
+from fairbench.validate.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
 SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
+
+
+class _Server(FCFS):
+    """First come, first served; refuses prompts over the server's limit after tokenizing them."""
+
+    def __init__(self, run: ServingRun) -> None:
+        super().__init__(FCFS.Params())
+        self._run = run
+
+    def accepts(self, request: Request, now_s: float) -> bool:
+        return not refused_by_length(self._run, request)
 
 
 def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Replica:
@@ -65,7 +78,7 @@ def most_decoding_tokens(run: ServingRun) -> int:
 def _local(run: ServingRun) -> LocalScheduler:
     """Return the scheduler that a run's ``policy`` names, fcfs where it names none."""
     if not run.policy:
-        return FCFS(FCFS.Params())
+        return _Server(run)
     replayed, settings = scheduler_of(run.policy, run.quantum)
     local = build_local(replayed.local, settings)
     local.prepare(Setup(tuple(sorted(set(run.client)))))

@@ -24,6 +24,7 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-sweep_rate-agg_4rps-vanilla",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
+        "vllm-a100-fixed-c128-run1",  # the time of vLLM's server for a request
     }
 )
 DIRECT = "none"  # gateway of a run whose requests went straight to the engine

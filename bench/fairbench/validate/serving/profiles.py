@@ -11,6 +11,9 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
+# HTTP and tokenizer of vLLM's API server, busy for each request: with this the TTFT P50 of
+# vllm-a100-fixed-c128-run1 is as measured. (SGLang's is in the profile.)
+VLLM_REQUEST_MS = 1.5
 # Milliseconds that the DLPM authors' fork of SGLang adds on the host, under a policy of its own, to
 # each iteration and to each request in it. Fitted to the time per output token of two runs, with 6
 # and with about 130 requests at a time (``measured.FITTED``); what ``vtc`` adds is not known.
@@ -39,16 +42,20 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """The measured profile on its GPU, with either engine on the A100 and with SGLang on the H100;
-    elsewhere the engine's operator profile, or another engine's if it has none there.
+    """The measured profile of the GPU; elsewhere an operator profile, the engine's own if there is one.
 
-    HTTP and tokenizer are no property of the GPU: an operator profile has those that were measured.
+    The A100's measured profile serves both engines, the H100's SGLang only. Time in HTTP and
+    tokenizer is a property of the engine, not of the GPU: an operator profile has the measured
+    one, and vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request.
     Raises DataError for a GPU or model without a profile.
     """
     place = f"{_GPUS.get(gpu.lower(), gpu.lower())}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)
+    frontend = measured.frontend
+    if engine == "vllm":
+        frontend = replace(frontend, request_ms=VLLM_REQUEST_MS)
     if MEASURED.startswith(place):
-        return measured
+        return replace(measured, frontend=frontend)
     if engine == "sglang" and MEASURED_H100.startswith(place):
         return load_profile(MEASURED_H100)
     every = [name for name in profile_ids() if name.startswith(place)]
@@ -57,4 +64,4 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     ours = [name for name in every if name.startswith(place + engine)] or every
     if not ours:
         raise DataError(f"no timing profile for {engine} on gpu {gpu!r}, model {model!r}, tp {tp}")
-    return replace(load_profile(ours[0]), frontend=measured.frontend)
+    return replace(load_profile(ours[0]), frontend=frontend)

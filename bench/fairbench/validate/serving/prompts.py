@@ -24,7 +24,7 @@ def requests_of(run: ServingRun) -> list[Request]:
 
 
 def refused_by_length(run: ServingRun, request: Request) -> bool:
-    """Whether the engine refuses it for its length, at no cost."""
+    """Return whether the engine refuses the request for its length, before any GPU work."""
     return not (run.closed or run.direct) and request.input_tokens > LONGEST_TOKENS
 
 

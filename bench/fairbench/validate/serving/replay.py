@@ -19,7 +19,7 @@ from fairbench.validate.serving.closed_loop import ClosedLoop
 from fairbench.validate.serving.engines import engine_worker
 from fairbench.validate.serving.gateway import GATEWAY_MS, gateway_queue
 from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.prompts import output_tokens, refused_by_length, requests_of
+from fairbench.validate.serving.prompts import output_tokens, requests_of
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
@@ -84,9 +84,8 @@ class _Play:
             )
             return
         for index, submit_s in enumerate(run.submit_s):
-            if not refused_by_length(run, self._requests[index]):
-                at_ps = self._start_ps + round(float(submit_s) * PS_PER_S)
-                server.clock.at(at_ps, ARRIVE, 0, partial(self._send, index))
+            at_ps = self._start_ps + round(float(submit_s) * PS_PER_S)
+            server.clock.at(at_ps, ARRIVE, 0, partial(self._send, index))
 
     def _send(self, index: int) -> None:
         output = Segment(f"output-{index}", self._lengths[index])

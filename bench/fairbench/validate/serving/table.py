@@ -19,7 +19,7 @@ from fairbench.validate.serving.compare import (
     ServingComparison,
 )
 
-FITTED, MISSED = "*", "!"
+FITTED, MISSED, UNRESOLVED = "*", "!", "<"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
@@ -31,6 +31,7 @@ def serving_text(runs: list[ServingComparison]) -> str:
         Text("runs of real serving engines: as measured, and how far off the simulator is"),
         *(Text(f"timing profile {profile}") for profile in profiles),
         Text(f"{FITTED} the measured profile was fitted to this run    {MISSED} misses a target"),
+        Text(f"{UNRESOLVED} measured below {1_000 * LONG_TTFT_S:g} ms, not resolved: no target"),
     ]
     for title, some in (("tested", tested), ("fitted", fitted)):
         if some:
@@ -74,7 +75,9 @@ def _jain(pair: Pair | None) -> str:
 
 
 def _error(pair: Pair, target: float, least: float = 0.0) -> str:
-    missed = pair.measured > least and not pair.within(target)
+    if pair.measured <= least:
+        return UNRESOLVED
+    missed = not pair.within(target)
     text = UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
     return text + (MISSED if missed else "")
 

@@ -150,11 +150,14 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
         batch, chunks = self.batch, step.chunks
-        computed, saved_ps = [chunk.chunk for chunk in chunks], self._saved_ps()
-        duration_ps = self._profile.step_ps(computed, step.decodes, batch.context_tokens)
+        computed, context = [chunk.chunk for chunk in chunks], batch.context_tokens
+        saved_ps = self._saved_ps()
+        if computed:
+            saved_ps -= self._profile.vllm_extra_ps(step.decodes, context)
+        duration_ps = self._profile.step_ps(computed, step.decodes, context)
         duration_ps -= saved_ps
         start_ps = self._clock.now_ps + self.host.delay_ps()
-        end = partial(self._end_mixed, step, start_ps, batch.context_tokens, saved_ps)
+        end = partial(self._end_mixed, step, start_ps, context, saved_ps)
         self._clock.at(start_ps + duration_ps, END, self.index, end)
 
     def _end_mixed(self, step: Step, start_ps: int, context_tokens: int, saved_ps: int) -> None:
@@ -207,7 +210,19 @@ class VLLMWorker(EngineLoop[BlockNode]):
             steps = 1
         blocks = cache.free_blocks if cache.on_evict is None else cache.blank
         steps = 1 + self.running.steps_ahead(blocks, steps - 1)
-        self._start_run(steps, self._saved_ps())
+        self._start_run(steps, self._saved_ps() - self._tail_ps())
+
+    def _tail_ps(self) -> int:
+        """What the longest sequence adds to a step that only decodes.
+
+        Its context counts as it was when the sequence joined the batch, so that every step of a
+        run takes the same.
+        """
+        if self._profile.vllm_attention is None:
+            return 0
+        batch = self.batch
+        longest = max(one.request.input_tokens + one.produced for one in batch.sequences)
+        return self._profile.vllm_extra_ps(batch.size, batch.context_tokens, longest)
 
     def _saved_ps(self) -> int:
         """What the step saves because those that decode have prefixes in common."""
