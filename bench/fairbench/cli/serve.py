@@ -16,6 +16,7 @@ from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_ar
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
+    AllowRegex,
     ClientFrom,
     Keys,
     MaxBodyMemory,
@@ -26,6 +27,7 @@ from fairbench.cli.serve_flags import (
     Peers,
     Promised,
     Saturation,
+    StallTimeout,
     TlsCert,
     TlsKey,
     Tokenizer,
@@ -119,6 +121,8 @@ def serve(
     max_queue_per_client: MaxQueuePerClient = None,
     max_body_memory: MaxBodyMemory = None,
     vocab_size: VocabSize = None,
+    allow_regex: AllowRegex = False,
+    stall_timeout: StallTimeout = 120.0,
     grace: Annotated[
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
     ] = 30.0,
@@ -225,6 +229,8 @@ def serve(
             max_queue_per_client=max_queue_per_client,
             max_bodies_bytes=max_body_memory and max_body_memory << 20,
             vocab_size=vocab_size,
+            patterns=allow_regex,
+            stall_s=stall_timeout,
             local=routed.local,
             gateway=held.policy,
             saturation=held.saturation,

@@ -114,6 +114,24 @@ MaxBodyMemory = Annotated[
         "of the machine's]",
     ),
 ]
+AllowRegex = Annotated[
+    bool,
+    Option(
+        "--allow-regex",
+        help="Let clients send regular expressions and grammars (stop_regex, regex, ebnf, "
+        "structural_tag, patterns in schemas). An engine evaluates them at every step: one that "
+        "backtracks stops a worker for all clients.",
+    ),
+]
+StallTimeout = Annotated[
+    float,
+    Option(
+        min=1,
+        metavar="SECONDS",
+        help="A worker that has requests and produces nothing for so long is down, whatever its "
+        "/health says.",
+    ),
+]
 VocabSize = Annotated[
     int | None,
     Option(

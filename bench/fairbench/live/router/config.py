@@ -27,9 +27,10 @@ class RouterConfig:
     approximated. ``max_queue`` bounds the requests that are under way, most of which wait at the
     workers, ``max_queue_per_client`` those of each client (None: bounded only when others want in).
     ``max_body_bytes`` bounds a body, ``max_bodies_bytes`` long ones together (None: a quarter of
-    the machine's memory). ``vocab_size`` is the model's, None if the workers say. A worker that
+    the machine's memory). ``vocab_size`` is the model's, None if the workers say. ``patterns``
+    lets clients send regular expressions and grammars, which engines evaluate. A worker that
     fails a health check, or does not answer it within ``health_timeout_s``, is out of rotation
-    until it passes one.
+    until it passes one; so is one that has requests and produces nothing for ``stall_s``.
     ``local`` is the local scheduler that the workers are meant to run, None where that is not said.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
@@ -52,10 +53,12 @@ class RouterConfig:
     max_queue: int = 10_000
     max_queue_per_client: int | None = None
     vocab_size: int | None = None
+    patterns: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
     max_bodies_bytes: int | None = None
     health_interval_s: float = 5.0
     health_timeout_s: float = 20.0
+    stall_s: float = 120.0
     local: str | None = None
     gateway: str | None = None
     saturation: str = SERVED_DETECTOR
