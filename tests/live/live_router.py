@@ -38,6 +38,7 @@ class Worker:
     key: str | None = None
     held_at: int | None = None
     padding: Sequence[bytes] = ()
+    pause_s: float = 0.0  # before each word of a stream
     status: int = 200
     says: dict | None = None
     ending: dict | None = None
@@ -65,10 +66,15 @@ class Worker:
         app.router.add_get("/server_info", self.server_info)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/loads", self.loads)
+        app.add_routes(self.pages())
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
         self.port = self.runner.addresses[0][1]
+
+    def pages(self):
+        """Routes of a subclass's own."""
+        return []
 
     @web.middleware
     async def guard(self, request, handler):
@@ -132,6 +138,7 @@ class Worker:
             told[-1] = self.ending
         for number, event in enumerate(told):
             await self.wait_at(number)
+            await asyncio.sleep(self.pause_s)
             await response.write(b"data: %b\n\n" % json.dumps(event).encode())
         await response.write(b"data: [DONE]\n\n")
         return response

@@ -95,7 +95,8 @@ def laughs(levels):
     both = {"anyOf": [{"type": "null"}, {"type": "string"}]}
     table = {"0": both}
     for level in range(1, levels):
-        table[str(level)] = {"properties": dict.fromkeys("ab", {"$ref": f"#/$defs/{level - 1}"})}
+        below = {"$ref": f"#/$defs/{level - 1}"}
+        table[str(level)] = {"properties": dict.fromkeys("ab", below)}
     return {"$defs": table, "$ref": f"#/$defs/{levels - 1}"}
 
 

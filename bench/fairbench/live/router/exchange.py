@@ -65,16 +65,23 @@ class ClientLeft(ConnectionError):
 class Exchange:
     """Asks the worker and answers the client. ``usage`` and ``outcome`` say how it went.
 
-    ``on_begun`` is called when the client is given the first of the answer.
+    ``on_begun`` is called when the client is given the first of the answer, ``on_heard`` when a
+    part of an answer has come that is no error.
     """
 
     def __init__(
-        self, request: web.Request, call: Call, flight: Flight, on_begun: Callable[[], None]
+        self,
+        request: web.Request,
+        call: Call,
+        flight: Flight,
+        on_begun: Callable[[], None],
+        on_heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._request = request
         self._call = call
         self._flight = flight
         self._on_begun = on_begun
+        self._on_heard = on_heard
         self._stream: web.StreamResponse | None = None
         self._reader = StreamReader(hide_usage=call.hide_usage)
         self._left: How | None = None  # how the worker went meanwhile
@@ -122,6 +129,7 @@ class Exchange:
             return self._whole(await self._read(answer), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
+            self._on_heard()
             told = self._reader.feed(chunk)
             if self._reader.is_junk and self._stream is None:
                 raise ClientPayloadError("a stream of junk")
@@ -139,6 +147,8 @@ class Exchange:
         body = bytearray()
         async for piece in answer.content.iter_any():
             body += piece
+            if answer.ok:
+                self._on_heard()
             if len(body) > MAX_BODY_BYTES:
                 raise ClientPayloadError(f"more than {MAX_BODY_BYTES} bytes")
         return bytes(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
@@ -12,10 +13,17 @@ from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
 
 PATH = "/health"
+# What shows that an engine decodes: every engine here serves this, whatever its model.
+PROOF_PATH = "/v1/completions"
+PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
 
 
 class Health:
-    """Takes workers out of rotation and back in; ``on_return(worker)`` comes before the latter."""
+    """Takes workers out of rotation and back in; ``on_return(worker)`` comes before the latter.
+
+    A worker that has stalled is back when it has produced a token for the router itself, or when
+    it was down by its own account, since what comes back then is another process.
+    """
 
     def __init__(
         self,
@@ -34,6 +42,7 @@ class Health:
         self._breakers = breakers
         self._on_return = on_return
         self._asked: dict[int, asyncio.Task[bool]] = {}
+        self._stalled: set[int] = set()
 
     async def begin(self, patience_s: float) -> None:
         """Ask every worker; who has not answered by then is down until it does."""
@@ -57,6 +66,15 @@ class Health:
             self._asked[worker] = asyncio.create_task(self._check(worker))
         return self._asked[worker]
 
+    def stalled(self, worker: int) -> None:
+        """Take a worker that produces nothing out of rotation, and end its requests.
+
+        As one of them may be what it hangs in, none of them is tried elsewhere.
+        """
+        self._stalled.add(worker)
+        self._breakers.reset(worker)
+        self._dispatcher.leave(worker, died=True)
+
     def _ask_all(self) -> list[asyncio.Task[bool]]:
         return [self.suspect(worker) for worker in self._dispatcher.flights]
 
@@ -72,14 +90,34 @@ class Health:
         try:
             healthy = await self._answers(worker)
             if not healthy:
+                if healthy is False:
+                    self._stalled.discard(worker)
                 self._breakers.reset(worker)
                 self._dispatcher.leave(worker, died=healthy is False)
+            elif worker in self._stalled and not await self._decodes(worker):
+                healthy = False
             elif self._dispatcher.may_join(worker) and not self._breakers.is_open(worker):
+                self._stalled.discard(worker)
                 await self._on_return(worker)
                 self._dispatcher.join(worker)
         finally:
             del self._asked[worker]
         return bool(healthy)
+
+    async def _decodes(self, worker: int) -> bool:
+        """Whether it produces a token, or refuses to in a way that says nothing of its engine."""
+        address = self._workers[worker]
+        try:
+            async with self._session.post(
+                address.url + PROOF_PATH,
+                json=PROOF,
+                headers=address.authorization,
+                allow_redirects=False,
+            ) as response:
+                await response.read()
+                return response.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        except (ClientError, OSError):
+            return False
 
     async def _answers(self, worker: int) -> bool | None:
         """Whether it says that it is healthy, None if it says nothing."""
