@@ -40,6 +40,7 @@ class Worker:
     padding: Sequence[bytes] = ()
     pause_s: float = 0.0  # before each word of a stream
     status: int = 200
+    streamed_error: bool = False  # streams begin, and end, with an error
     says: dict | None = None
     ending: dict | None = None
     info: dict = field(default_factory=dict)
@@ -134,6 +135,8 @@ class Worker:
             await response.write(piece)
             self.sent_bytes += len(piece)
         told = list(events(request.path, body))
+        if self.streamed_error:
+            told = [{"error": {"message": "broken", "code": 400}}]
         if self.ending is not None:
             told[-1] = self.ending
         for number, event in enumerate(told):
