@@ -213,7 +213,9 @@ async def router_before(workers, traces=NO_TRACES, **settings):
     settings = {"router": "round-robin", "health_interval_s": 0.05, **settings}
     addresses = [w if isinstance(w, WorkerAddress) else WorkerAddress(w.url) for w in workers]
     app = router_app(RouterConfig(workers=addresses, **settings), traces)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+    runner = web.AppRunner(
+        app, handler_cancellation=True, shutdown_timeout=0, auto_decompress=False
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]

@@ -16,6 +16,7 @@ from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_ar
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
+    AllowHost,
     AllowRegex,
     ClientFrom,
     Keys,
@@ -99,6 +100,7 @@ def serve(
     port: Annotated[
         int, Option(min=0, max=65_535, help="Port to listen on; 0 is any free port.")
     ] = 8000,
+    allow_host: AllowHost = None,
     goodput: Promised = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -235,6 +237,7 @@ def serve(
             gateway=held.policy,
             saturation=held.saturation,
             worker_keys=of_workers,
+            hosts=(host, *(allow_host or ())),
             admin_port=admin_port,
             admin_key=admin_key,
             promises=promised,

@@ -114,6 +114,14 @@ MaxBodyMemory = Annotated[
         "of the machine's]",
     ),
 ]
+AllowHost = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME",
+        help="Without --keys: another name by which the router may be asked (Host, Origin), next "
+        "to addresses, localhost and this machine's name; repeat it. * is any.",
+    ),
+]
 AllowRegex = Annotated[
     bool,
     Option(

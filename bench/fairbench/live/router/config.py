@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from fairbench.config.gateway import SERVED_DETECTOR
@@ -37,6 +38,10 @@ class RouterConfig:
     ``saturation`` its detector. If that is ``concurrency`` and ``settings`` do not say how many
     requests a worker may have, the workers do. ``promises`` say by when requests are due.
 
+    Without keys the router answers only to those who ask by an address, by ``localhost``, by this
+    machine's name or by one of ``hosts``; ``*`` there allows any. ``router_id`` is this router's
+    name among others.
+
     ``admin_port`` is that of the admin endpoint, None for none, ``admin_key`` what it wants to see,
     ``worker_keys`` the keys of workers that are added there; ``workers`` have theirs. ``peers`` are
     the URLs of other routers before the same workers, and ``peer_key`` what they all show.
@@ -68,3 +73,5 @@ class RouterConfig:
     peers: Sequence[str] = ()
     peer_key: str | None = field(default=None, repr=False)
     promises: Promises = field(default_factory=Promises)
+    hosts: Collection[str] = ()
+    router_id: str = field(default_factory=lambda: token_hex(8))

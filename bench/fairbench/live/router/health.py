@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
+from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
@@ -16,6 +18,9 @@ PATH = "/health"
 # What shows that an engine decodes: every engine here serves this, whatever its model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
+
+
+log = logging.getLogger(__name__)
 
 
 class Health:
@@ -32,6 +37,7 @@ class Health:
         timeout_s: float,
         breakers: Breakers,
         on_return: Callable[[int], Awaitable[None]],
+        router_id: str = "",
     ) -> None:
         # Its own connections, each a new one: that an old one still works says little.
         self._session = ClientSession(
@@ -41,6 +47,8 @@ class Health:
         self._dispatcher = dispatcher
         self._breakers = breakers
         self._on_return = on_return
+        self._router_id = router_id
+        self._itself: set[int] = set()
         self._asked: dict[int, asyncio.Task[bool]] = {}
         self._stalled: set[int] = set()
 
@@ -104,6 +112,20 @@ class Health:
             del self._asked[worker]
         return bool(healthy)
 
+    async def is_this_router(self, address: WorkerAddress, patience_s: float) -> bool:
+        """Whether this router itself answers there, under whatever name."""
+        try:
+            async with (
+                asyncio.timeout(patience_s),
+                self._session.get(address.url + PATH, headers=address.authorization) as response,
+            ):
+                return self._is_itself(response)
+        except (ClientError, OSError):
+            return False
+
+    def _is_itself(self, response: ClientResponse) -> bool:
+        return response.headers.get(headers.ROUTERS) == self._router_id
+
     async def _decodes(self, worker: int) -> bool:
         """Whether it produces a token, or refuses to in a way that says nothing of its engine."""
         address = self._workers[worker]
@@ -126,6 +148,11 @@ class Health:
             async with self._session.get(
                 address.url + PATH, headers=address.authorization
             ) as response:
+                if self._is_itself(response):
+                    if worker not in self._itself:
+                        log.warning("worker %d is this router itself: it is down", worker)
+                    self._itself.add(worker)
+                    return False
                 return response.ok
         except TimeoutError:
             return None

@@ -25,6 +25,7 @@ from fairbench.errors import UsageError
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.encodings import check_plain
 from fairbench.live.router.peer_messages import Answer, Known, Message
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.schedulers.gateway.bands import Gateway
@@ -92,6 +93,7 @@ class Peering:
         """
         try:
             self._check_caller(request)
+            check_plain(request)
             answer = self.take_in(await request.read())
         except Problem as problem:
             return problem.response()

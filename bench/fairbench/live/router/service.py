@@ -103,7 +103,9 @@ async def running(
             if worker in subscribers:
                 subscribers[worker].restart()
 
-        health = Health(workers, dispatcher, config.health_timeout_s, breakers, returned)
+        health = Health(
+            *(workers, dispatcher, config.health_timeout_s, breakers, returned), config.router_id
+        )
         sessions = Sessions(session, fresh)
         progress = Progress(workers, dispatcher, session, config.stall_s, health.stalled)
         attempts = Attempts(workers, sessions, dispatcher, health, breakers, metrics, progress)
