@@ -19,6 +19,7 @@ from fairbench.cli.serve_flags import (
     AllowHost,
     AllowRegex,
     ClientFrom,
+    ClientLimit,
     Keys,
     MaxBodyMemory,
     MaxInflight,
@@ -71,6 +72,7 @@ def serve(
     gateway: Gateway = None,
     saturation: Saturation = None,
     max_inflight_per_worker: MaxInflight = None,
+    client_limit: ClientLimit = True,
     dp: Annotated[
         int | None, Option(min=1, help="Start so many workers instead, and end them with this.")
     ] = None,
@@ -236,6 +238,7 @@ def serve(
             local=routed.local,
             gateway=held.policy,
             saturation=held.saturation,
+            limits_clients=client_limit,
             worker_keys=of_workers,
             hosts=(host, *(allow_host or ())),
             admin_port=admin_port,

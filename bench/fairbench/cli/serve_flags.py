@@ -114,6 +114,15 @@ MaxBodyMemory = Annotated[
         "of the machine's]",
     ),
 ]
+ClientLimit = Annotated[
+    bool,
+    Option(
+        "--client-limit/--no-client-limit",
+        help="Keep a fifth of the workers free of any one client that is alone, so that others "
+        "find room; several clients share what workers run and hold. Other shares by "
+        "--set gateway.client_limit, client_requests and client_reserve.",
+    ),
+]
 AllowHost = Annotated[
     list[str] | None,
     Option(

@@ -236,7 +236,8 @@ class Attempts:
         usage = exchange.usage
         if exchange.outcome in (LEFT, LOST):
             token_s = None if asking.call.stream else self._pace.token_s(worker)
-            return broken_off(usage, asking.asked, elapsed_s, token_s)
+            left = exchange.outcome == LEFT and not asking.place.evicted
+            return broken_off(usage, asking.asked, elapsed_s, token_s, left=left)
         if exchange.outcome == ERROR and usage.output_tokens is None:
             return NOTHING
         if usage.input_tokens is None:

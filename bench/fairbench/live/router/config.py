@@ -35,7 +35,8 @@ class RouterConfig:
     ``local`` is the local scheduler that the workers are meant to run, None where that is not said.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
-    ``saturation`` its detector. If that is ``concurrency`` and ``settings`` do not say how many
+    ``saturation`` its detector. ``limits_clients`` limits what each client may have at the workers,
+    unless ``settings`` do. If that is ``concurrency`` and ``settings`` do not say how many
     requests a worker may have, the workers do. ``promises`` say by when requests are due.
 
     Without keys the router answers only to those who ask by an address, by ``localhost``, by this
@@ -67,6 +68,7 @@ class RouterConfig:
     local: str | None = None
     gateway: str | None = None
     saturation: str = SERVED_DETECTOR
+    limits_clients: bool = False
     worker_keys: WorkerKeys = field(default_factory=WorkerKeys)
     admin_port: int | None = None
     admin_key: str | None = field(default=None, repr=False)
