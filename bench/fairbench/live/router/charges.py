@@ -65,8 +65,9 @@ def broken_off(
     """What an answer that nobody read to its end has cost: what came of it, or an estimate.
 
     With ``left`` the client gave it up, and pays for what was kept free for the rest, too: else who
-    asks for much and leaves early holds room for nothing. The prompt counts whole. Of an answer in one piece nothing has come: it is taken to have had a
-    token every ``token_s`` seconds since it was sent, None where that is known better.
+    asks for much and leaves early holds room for nothing. The prompt counts whole. Of an answer in
+    one piece nothing has come: it is taken to have had a token every ``token_s`` seconds since it
+    was sent, None where that is known better.
     """
     prompt = min(asked.prompt_tokens, asked.most_input_tokens)
     read = prompt if usage.input_tokens is None else usage.input_tokens
