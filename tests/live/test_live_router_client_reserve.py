@@ -1,10 +1,16 @@
 """A client that takes all it can get, and one that comes after it: the limits that serve has."""
 
 import asyncio
+import tracemalloc
+from types import SimpleNamespace
 
+import pytest
 from live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
+from fairbench.core import Request, Segment
 from fairbench.live import headers
+from fairbench.schedulers.gateway.client_limits import ClientLimits
+from fairbench.schedulers.setup import Setup
 
 SIZE = {"max_total_num_tokens": 40_000, "max_running_requests": 8}
 LONG = {**streamed(GENERATE), "sampling_params": {"max_new_tokens": 6_000}}
@@ -77,3 +83,26 @@ def test_a_client_alone_is_served_whatever_the_limit():
             return [answer.status for answer in await asyncio.gather(*sent)]
 
     assert asyncio.run(run()) == [200] * 5
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_names_take_no_more_memory_than_ten_thousand():
+    fleet = SimpleNamespace(workers=lambda: [0])
+    setup = Setup(weights={}, pool_tokens=400_000, fleet=fleet)
+    limits = ClientLimits(400_000, 64, None, setup, reserve=0.25)
+
+    def come_and_go(names):
+        for name in names:
+            prompt = (Segment(f"prompt of {name}", 100),)
+            request = Request(name, f"client-{name}", -1, 0, prompt, 100, 10, 0.0)
+            assert limits.enters(request)
+            limits.over(request, 5)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = come_and_go(range(20_000))
+        after = come_and_go(range(20_000, 100_000))
+    finally:
+        tracemalloc.stop()
+    assert after < 1.1 * before
