@@ -62,6 +62,12 @@ def test_and_of_the_tokens():
     assert flooded(64, limits_clients=True, info=info)[1] == 1
 
 
+def test_before_workers_of_several_routers_each_would_see_only_its_own_clients():
+    peers = {"peers": ("http://127.0.0.1:9",), "peer_key": "among routers", "gateway": "vtc"}
+    settings = {"concurrency.requests": 1_000}
+    assert flooded(64, limits_clients=True, settings=settings, **peers) == (64, 1)
+
+
 def test_without_it_or_where_nobody_says_how_large_workers_are_all_go():
     assert flooded(64) == (64, 1)
     assert flooded(64, limits_clients=True, info={}) == (64, 1)

@@ -52,7 +52,7 @@ async def hold_requests(
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    if config.limits_clients:
+    if config.limits_clients and not config.peers:  # which may have the others' clients
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits
         if limits and policy is None:
