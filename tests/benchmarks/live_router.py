@@ -127,6 +127,7 @@ def body_of(path: str) -> bytes:
 def commands(urls: list[str], scheduler: str, policy: str) -> dict[str, tuple[str, list[str]]]:
     ours, theirs = free_port(), free_port()
     serve = [sys.executable, "-m", "fairbench", "serve", "--scheduler", scheduler]
+    serve += ["--no-client-limit"]
     for url in urls:
         serve += ["--worker-url", url]
     smg = [sys.executable, "-m", "sglang_router.launch_router", "--worker-urls", *urls]

@@ -167,7 +167,7 @@ def gateways(session, worker, seconds):
             continue
         url = f"http://127.0.0.1:{(port := free_port())}"
         command = [sys.executable, "-m", "fairbench", "serve", "--worker-url", worker]
-        command += ["--port", str(port), "--scheduler", "fcfs"]
+        command += ["--port", str(port), "--scheduler", "fcfs", "--no-client-limit"]
         if policy:
             command += ["--gateway", policy, "--max-inflight-per-worker", "auto", *GATEWAYS[policy]]
         with process(session, f"serve-{turn}", command) as started:

@@ -38,7 +38,9 @@ class Worker:
     key: str | None = None
     held_at: int | None = None
     padding: Sequence[bytes] = ()
+    pause_s: float = 0.0  # before each word of a stream
     status: int = 200
+    streamed_error: bool = False  # streams begin, and end, with an error
     says: dict | None = None
     ending: dict | None = None
     info: dict = field(default_factory=dict)
@@ -65,10 +67,15 @@ class Worker:
         app.router.add_get("/server_info", self.server_info)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/loads", self.loads)
+        app.add_routes(self.pages())
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
         self.port = self.runner.addresses[0][1]
+
+    def pages(self):
+        """Routes of a subclass's own."""
+        return []
 
     @web.middleware
     async def guard(self, request, handler):
@@ -128,10 +135,13 @@ class Worker:
             await response.write(piece)
             self.sent_bytes += len(piece)
         told = list(events(request.path, body))
+        if self.streamed_error:
+            told = [{"error": {"message": "broken", "code": 400}}]
         if self.ending is not None:
             told[-1] = self.ending
         for number, event in enumerate(told):
             await self.wait_at(number)
+            await asyncio.sleep(self.pause_s)
             await response.write(b"data: %b\n\n" % json.dumps(event).encode())
         await response.write(b"data: [DONE]\n\n")
         return response
@@ -203,7 +213,9 @@ async def router_before(workers, traces=NO_TRACES, **settings):
     settings = {"router": "round-robin", "health_interval_s": 0.05, **settings}
     addresses = [w if isinstance(w, WorkerAddress) else WorkerAddress(w.url) for w in workers]
     app = router_app(RouterConfig(workers=addresses, **settings), traces)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+    runner = web.AppRunner(
+        app, handler_cancellation=True, shutdown_timeout=0, auto_decompress=False
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]

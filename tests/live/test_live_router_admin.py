@@ -328,7 +328,7 @@ JSON = {"Content-Type": "application/json"}
         ({"data": b"{", "headers": {"Content-Type": "application/json"}}, 400, "is no JSON"),
         ({"data": b"[" * 9_999, "headers": {"Content-Type": "application/json"}}, 400, "no JSON"),
         ({"data": b'{"url": "\xff"}', "headers": JSON}, 400, "is no JSON"),
-        ({"data": b"{}", "headers": {**JSON, "Content-Encoding": "gzip"}}, 400, "is no JSON"),
+        ({"data": b"{}", "headers": {**JSON, "Content-Encoding": "gzip"}}, 415, "an encoding"),
         ({"data": b'{"url": "http://h"}'}, 415, "send JSON"),
         ({"data": b"x" * 70_000, "headers": {"Content-Type": "application/json"}}, 413, ""),
         ({"json": ["http://h"]}, 400, 'send {"url"'),

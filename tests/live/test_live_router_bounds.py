@@ -151,7 +151,7 @@ def test_a_body_that_is_not_compressed_as_it_says_leaves_no_traceback(path, junk
     async def run():
         async with cluster(1) as (worker_side, (worker,)):
             config = RouterConfig("round-robin", [WorkerAddress(worker.url)])
-            async with listening(router_app(config), "127.0.0.1", 0) as server:
+            async with listening(router_app(config), "127.0.0.1", 0, decompress=False) as server:
                 headers = {"Content-Encoding": "gzip", "Connection": "close"}
                 sent = {"data": JUNK[junk], "headers": headers}
                 found = []

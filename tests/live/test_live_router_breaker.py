@@ -77,8 +77,13 @@ async def statuses(under_test, requests, at_once=8):
     return await asyncio.gather(*(one(number) for number in range(requests)))
 
 
-@pytest.mark.parametrize("router", ["least-loaded", "d2lpm", "round-robin"])
-@pytest.mark.parametrize("status", [500, 503])
+OF_ROUTERS = [(router, status) for router in ("d2lpm", "round-robin") for status in (500, 503)]
+OF_STATUSES = (400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 503, 507, 529, 599)
+
+
+@pytest.mark.parametrize(
+    ("router", "status"), [*OF_ROUTERS, *(("least-loaded", status) for status in OF_STATUSES)]
+)
 def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
     """It answers errors at once while it is healthy, so it was always the least loaded."""
 
@@ -92,6 +97,50 @@ def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
     found, reached = asyncio.run(run())
     assert found == [200] * 200  # the bound is 5%
     assert reached <= 3 + 8  # until the third is told, others are under way
+
+
+def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
+    """SGLang answers 200 to a stream before it knows whether it can serve it."""
+
+    async def run():
+        async with cluster(2) as (under_test, workers):
+            workers[0].streamed_error = True
+            found = []
+            for number in range(20):
+                body = {**PATHS[GENERATE], "input_ids": [number] * 64, "stream": True}
+                async with under_test.post(GENERATE, body) as answer:
+                    said = await answer.read()
+                    found.append((answer.status, answer.headers[headers.WORKER], b"error" in said))
+            return found, under_test.up, len(workers[0].seen)
+
+    assert asyncio.run(run()) == ([(200, "1", False)] * 20, {1}, 3)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429])
+def test_what_two_workers_refuse_is_the_clients_own_fault(status):
+    """Its client hears of it as the second worker says it, and no worker is blamed."""
+
+    async def run():
+        async with cluster(3, status=status) as (under_test, workers):
+            served = await statuses(under_test, 30)
+            return {one for one, _ in served}, under_test.up, sum(len(w.seen) for w in workers)
+
+    assert asyncio.run(run()) == ({status}, {0, 1, 2}, 60)
+
+
+def test_what_a_worker_serves_in_between_acquits_it():
+    """Or one client could have a worker ejected by what only that worker cannot take."""
+
+    async def run():
+        async with cluster(2) as (under_test, workers):
+            for status in (400, 400, 200) * 4:
+                workers[0].status = status
+                reached = len(workers[0].seen)
+                while len(workers[0].seen) == reached:
+                    await statuses(under_test, 1)
+            return under_test.up
+
+    assert asyncio.run(run()) == {0, 1}
 
 
 def test_a_worker_that_serves_again_is_found_out_by_one_request(monkeypatch):

@@ -22,7 +22,8 @@ COUNTS = st.none() | st.integers(-(2**70), 2**70)
 @given(COUNTS, COUNTS, COUNTS, st.floats(0, 1e9), st.none() | st.floats(1e-6, 1e6))
 def test_no_charge_is_below_nothing_or_above_what_was_asked(read, produced, cached, elapsed, pace):
     usage = Usage(read, produced, cached)
-    for charge in (reported(usage, ASKED), broken_off(usage, ASKED, elapsed, pace)):
+    left = broken_off(usage, ASKED, elapsed, pace, left=True)
+    for charge in (reported(usage, ASKED), broken_off(usage, ASKED, elapsed, pace), left):
         assert 0 <= charge.cached_tokens <= charge.input_tokens <= 100
         assert 0 <= charge.output_tokens <= 50
 
@@ -37,6 +38,16 @@ def test_what_nobody_read_to_its_end_is_known_or_estimated():
     assert broken_off(Usage(None, 7), ASKED, 1.0, None) == Charge(100, 7, 0)  # a stream's events
     assert broken_off(Usage(), ASKED, 1.0, 0.1) == Charge(100, 10, 0)
     assert broken_off(Usage(), ASKED, 1e9, 0.1) == Charge(100, 50, 0)
+
+
+def test_who_leaves_pays_for_what_was_kept_free_for_the_rest():
+    """SGLang keeps 0.098 of at most 4,096 tokens to come; a whole answer costs no more than it."""
+    asked = Asked(100, 100, 6_000)
+    assert broken_off(Usage(None, 200), asked, 1.0, None, left=True) == Charge(100, 601, 0)
+    assert broken_off(Usage(None, 200), asked, 1.0, None) == Charge(100, 200, 0)
+    assert broken_off(Usage(None, 5_000), asked, 1.0, None, left=True) == Charge(100, 5_098, 0)
+    assert broken_off(Usage(None, 5), Asked(100, 100, 5), 1.0, None, left=True).output_tokens == 5
+    assert reported(Usage(100, 200), asked) == Charge(100, 200, 0)
 
 
 def test_the_pace_is_that_of_whole_answers_lately():
@@ -105,7 +116,7 @@ def test_a_chunk_of_many_tokens_counts_by_its_text():
             await until(lambda: not under_test.proxy.under_way)
             return await under_test.metric('fairbench_output_tokens_total{client="default"}')
 
-    assert asyncio.run(run()) == 17  # 67 bytes
+    assert asyncio.run(run()) == 17 + 8  # 67 bytes, and 0.098 of the 83 tokens to come
 
 
 def test_a_client_that_leaves_an_answer_in_one_piece_pays_by_the_time_it_took():

@@ -69,6 +69,43 @@ def test_only_who_shows_the_key_and_is_before_the_same_workers_is_heard():
     run(test)
 
 
+FORGED = [
+    {"charged": {"ann": 1e300}},
+    {"charged": {"ann": -1e300}},
+    {"charged": {"a" * 200: 1.0}},
+    {"charged": {"line\nbreak": 1.0}},
+    {"waiting": ["\x1b[2J"]},
+    {"version": 2**60},
+    {"version": -1},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_totals_that_no_router_can_have_are_not_taken_in(forged):
+    """Two of 1e308 are infinite, and their difference is no number."""
+
+    async def test():
+        async with cluster(1, router=GATED) as (under_test, _):
+            version = forged.get("version", 1)
+            rest = {name: value for name, value in forged.items() if name != "version"}
+            assert await send(under_test, told(fleet_of(under_test), version, **rest)) == 400
+            assert under_test.peering.parts["gateway"].heard_totals() == {}
+            async with under_test.post(GENERATE) as answer:
+                assert answer.status == 200
+
+    run(test)
+
+
+def test_nor_are_those_of_thousands_of_routers():
+    async def test():
+        async with cluster(1, router=GATED) as (under_test, _):
+            body = msgspec.json.decode(told(fleet_of(under_test)))
+            body["gone"] = {str(number): body["parts"] for number in range(1_001)}
+            assert await send(under_test, msgspec.json.encode(body)) == 400
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("changes", "same"),
     [

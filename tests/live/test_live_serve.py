@@ -341,6 +341,7 @@ def test_a_dry_run_says_what_would_be_done_and_shows_no_key(tmp_path):
     plan = planned(*GATEWAY, *flags)
     settings = plan.pop("settings")
     assert plan == {
+        "client_limit": True,
         "router": "d2lpm",
         "workers": ["http://127.0.0.1:9"],
         "gateway": "vtc",

@@ -43,6 +43,7 @@ def two_servers(folder, *flags, environment=None):
 def our_router(name, servers, folder):
     """The URL of ``fairbench serve`` in front of the servers."""
     command = [sys.executable, "-m", "fairbench", "serve", "--router", name, "--port=0"]
+    command += ["--no-client-limit"]  # the queues are to be at the servers
     for server in servers:
         command += ["--worker-url", server.url]
     with (folder / "router.log").open("w") as log:

@@ -62,6 +62,7 @@ def who_listens(url):
 def gateway_before(url, flags):
     """The URL of ``fairbench serve``."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
+    command += ["--no-client-limit"]  # what the gateway alone does
     command += ["--router", "least-loaded", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

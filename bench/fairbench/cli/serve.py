@@ -16,7 +16,10 @@ from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_ar
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
+    AllowHost,
+    AllowRegex,
     ClientFrom,
+    ClientLimit,
     Keys,
     MaxBodyMemory,
     MaxInflight,
@@ -26,6 +29,7 @@ from fairbench.cli.serve_flags import (
     Peers,
     Promised,
     Saturation,
+    StallTimeout,
     TlsCert,
     TlsKey,
     Tokenizer,
@@ -68,6 +72,7 @@ def serve(
     gateway: Gateway = None,
     saturation: Saturation = None,
     max_inflight_per_worker: MaxInflight = None,
+    client_limit: ClientLimit = True,
     dp: Annotated[
         int | None, Option(min=1, help="Start so many workers instead, and end them with this.")
     ] = None,
@@ -97,6 +102,7 @@ def serve(
     port: Annotated[
         int, Option(min=0, max=65_535, help="Port to listen on; 0 is any free port.")
     ] = 8000,
+    allow_host: AllowHost = None,
     goodput: Promised = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -119,6 +125,8 @@ def serve(
     max_queue_per_client: MaxQueuePerClient = None,
     max_body_memory: MaxBodyMemory = None,
     vocab_size: VocabSize = None,
+    allow_regex: AllowRegex = False,
+    stall_timeout: StallTimeout = 120.0,
     grace: Annotated[
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
     ] = 30.0,
@@ -225,10 +233,14 @@ def serve(
             max_queue_per_client=max_queue_per_client,
             max_bodies_bytes=max_body_memory and max_body_memory << 20,
             vocab_size=vocab_size,
+            patterns=allow_regex,
+            stall_s=stall_timeout,
             local=routed.local,
             gateway=held.policy,
             saturation=held.saturation,
+            limits_clients=client_limit,
             worker_keys=of_workers,
+            hosts=(host, *(allow_host or ())),
             admin_port=admin_port,
             admin_key=admin_key,
             promises=promised,

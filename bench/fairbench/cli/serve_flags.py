@@ -114,6 +114,41 @@ MaxBodyMemory = Annotated[
         "of the machine's]",
     ),
 ]
+ClientLimit = Annotated[
+    bool,
+    Option(
+        "--client-limit/--no-client-limit",
+        help="Keep a fifth of the workers free of any one client that is alone, so that others "
+        "find room; several clients share what workers run and hold. Other shares by "
+        "--set gateway.client_limit, client_requests and client_reserve.",
+    ),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME",
+        help="Without --keys: another name by which the router may be asked (Host, Origin), next "
+        "to addresses, localhost and this machine's name; repeat it. * is any.",
+    ),
+]
+AllowRegex = Annotated[
+    bool,
+    Option(
+        "--allow-regex",
+        help="Let clients send regular expressions and grammars (stop_regex, regex, ebnf, "
+        "structural_tag, patterns in schemas). An engine evaluates them at every step: one that "
+        "backtracks stops a worker for all clients.",
+    ),
+]
+StallTimeout = Annotated[
+    float,
+    Option(
+        min=1,
+        metavar="SECONDS",
+        help="A worker that has requests and produces nothing for so long is down, whatever its "
+        "/health says.",
+    ),
+]
 VocabSize = Annotated[
     int | None,
     Option(

@@ -108,6 +108,7 @@ def plan_text(
             parts = {HEADROOM: AUTO} | parts | {MOST_REQUESTS: AUTO}
         settings = parts | settings
     settings = served_admission(config.settings) | settings
+    plan["client_limit"] = config.limits_clients
     plan["max_queue"] = config.max_queue
     plan["max_queue_per_client"] = config.max_queue_per_client or config.max_queue
     tables: dict[str, Mapping[str, Any]] = {"weights": config.weights, "settings": settings}

@@ -28,6 +28,9 @@ ADMISSION_MODEL = "llama-3.1-8b"  # of a profile that is named by its GPU alone
 SERVED_DETECTOR = Concurrency.name  # of `serve`: the one that any engine can be counted by
 MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # at a worker at once
 HEADROOM = f"{SERVED_DETECTOR}.headroom"  # and beyond that, to wait there
+CLIENT_LIMITS = (f"{GATEWAY}.client_limit", f"{GATEWAY}.client_requests")  # tokens, requests
+CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
+DEFAULT_RESERVE = 0.25  # of `serve`: a client alone has four fifths of the workers
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # of `serve`, unless something else is said
 
 

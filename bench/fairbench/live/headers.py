@@ -23,6 +23,8 @@ PROGRAM = "x-fairbench-program"
 DEPTH = "x-fairbench-depth"
 # The router's answer: which worker served the request.
 WORKER = "x-fairbench-worker"
+# Which routers a request has passed, and which one answers for its health.
+ROUTERS = "x-fairbench-routers"
 # The same: that admission control put it behind the others.
 DEMOTED = "x-fairbench-demoted"
 # For the emulator only: the true output length. Real servers ignore it.

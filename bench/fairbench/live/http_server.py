@@ -17,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from fairbench.errors import UsageError
+from fairbench.live.connections import Connections, bound, most_connections
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.requirements import allow_many_connections
 
@@ -36,33 +37,49 @@ class Listening:
     """A server at ``url``. SIGINT and SIGTERM set ``stop``; ``site`` takes the connections."""
 
     url: str
-    site: web.TCPSite
+    site: Connections
     stop: asyncio.Event
 
 
 @asynccontextmanager
 async def listening(
-    app: web.Application, host: str, port: int, tls: SSLContext | None = None
+    app: web.Application,
+    host: str,
+    port: int,
+    tls: SSLContext | None = None,
+    *,
+    decompress: bool = True,
 ) -> AsyncIterator[Listening]:
     """Serve inside the block; a client's leaving cancels its handler. Port 0 is any free port.
 
-    With ``tls`` over HTTPS only. Raises UsageError if the address cannot be had.
+    With ``tls`` over HTTPS only. Without ``decompress`` bodies come as they were sent. There are no
+    more connections than the limit on open files allows, and those that send no request are closed.
+    Raises UsageError if the address cannot be had.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):  # at once, since to start may take seconds
         loop.add_signal_handler(signum, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(is_our_fault)
+    connections = Connections(most_connections())
+    app.middlewares.insert(0, connections.middleware)
     runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_S,
+        auto_decompress=decompress,
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=tls)
-        await _bind(site, f"--host {host} --port {port}")
+        sockets = _bound(host, port)
+        bound_port = sockets[0].getsockname()[1]
+        assert runner.server is not None, "it is set up"
+        connections.start(runner.server, sockets, tls)
         scheme = "http" if tls is None else "https"
-        yield Listening(f"{scheme}://{host}:{runner.addresses[0][1]}", site, stop)
+        yield Listening(f"{scheme}://{host}:{bound_port}", connections, stop)
     finally:
+        await connections.aclose()
         await runner.cleanup()
 
 
@@ -70,9 +87,10 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve on a port of this machine only; the URL. Signals are for the server that is beside.
 
+    Bodies come as they were sent.
     Raises UsageError, naming the ``flag``, if the port cannot be had.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
     try:
         await _bind(web.TCPSite(runner, LOOPBACK, port), f"{flag} {port}")
@@ -95,6 +113,13 @@ def is_our_fault(record: logging.LogRecord) -> bool:
     """False for clients that leave and for malformed HTTP or bodies, in which keys may be."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    try:
+        return bound(host, port, BACKLOG)
+    except OSError as error:
+        raise UsageError(f"--host {host} --port {port}: {error.strerror}") from None
 
 
 async def _bind(site: web.TCPSite, shown: str) -> None:

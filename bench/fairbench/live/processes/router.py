@@ -48,7 +48,7 @@ def router_recipe(
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
         # An open loop is meant to overload; and when it is over, nobody waits for the rest.
-        arguments += ["--max-queue", str(UNLIMITED), "--grace", "0"]
+        arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
         for key, value in spec.settings.items():

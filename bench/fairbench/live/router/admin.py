@@ -6,7 +6,6 @@ import hmac
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -14,7 +13,9 @@ from aiohttp import web
 from fairbench.errors import UsageError
 from fairbench.files.secret import is_key
 from fairbench.live.json_errors import errors_as_json
-from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress, parse_worker
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench.live.router.encodings import check_plain
+from fairbench.live.router.hosts import LOOPBACK_HOSTS, check_host
 from fairbench.live.router.membership import Membership
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.live.router.worker_keys import WorkerKeys
@@ -23,7 +24,6 @@ PATH = "/workers"
 FIELDS = ("url", "key")
 PATIENCE_S = 2.0  # in which a worker that is added may become healthy before the answer
 MOST_BYTES = 2**16
-HOSTS = (LOOPBACK, "localhost", "::1")  # also at this end of a tunnel
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -93,12 +93,7 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
 
 def _check_caller(request: web.Request, key: str | None) -> None:
     """Raise Problem for a page of another site, and for who does not show the key."""
-    try:
-        host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
-    except ValueError:
-        host = None
-    if host not in HOSTS:
-        raise Problem(HTTPStatus.FORBIDDEN, f"ask by {' or '.join(HOSTS)}")
+    check_host(request, LOOPBACK_HOSTS, addresses=False)
     if key is None:
         return
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -109,6 +104,7 @@ def _check_caller(request: web.Request, key: str | None) -> None:
 async def _body(request: web.Request) -> Any:
     if request.content_type != "application/json":
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, as application/json")
+    check_plain(request)
     try:
         return msgspec.json.decode(await request.read())
     except (ValueError, RecursionError, web.RequestPayloadError):

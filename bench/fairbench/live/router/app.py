@@ -6,15 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from socket import gethostname
 from ssl import SSLContext
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from fairbench.live import headers
 from fairbench.live.http_server import listening, listening_beside, metrics_page
 from fairbench.live.json_errors import errors_as_json
 from fairbench.live.router.admin import PATH, admin_app
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.hosts import ANY_HOST, LOOPBACK_HOSTS, check_host
 from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import PATH as PEERS_PATH
@@ -27,6 +31,9 @@ from fairbench.live.router.traces import Traces
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.build import admission_params
 from fairbench.schedulers.registry import build_router
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
 
 APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
 PROXY = web.AppKey("proxy", Proxy)
@@ -52,7 +59,9 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
     metrics = RouterMetrics()
     metrics.describe(config.router, text.method)
     log.info("prompts in text: tokens %s", text.method)
-    app = web.Application(client_max_size=config.max_body_bytes, middlewares=[errors_as_json])
+    app = web.Application(
+        client_max_size=config.max_body_bytes, middlewares=[errors_as_json, _only_hosts(config)]
+    )
 
     async def run(app: web.Application) -> AsyncIterator[None]:
         async with running(config, router, text, metrics, traces) as service:
@@ -60,6 +69,10 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
             if service.peering is not None:
                 app[PEERING] = service.peering
             yield
+
+    async def health(request: web.Request) -> web.Response:
+        status = 200 if request.app[PROXY].healthy else 503  # while any worker is up
+        return web.Response(status=status, headers={headers.ROUTERS: config.router_id})
 
     async def scrape(_: web.Request) -> web.Response:
         return metrics_page(metrics.registry)
@@ -70,7 +83,7 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
         [
             web.get("/v1/models", _models),
             web.get("/v1/models/{model:.+}", _models),
-            web.get("/health", _health),
+            web.get("/health", health),
             web.get("/metrics", scrape),
         ]
     )
@@ -101,9 +114,21 @@ async def _models(request: web.Request) -> web.StreamResponse:
         return problem.response()
 
 
-async def _health(request: web.Request) -> web.Response:
-    """200 while any worker is up."""
-    return web.Response(status=200 if request.app[PROXY].healthy else 503)
+def _only_hosts(config: RouterConfig) -> Middleware:
+    """Refuse what another site's page may have sent; keys, and the key of peers, do so too."""
+    allowed = {*LOOPBACK_HOSTS, gethostname().lower(), *(name.lower() for name in config.hosts)}
+    is_open = ANY_HOST in allowed or config.keys is not None
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not (is_open or request.path == PEERS_PATH):
+            try:
+                check_host(request, allowed, addresses=True)
+            except Problem as problem:
+                return problem.response()
+        return await handler(request)
+
+    return checked
 
 
 async def serve_router(
@@ -121,7 +146,10 @@ async def serve_router(
     ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
     """
     app = router_app(config, traces)
-    async with listening(app, host, port, tls) as server, _administered(app, config):
+    async with (
+        listening(app, host, port, tls, decompress=False) as server,
+        _administered(app, config),
+    ):
         on_ready(server.url)
         await server.stop.wait()
         server.stop.clear()

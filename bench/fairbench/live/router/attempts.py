@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from fairbench.live.router.health import Health
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.places import Place
 from fairbench.live.router.problem import Problem
+from fairbench.live.router.progress import Progress
 from fairbench.live.router.sending import sent
 from fairbench.live.router.traces import Trace
 from fairbench.targets import Due
@@ -81,6 +83,7 @@ class Attempts:
         health: Health,
         breakers: Breakers,
         metrics: RouterMetrics,
+        progress: Progress,
     ) -> None:
         self._workers = workers
         self._sessions = sessions
@@ -88,6 +91,7 @@ class Attempts:
         self._health = health
         self._breakers = breakers
         self._metrics = metrics
+        self._progress = progress
         self._pace = Pace()
 
     async def serve(self, asking: Asking) -> web.StreamResponse:
@@ -171,7 +175,8 @@ class Attempts:
             self._dispatcher.began(flight)
             self._judge(flight.worker, failures)
 
-        exchange = Exchange(asking.http, asking.call, flight, begun)
+        heard = partial(self._progress.heard, flight.worker)
+        exchange = Exchange(asking.http, asking.call, flight, begun, heard)
         worker = self._workers[flight.worker]
         key = self._routing_key(asking.request)
         asking.api.sign(asking.call, key)
@@ -231,7 +236,8 @@ class Attempts:
         usage = exchange.usage
         if exchange.outcome in (LEFT, LOST):
             token_s = None if asking.call.stream else self._pace.token_s(worker)
-            return broken_off(usage, asking.asked, elapsed_s, token_s)
+            left = exchange.outcome == LEFT and not asking.place.evicted
+            return broken_off(usage, asking.asked, elapsed_s, token_s, left=left)
         if exchange.outcome == ERROR and usage.output_tokens is None:
             return NOTHING
         if usage.input_tokens is None:

@@ -13,7 +13,21 @@ import msgspec
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 from fairbench.live.router import fields
-from fairbench.live.router.bodies import Generate, OpenAI, RoutedChat, RoutedCompletion, Sampling
+from fairbench.live.router.bodies import (
+    Generate,
+    OpenAI,
+    RoutedChat,
+    RoutedCompletion,
+    Sampling,
+    Shared,
+)
+from fairbench.live.router.constraints import (
+    MOST_BIASES,
+    MOST_STOP_IDS,
+    check_constraints,
+    check_many,
+    check_stops,
+)
 from fairbench.live.router.fields import (
     Fields,
     check_bias,
@@ -28,6 +42,7 @@ from fairbench.live.router.text_tokens import TextTokens
 
 B = TypeVar("B")
 COMPLETION_TOKENS = 16  # OpenAI's default, and SGLang's
+MOST_PROMPT_LOGPROBS = 8_192  # of which an engine keeps as many rows of the vocabulary
 
 
 @dataclass(slots=True)
@@ -88,15 +103,16 @@ class GenerateApi(Api):
         if isinstance(body.text, list) or (body.input_ids and isinstance(body.input_ids[0], list)):
             raise _several()
         given = passed_on(found, fields.GENERATE)
-        sampling = self._sampling_of(given)
-        _check_single(sampling.n)
-        _check_tokens(sampling.stop_token_ids, sampling.logit_bias, limits)
+        sampling = self._sampling_of(given, limits)
         if body.input_ids is not None:
             ids = _ids(body.input_ids, limits)
         elif body.text is not None:
             ids = limits.ids_of(text, body.text)
         else:
             raise bad_request("neither input_ids nor text is given")
+        start = body.logprob_start_len
+        if body.return_logprob and start is not None and start >= 0:
+            _check_prompt_logprobs(len(ids) - start)
         most = sampling.max_new_tokens
         return Call(
             given,
@@ -107,7 +123,7 @@ class GenerateApi(Api):
             exact=body.input_ids is not None,
         )
 
-    def _sampling_of(self, given: Fields) -> Sampling:
+    def _sampling_of(self, given: Fields, limits: PromptLimits) -> Sampling:
         """The ``sampling_params``, of which ``given`` keeps what is passed on."""
         if "sampling_params" not in given:
             return Sampling()
@@ -115,6 +131,7 @@ class GenerateApi(Api):
         raw, found = _read(bytes(given["sampling_params"]), where)
         sampling = _decoded(self._sampling, raw, where)
         inner = passed_on(found, fields.SAMPLING, where)
+        _check_sampling(inner, sampling, limits, where)
         given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
         return sampling
 
@@ -142,6 +159,8 @@ class CompletionsApi(Api):
             prompt = prompt[0]
         exact = not isinstance(prompt, str)
         ids = _ids(prompt, limits) if exact else limits.ids_of(text, prompt)
+        if body.echo and body.logprobs is not None:
+            _check_prompt_logprobs(len(ids))
         most = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
         call = _openai_call(given, body, ids, most, limits)
         call.exact = exact
@@ -176,8 +195,7 @@ def _openai_call(
     max_new_tokens: int | None,
     limits: PromptLimits,
 ) -> Call:
-    _check_single(body.n)
-    _check_tokens(body.stop_token_ids, body.logit_bias, limits)
+    _check_sampling(given, body, limits)
     said = {name: getattr(body, name) for name in BODY_CLIENTS}
     call = Call(given, ids, max_new_tokens, bool(body.stream), said)
     options = body.stream_options or {}
@@ -213,11 +231,23 @@ def _ids(given: list[Any], limits: PromptLimits) -> array[int]:
     return ids
 
 
-def _check_tokens(
-    stop: list[int] | None, bias: dict[str, float] | None, limits: PromptLimits
-) -> None:
-    check_ids(stop or [], limits.vocab_size, "stop_token_ids")
-    check_bias(bias, limits.vocab_size)
+def _check_sampling(given: Fields, body: Shared, limits: PromptLimits, where: str = "") -> None:
+    """Raise Problem for what an engine would die of, or compute at every step for long."""
+    _check_single(body.n)
+    check_constraints(given, patterns=limits.patterns, where=where)
+    check_stops(body.stop)
+    check_many("stop_token_ids", body.stop_token_ids, MOST_STOP_IDS)
+    check_many("logit_bias", body.logit_bias, MOST_BIASES)
+    check_ids(body.stop_token_ids or [], limits.vocab_size, "stop_token_ids")
+    check_bias(body.logit_bias, limits.vocab_size)
+
+
+def _check_prompt_logprobs(tokens: int) -> None:
+    """Raise Problem for the log-probabilities of so many prompt tokens, each a vocabulary long."""
+    if tokens > MOST_PROMPT_LOGPROBS:
+        raise bad_request(
+            f"log-probabilities of a prompt: of at most {MOST_PROMPT_LOGPROBS} of its last tokens"
+        )
 
 
 def _check_single(prompts: int | None) -> None:

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from fairbench.live.router.usage import Usage
 
 FIRST_TOKEN_S = 0.02  # until an answer was complete: about what an 8B model takes on an A100
+# What an engine keeps free for the rest of an answer: SGLang, of at most 4,096 tokens to come, the
+# share to which its new_token_ratio decays.
+RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # of an answer in the average
 
 
@@ -51,17 +54,29 @@ def reported(usage: Usage, asked: Asked) -> Charge:
     )
 
 
-def broken_off(usage: Usage, asked: Asked, elapsed_s: float, token_s: float | None) -> Charge:
+def broken_off(
+    usage: Usage,
+    asked: Asked,
+    elapsed_s: float,
+    token_s: float | None,
+    *,
+    left: bool = False,
+) -> Charge:
     """What an answer that nobody read to its end has cost: what came of it, or an estimate.
 
-    The prompt counts whole. Of an answer in one piece nothing has come: it is taken to have had a
-    token every ``token_s`` seconds since it was sent, None where that is known better.
+    With ``left`` the client gave it up, and pays for what was kept free for the rest, too: else who
+    asks for much and leaves early holds room for nothing. The prompt counts whole. Of an answer in
+    one piece nothing has come: it is taken to have had a token every ``token_s`` seconds since it
+    was sent, None where that is known better.
     """
     prompt = min(asked.prompt_tokens, asked.most_input_tokens)
     read = prompt if usage.input_tokens is None else usage.input_tokens
     produced = usage.output_tokens or 0
     if token_s is not None:
         produced = max(produced, int(elapsed_s / token_s))
+    if left:
+        to_come = min(max(0, asked.most_output_tokens - produced), MOST_RESERVED)
+        produced += int(RESERVED_SHARE * to_come)
     return reported(usage._replace(input_tokens=read, output_tokens=produced), asked)
 
 

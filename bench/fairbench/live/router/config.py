@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from fairbench.config.gateway import SERVED_DETECTOR
@@ -27,14 +28,20 @@ class RouterConfig:
     approximated. ``max_queue`` bounds the requests that are under way, most of which wait at the
     workers, ``max_queue_per_client`` those of each client (None: bounded only when others want in).
     ``max_body_bytes`` bounds a body, ``max_bodies_bytes`` long ones together (None: a quarter of
-    the machine's memory). ``vocab_size`` is the model's, None if the workers say. A worker that
+    the machine's memory). ``vocab_size`` is the model's, None if the workers say. ``patterns``
+    lets clients send regular expressions and grammars, which engines evaluate. A worker that
     fails a health check, or does not answer it within ``health_timeout_s``, is out of rotation
-    until it passes one.
+    until it passes one; so is one that has requests and produces nothing for ``stall_s``.
     ``local`` is the local scheduler that the workers are meant to run, None where that is not said.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
-    ``saturation`` its detector. If that is ``concurrency`` and ``settings`` do not say how many
+    ``saturation`` its detector. ``limits_clients`` limits what each client may have at the workers,
+    unless ``settings`` do. If that is ``concurrency`` and ``settings`` do not say how many
     requests a worker may have, the workers do. ``promises`` say by when requests are due.
+
+    Without keys the router answers only to those who ask by an address, by ``localhost``, by this
+    machine's name or by one of ``hosts``; ``*`` there allows any. ``router_id`` is this router's
+    name among others.
 
     ``admin_port`` is that of the admin endpoint, None for none, ``admin_key`` what it wants to see,
     ``worker_keys`` the keys of workers that are added there; ``workers`` have theirs. ``peers`` are
@@ -52,16 +59,21 @@ class RouterConfig:
     max_queue: int = 10_000
     max_queue_per_client: int | None = None
     vocab_size: int | None = None
+    patterns: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
     max_bodies_bytes: int | None = None
     health_interval_s: float = 5.0
     health_timeout_s: float = 20.0
+    stall_s: float = 120.0
     local: str | None = None
     gateway: str | None = None
     saturation: str = SERVED_DETECTOR
+    limits_clients: bool = False
     worker_keys: WorkerKeys = field(default_factory=WorkerKeys)
     admin_port: int | None = None
     admin_key: str | None = field(default=None, repr=False)
     peers: Sequence[str] = ()
     peer_key: str | None = field(default=None, repr=False)
     promises: Promises = field(default_factory=Promises)
+    hosts: Collection[str] = ()
+    router_id: str = field(default_factory=lambda: token_hex(8))

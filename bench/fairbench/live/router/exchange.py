@@ -30,8 +30,6 @@ from fairbench.live.router.usage import StreamReader, Usage, abort_of, is_object
 OK, ERROR, LEFT, EVICTED, LOST, RETRIED = "ok", "error", "left", "evicted", "lost", "retried"
 RETURNED = ("Content-Type", "Retry-After", "x-request-id")
 EVENTS = "text/event-stream"
-# A worker's own fault, more likely than not: another one may do better.
-WORKERS_FAULT = (500, 502, 503, 504)
 SERVED, REFUSED = range(200, 300), range(400, 600)
 STALLED_S = 60.0  # without reading anything, after which a client is taken to have left
 NO_WAIT_BYTES = 2**14  # with no more unread a write returns at once, and needs no costly timer
@@ -65,16 +63,23 @@ class ClientLeft(ConnectionError):
 class Exchange:
     """Asks the worker and answers the client. ``usage`` and ``outcome`` say how it went.
 
-    ``on_begun`` is called when the client is given the first of the answer.
+    ``on_begun`` is called when the client is given the first of the answer, ``on_heard`` when a
+    part of an answer has come that is no error.
     """
 
     def __init__(
-        self, request: web.Request, call: Call, flight: Flight, on_begun: Callable[[], None]
+        self,
+        request: web.Request,
+        call: Call,
+        flight: Flight,
+        on_begun: Callable[[], None],
+        on_heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._request = request
         self._call = call
         self._flight = flight
         self._on_begun = on_begun
+        self._on_heard = on_heard
         self._stream: web.StreamResponse | None = None
         self._reader = StreamReader(hide_usage=call.hide_usage)
         self._left: How | None = None  # how the worker went meanwhile
@@ -123,6 +128,11 @@ class Exchange:
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
             told = self._reader.feed(chunk)
+            if self._reader.is_refusal and self._stream is None:
+                told += self._reader.feed(await self._read(answer)) + self._reader.rest()
+                refused = web.Response(body=told, status=answer.status, headers=returned)
+                raise WorkerFailed(self._flight.worker, How.ANSWERED, refused)
+            self._on_heard()
             if self._reader.is_junk and self._stream is None:
                 raise ClientPayloadError("a stream of junk")
             # Waits while the client is slow, and so stops reading from the worker.
@@ -139,21 +149,24 @@ class Exchange:
         body = bytearray()
         async for piece in answer.content.iter_any():
             body += piece
+            if answer.ok and answer.content_type != EVENTS:
+                self._on_heard()
             if len(body) > MAX_BODY_BYTES:
                 raise ClientPayloadError(f"more than {MAX_BODY_BYTES} bytes")
         return bytes(body)
 
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
-        """An answer in one piece. Raises WorkerFailed if it says that the worker is broken."""
+        """An answer in one piece.
+
+        Raises WorkerFailed for an error, whatever its status says of whose fault it is: only
+        another worker's answer to the same request shows that.
+        """
         response = web.Response(body=body, status=status, headers=returned)
-        if status in WORKERS_FAULT:
+        if status in REFUSED:
             raise WorkerFailed(self._flight.worker, How.ANSWERED, response)
-        if not (status in SERVED or status in REFUSED):  # nor goes the prompt where a worker says
+        if status not in SERVED:  # nor goes the prompt where a worker says
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker has answered with status {status}")
             raise WorkerFailed(self._flight.worker, How.ANSWERED, odd.response())
-        if status >= HTTPStatus.BAD_REQUEST:
-            self.outcome = ERROR
-            return response
         if not is_object(body):
             junk = Problem(HTTPStatus.BAD_GATEWAY, "what the worker has answered is no JSON")
             raise WorkerFailed(self._flight.worker, How.ANSWERED, junk.response())

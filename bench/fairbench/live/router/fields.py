@@ -19,6 +19,13 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Logits are divided by it, and then exponentiated: 1e-40 makes them infinite, and probabilities
 # NaN, of which some samplers die.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
+# A float32 tensor makes 1e39 infinite. Engines take temperatures near 0 for greedy decoding.
+Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
+# Engines refuse 0; a smaller one is 0 in a tensor of half precision.
+TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]  # OpenAI's, SGLang's and vLLM's own limits
+LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1: no prompt token's
 MOST_BIAS = 100.0  # OpenAI's own limit; 1e39 is infinite in a tensor
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]  # OpenAI's own limit
 

@@ -15,6 +15,7 @@ from fairbench.config.routers import served_routers
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work
+from fairbench.live.router.client_reserve import default_limits
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.ingress import Ringing
@@ -24,7 +25,9 @@ from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
 from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
+from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.gateway.saturation.utilization import Utilization
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView
@@ -48,10 +51,16 @@ async def hold_requests(
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
-    if config.gateway is None and not admission.is_on:
+    policy, saturation = config.gateway, config.saturation
+    if config.limits_clients and not config.peers:  # which may have the others' clients
+        limits = await default_limits(session, config.workers, info, settings)
+        settings |= limits
+        if limits and policy is None:
+            policy, saturation = FCFS.name, AlwaysRoom.name
+    if policy is None and not admission.is_on:
         return None
-    polls = config.gateway is not None and config.saturation == Utilization.name
-    if config.gateway and config.saturation == Concurrency.name and MOST_REQUESTS not in settings:
+    polls = policy is not None and saturation == Utilization.name
+    if policy and saturation == Concurrency.name and MOST_REQUESTS not in settings:
         most = await most_running(session, config.workers)
         settings = _as_workers_say(most, info, settings) | settings
     fleet: FleetView = dispatcher
@@ -67,10 +76,10 @@ async def hold_requests(
     router = dispatcher.router
     queue: HoldsRequests | None = None
     setup = Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet)
-    if config.gateway is not None:
+    if policy is not None:
         terms = served_routers(settings).terms(len(config.workers)) if config.peers else None
         queue = build_gateway(
-            *(config.gateway, config.saturation, settings),
+            *(policy, saturation, settings),
             router=router,
             setup=setup,
             terms=terms,

@@ -122,10 +122,15 @@ def _of_loads(page: Any) -> Told | None:
     )
 
 
+def samples(text: str) -> list[tuple[str, float]]:
+    """Return the samples of SGLang's and vLLM's metrics on a page. Raises ValueError."""
+    return [(name, float(value)) for name, value in _SAMPLE.findall(text)]
+
+
 def _of_metrics(text: str) -> Told | None:
     found: dict[str, list[float]] = {}
-    for name, value in _SAMPLE.findall(text):
-        found.setdefault(name, []).append(float(value))
+    for name, value in samples(text):
+        found.setdefault(name, []).append(value)
     waiting, running, usage = (_first(found, names) for names in (WAITING, RUNNING, USAGE))
     if waiting is None or running is None or usage is None:
         return None

@@ -68,9 +68,11 @@ class Membership:
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
         """One worker more; its number. It takes part once it is healthy, maybe ``patience_s`` on.
 
-        409 if it is there, or the router cannot have more.
+        409 if it is there or is this router itself, or the router cannot have more.
         """
         self._check_changeable()
+        if await self._health.is_this_router(address, patience_s):
+            raise Problem(HTTPStatus.CONFLICT, f"{address.url} is this router itself")
         for worker in self._dispatcher.flights:
             if self._workers[worker].url == address.url:
                 raise Problem(HTTPStatus.CONFLICT, f"{address.url} is worker {worker} already")

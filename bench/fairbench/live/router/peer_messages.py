@@ -8,9 +8,16 @@ from math import inf
 
 import msgspec
 
+from fairbench.live.router.identity import is_name
+from fairbench.live.router.problem import bad_request
 from fairbench.schedulers.peers.totals import Totals
 
 ALL_EVERY_S = 60.0  # everything is told, whatever the peer has said
+
+MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
+MOST_VERSION = 2**53
+MOST_ORIGINS = 1_000  # routers that are gone, in one message
+LONGEST_ORIGIN = 64
 
 Versions = dict[str, dict[str, int]]
 """By origin and part: the version of its totals that is known."""
@@ -27,6 +34,19 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     fleet: str
     parts: dict[str, Totals]
     gone: dict[str, dict[str, Totals]] = {}
+
+
+def check_message(message: Message) -> None:
+    """Raise Problem for totals that no router can have, which would make sums infinite or none."""
+    told = {**message.gone, message.origin: message.parts}
+    if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
+        raise bad_request("the message tells of more routers than there can be")
+    for totals in (one for parts in told.values() for one in parts.values()):
+        fits = 0 <= totals.since <= totals.version <= MOST_VERSION
+        sums = (*totals.charged.items(), *totals.raised.items())
+        fits &= all(abs(value) <= MOST_TOKENS for _, of in sums for value in of.values())
+        if not (fits and all(map(is_name, {*dict(sums), *totals.waiting}))):
+            raise bad_request("the message has totals that no router can have")
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):

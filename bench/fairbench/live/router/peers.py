@@ -25,7 +25,8 @@ from fairbench.errors import UsageError
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.peer_messages import Answer, Known, Message
+from fairbench.live.router.encodings import check_plain
+from fairbench.live.router.peer_messages import Answer, Known, Message, check_message
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
@@ -92,6 +93,7 @@ class Peering:
         """
         try:
             self._check_caller(request)
+            check_plain(request)
             answer = self.take_in(await request.read())
         except Problem as problem:
             return problem.response()
@@ -103,6 +105,7 @@ class Peering:
             message = msgspec.json.decode(body, type=Message)
         except (ValueError, RecursionError):
             raise bad_request("the body is no message of a router") from None
+        check_message(message)
         told = {**message.gone, message.origin: message.parts}
         fits = all(parts.keys() == self.parts.keys() for parts in told.values())
         if message.fleet != self.fleet or not fits:

@@ -20,11 +20,12 @@ from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import Asked
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.encodings import Decoder
 from fairbench.live.router.health import Health
 from fairbench.live.router.identity import client_of
 from fairbench.live.router.models import named_model
 from fairbench.live.router.places import Places, evicted
-from fairbench.live.router.problem import Problem
+from fairbench.live.router.problem import Problem, bad_request
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
 from fairbench.live.router.traces import Trace, Traces
@@ -32,6 +33,8 @@ from fairbench.live.router.worker_info import WorkerFacts
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+MOST_PASSED = 1024  # characters of the routers that a request has passed, the last ones
+BODY_S = 120.0  # in which a body has to be complete
 # A client's own headers that a worker or the next hop may want.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
@@ -164,25 +167,35 @@ class Proxy:
             return await parsed(raw, api.read, self._text, limits)
 
     async def _read(self, http: web.Request, lease: BodyLease) -> bytes:
-        body, most = bytearray(), self._config.max_body_bytes
+        body, most, decoder = bytearray(), self._config.max_body_bytes, Decoder(http)
         try:
-            async for piece in http.content.iter_any():
-                body += piece
-                if len(body) > most:
-                    raise Problem(
-                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {most} bytes"
-                    )
-                lease.grow(len(body))
-        except web.RequestPayloadError:
+            async with asyncio.timeout(BODY_S):
+                async for piece in http.content.iter_any():
+                    body += decoder.feed(piece, most)
+                    if len(body) > most:
+                        raise Problem(
+                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                            f"the body has more than {most} bytes",
+                        )
+                    lease.grow(len(body))
+        except TimeoutError:
             raise Problem(
-                HTTPStatus.BAD_REQUEST, "the body is not encoded as its headers say"
+                HTTPStatus.REQUEST_TIMEOUT, f"the body was not complete within {BODY_S:g} s"
             ) from None
+        except web.RequestPayloadError:
+            raise bad_request("the body does not have the length that its headers say") from None
+        decoder.end()
         return bytes(body)
 
     def _headers(self, http: web.Request) -> dict[str, str]:
+        passed = http.headers.get(headers.ROUTERS, "")
+        if self._config.router_id in passed.split(","):
+            said = "this router is among its own workers, by way of another one"
+            raise Problem(HTTPStatus.LOOP_DETECTED, said)
         return {
             **_kept(http, PASSED_ON),
             **self._authorization(http),
+            headers.ROUTERS: f"{passed},{self._config.router_id}".lstrip(",")[-MOST_PASSED:],
             "x-request-id": uuid4().hex,  # by which vLLM knows a request, so nobody may choose it
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",  # what comes is passed on as it is

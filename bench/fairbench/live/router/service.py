@@ -25,6 +25,7 @@ from fairbench.live.router.health import Health
 from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import Peering, peering_of, telling
+from fairbench.live.router.progress import Progress
 from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.text_tokens import TextTokens
 from fairbench.live.router.traces import Traces
@@ -102,9 +103,12 @@ async def running(
             if worker in subscribers:
                 subscribers[worker].restart()
 
-        health = Health(workers, dispatcher, config.health_timeout_s, breakers, returned)
+        health = Health(
+            *(workers, dispatcher, config.health_timeout_s, breakers, returned), config.router_id
+        )
         sessions = Sessions(session, fresh)
-        attempts = Attempts(workers, sessions, dispatcher, health, breakers, metrics)
+        progress = Progress(workers, dispatcher, session, config.stall_s, health.stalled)
+        attempts = Attempts(workers, sessions, dispatcher, health, breakers, metrics, progress)
         membership = Membership(workers, dispatcher, health, breakers, follow, unfollow)
         async with aclosing(health):
             for worker in range(len(workers)):
@@ -114,6 +118,7 @@ async def running(
                 follow_load(worker)
             beside = [
                 health.watch(config.health_interval_s),
+                progress.watch(),
                 access.watch(),
                 give_back_freed_memory(),
                 *telling(config, peering, session),

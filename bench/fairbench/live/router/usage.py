@@ -123,7 +123,7 @@ class StreamReader:
 
     With ``hide_usage`` the event that holds nothing but the usage is left out. One by which the
     worker aborts the request becomes an error. ``is_junk`` says that the first event is none of an
-    answer, ``is_complete`` that the last has come.
+    answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:
@@ -134,6 +134,7 @@ class StreamReader:
         self._last = b""
         self._aborted = False
         self.is_junk = False
+        self.is_refusal = False
         self.is_complete = False
 
     def feed(self, chunk: bytes) -> bytes:
@@ -169,6 +170,7 @@ class StreamReader:
         self._events += 1
         if self._events == 1 and not self.is_junk:
             self.is_junk = not is_object(data)
+            self.is_refusal = b'"error"' in data and _decoded(data).error is not None
         self._last = data
         if b'"choices"' in data:
             answer = _decoded(data)

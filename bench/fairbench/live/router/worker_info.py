@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,12 +37,12 @@ class WorkerInfo(NamedTuple):
     vocab_size: int | None
     locals: Sequence[Collection[str]] = ()
 
-    def limits(self, vocab_size: int | None) -> PromptLimits:
-        """What a prompt may be; an operator's ``vocab_size`` counts more than the workers'."""
-        size = vocab_size or self.vocab_size
+    def limits(self, config: RouterConfig) -> PromptLimits:
+        """What a request may be; an operator's ``vocab_size`` counts more than the workers'."""
+        size = config.vocab_size or self.vocab_size
         if size is None:
             log.warning("no worker says its vocab_size: token ids are not checked (--vocab-size)")
-        return PromptLimits(self.most_pool_tokens or UNKNOWN_POOL_TOKENS, size)
+        return PromptLimits(self.most_pool_tokens or UNKNOWN_POOL_TOKENS, size, config.patterns)
 
 
 class WorkerFacts:
@@ -59,7 +60,7 @@ class WorkerFacts:
         self._local = config.local
         self._vocab_size = config.vocab_size
         self._known = set(range(len(workers)))
-        self.limits = info.limits(config.vocab_size)
+        self.limits = info.limits(config)
 
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to take part what nobody has said before.
@@ -73,12 +74,14 @@ class WorkerFacts:
         warn_of_others(self._local, {worker: info.locals[0]})
         known = self.limits
         if known.vocab_size is None:
-            self.limits = PromptLimits(info.most_pool_tokens or known.most_tokens, info.vocab_size)
+            most_tokens = info.most_pool_tokens or known.most_tokens
+            self.limits = replace(known, most_tokens=most_tokens, vocab_size=info.vocab_size)
         elif is_new:
             sizes = [known.vocab_size, None if self._vocab_size else info.vocab_size]
-            self.limits = PromptLimits(
-                max(known.most_tokens, info.most_pool_tokens or 0),
-                min(size for size in sizes if size),
+            self.limits = replace(
+                known,
+                most_tokens=max(known.most_tokens, info.most_pool_tokens or 0),
+                vocab_size=min(size for size in sizes if size),
             )
         self._known.add(worker)
 

@@ -90,6 +90,8 @@ class ClientLimits:
 
     def freed(self) -> Iterator[Request]:
         """Those in line that may go on now, and do."""
+        if not self._lines:
+            return
         weights = self._weights()  # the same for all: whoever is in line is there already
         for owner in list(self._lines):
             line = self._lines[owner]

@@ -1,0 +1,216 @@
+"""Connections of an HTTP server: how many there may be, and how long one may send no request.
+
+asyncio's own server accepts until there are no descriptors left, and then writes a traceback for
+every place in its backlog. This one stops accepting before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from ssl import SSLContext
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from aiohttp.web_protocol import RequestHandler
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
+
+HEADER_S = 20.0  # in which a new connection has to send the header of its first request
+IDLE_S = 75.0  # in which one that was answered has to send the next
+OTHER_FILES = 64  # logs, sockets of KV events and health checks, and what listens
+FILES_EACH = 2  # a client's connection, and that to the worker that serves it
+LOOK_S = 1.0
+RETRY_S = 0.01  # until a connection that was closed is gone
+AT_ONCE = 64  # accepted in one turn of the loop
+CLOSED_AT_ONCE = 16  # of those that are idle: a part of all
+COMPLAIN_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+def most_connections() -> int:
+    """Return how many clients the limit on open files has room for, each with a worker."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        most = 2**20
+    return max(1, (most - min(OTHER_FILES, most // 4)) // FILES_EACH)
+
+
+def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return sockets that listen at every address of a host. Raises OSError."""
+    sockets: list[socket.socket] = []
+    kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+    found = socket.getaddrinfo(host or None, port, type=kind, flags=flags)
+    try:
+        for family, address in dict.fromkeys((one[0], one[4]) for one in found):
+            listens = socket.socket(family, kind)
+            sockets.append(listens)
+            listens.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listens.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listens.bind(address)
+            listens.listen(backlog)
+            listens.setblocking(False)
+    except OSError:
+        _close(sockets)
+        raise
+    return sockets
+
+
+class Connections:
+    """The connections of a server, at most ``most`` of them.
+
+    When there are as many, those that wait for a request make room, the longest first. When all
+    have one under way, new ones wait in the kernel's backlog.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._since_s: dict[RequestHandler, float] = {}
+        self._answered: set[RequestHandler] = set()
+        self._busy: set[RequestHandler] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._server: web.Server | None = None
+        self._sockets: Sequence[socket.socket] = ()
+        self._tls: SSLContext | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._complained_s: float | None = None
+
+    @property
+    def middleware(self) -> Middleware:
+        """What notes which connections have a request under way; to be the outermost."""
+
+        @web.middleware
+        async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connection = request.protocol
+            self._busy.add(connection)
+            try:
+                return await handler(request)
+            finally:
+                self._busy.discard(connection)
+                if connection in self._since_s:
+                    self._since_s[connection] = asyncio.get_running_loop().time()
+                    self._answered.add(connection)
+
+        return noted
+
+    def start(
+        self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
+    ) -> None:
+        """Accept connections at these sockets, which are closed in the end."""
+        self._server, self._sockets, self._tls = server, sockets, tls
+        self._watching = asyncio.create_task(self._watch())
+        self._resume()
+
+    async def stop(self) -> None:
+        """Accept no more; those that are open stay."""
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.remove_reader(one)
+        _close(self._sockets)
+        self._sockets = ()
+
+    async def aclose(self) -> None:
+        """Accept no more and look no more."""
+        await self.stop()
+        tasks = [*self._opening, *([self._watching] if self._watching else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _resume(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.add_reader(one, self._accept, one)
+
+    def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.remove_reader(one)
+        loop.call_later(RETRY_S, self._resume)
+
+    def _accept(self, listens: socket.socket) -> None:
+        for number in range(AT_ONCE):
+            if not self._has_room():
+                if number == 0:  # of those that follow nobody knows whether they are there
+                    self._make_room()
+                self._pause()
+                return
+            try:
+                accepted, _ = listens.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # of descriptors, mostly, which others have taken
+                self._complain(f"no connection can be accepted: {error.strerror}")
+                self._pause()
+                return
+            accepted.setblocking(False)
+            task = asyncio.create_task(self._open(accepted))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        assert self._server is not None
+        try:
+            _, connection = await asyncio.get_running_loop().connect_accepted_socket(
+                self._server,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=HEADER_S if self._tls else None,
+            )
+        except OSError:  # no handshake, or it has left
+            accepted.close()
+            return
+        self._since_s[connection] = asyncio.get_running_loop().time()
+
+    def _has_room(self) -> bool:
+        if len(self._since_s) + len(self._opening) < self._most:
+            return True
+        self._forget_closed()
+        return len(self._since_s) + len(self._opening) < self._most
+
+    def _make_room(self) -> None:
+        self._complain(f"{self._most} connections, as many as the limit on open files leaves")
+        idle = sorted(self._idle(), key=lambda one: self._since_s[one])
+        for connection in idle[: max(1, self._most // CLOSED_AT_ONCE)]:
+            connection.force_close()
+
+    def _idle(self) -> Iterable[RequestHandler]:
+        return (one for one in self._since_s if one not in self._busy)
+
+    def _forget_closed(self) -> None:
+        assert self._server is not None
+        open_now = set(self._server.connections)
+        for connection in [one for one in self._since_s if one not in open_now]:
+            del self._since_s[connection]
+            self._answered.discard(connection)
+
+    def _complain(self, why: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_S:
+            self._complained_s = now_s
+            log.warning("%s: idle ones are closed, others wait", why)
+
+    async def _watch(self) -> None:
+        """Close connections that have sent no request for too long."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._forget_closed()
+            now_s = asyncio.get_running_loop().time()
+            for connection in list(self._idle()):
+                most_s = IDLE_S if connection in self._answered else HEADER_S
+                if now_s - self._since_s[connection] > most_s:
+                    connection.force_close()
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            one.close()

@@ -1,0 +1,226 @@
+"""Constraints on outputs: grammars and stops, which an engine evaluates at every decoding step.
+
+An engine compiles and evaluates them in its scheduler process or beside it, for the whole batch.
+A pattern that backtracks for minutes there stops every client of that engine. Text is therefore
+refused where its cost is unbounded, unless the operator allows it, and bounded elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from fairbench.live.router.fields import Fields
+from fairbench.live.router.problem import Problem, bad_request
+
+ALLOW_FLAG = "--allow-regex"
+# Regular expressions, and grammars, which may hold some and may be ambiguous.
+PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
+SCHEMAS = frozenset({"json_schema", "response_format", "tools"})
+
+MOST_STOPS = 32
+LONGEST_STOP = 256  # characters; SGLang decodes as much of the output again at every step
+MOST_STOP_IDS = 128  # vLLM's own limit
+MOST_BIASES = 1024  # vLLM's own limit
+
+MOST_VALUES = 5_000  # of all schemas of a request; a text counts one for every 16 characters
+TEXT_VALUE = 16
+MOST_DEPTH = 32
+MOST_REPEATS = 10_000  # of lengths and counts, multiplied where one is inside the other
+LARGEST_NUMBER = 2**63
+ANY_OBJECT = "$$ANY$$"  # SGLang's own word for a schema that allows any object
+PLAIN_FORMATS = ("text", "json_object")
+SCHEMA_FORMAT = "json_schema"
+
+_PATTERN_KEYWORDS = ("pattern", "patternProperties")
+_NAMED_SCHEMAS = ("properties", "$defs", "definitions", "dependentSchemas")
+_VALUES = ("enum", "const", "default", "examples", "required")
+_PROSE = ("description", "title", "$comment")
+_REPEATS = (
+    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    *("minContains", "maxContains"),
+)
+_DEFINITIONS = ("#/$defs/", "#/definitions/")
+
+
+def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
+    """Raise Problem for a constraint that may cost an engine more than a step.
+
+    Args:
+        given: The fields that go on to a worker. Schemas are replaced by what was read of them, so
+            that a key that is there twice means the same to the engine.
+        patterns: Whether the operator allows regular expressions and grammars.
+        where: What comes before a field's name in a message.
+    """
+    if not patterns:
+        for name in sorted(PATTERNS & given.keys()):
+            raise _refused(f"{where}{name}")
+    budget = _Budget(patterns)
+    for name in sorted(SCHEMAS & given.keys()):
+        value = _decoded(bytes(given[name]), f"{where}{name}")
+        given[name] = _raw(value)
+        if name == "json_schema":
+            if value == ANY_OBJECT:
+                continue
+            if isinstance(value, str):
+                value = _decoded(value.encode("utf-8", "surrogatepass"), f"{where}{name}")
+                given[name] = _raw(msgspec.json.encode(value).decode())
+            schemas: Iterable[Any] = [value]
+        elif name == "response_format":
+            schemas = _of_format(value, patterns, f"{where}{name}")
+        else:
+            schemas = _of_tools(value, f"{where}{name}")
+        for schema in schemas:
+            budget.spend_schema(schema, f"{where}{name}")
+
+
+def check_stops(stop: str | list[str] | None) -> None:
+    """Raise Problem for more or longer stop texts than an engine should compare at every step."""
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if len(stops) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in stops):
+        raise bad_request(f"stop: at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters")
+
+
+def check_many(name: str, values: object, most: int) -> None:
+    """Raise Problem if a list or table has more than ``most`` entries."""
+    if isinstance(values, list | dict) and len(values) > most:
+        raise bad_request(f"{name}: at most {most} entries")
+
+
+class _Budget:
+    """What the schemas of one request may still cost, in values."""
+
+    def __init__(self, patterns: bool) -> None:
+        self._patterns = patterns
+        self._left = MOST_VALUES
+
+    def spend_schema(self, schema: Any, where: str) -> None:
+        """Count a schema as an engine expands it, each reference by what it refers to."""
+        _Walk(self, schema, where).schema(schema, 0, 1, frozenset({"#"}))
+
+    def spend(self, values: int, where: str) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise bad_request(f"{where}: the schemas have more than {MOST_VALUES} values")
+
+    def check_keyword(self, name: str, where: str) -> None:
+        if name in _PATTERN_KEYWORDS and not self._patterns:
+            raise _refused(f"{where}: {name}")
+
+
+class _Walk:
+    """One schema, looked at from its ``root``."""
+
+    def __init__(self, budget: _Budget, root: Any, where: str) -> None:
+        self._budget = budget
+        self._root = root
+        self._where = where
+
+    def schema(self, node: Any, depth: int, times: int, within: frozenset[str]) -> None:
+        """Check a schema, or a list of some, that may be repeated ``times`` times."""
+        if depth > MOST_DEPTH:
+            raise bad_request(f"{self._where}: more than {MOST_DEPTH} levels")
+        self._values(node, deep=False)
+        if isinstance(node, list):
+            for one in node:
+                self.schema(one, depth + 1, times, within)
+        if not isinstance(node, dict):
+            return
+        times = self._times(node, times)
+        for name, value in node.items():
+            self._budget.check_keyword(name, self._where)
+            if name == "$ref":
+                self._follow(value, depth, times, within)
+            elif name in _PROSE:
+                continue
+            elif name in _VALUES:
+                self._values(value)
+            elif name in _NAMED_SCHEMAS and isinstance(value, dict):
+                for key, one in value.items():
+                    self._values(key)
+                    self.schema(one, depth + 2, times, within)
+            else:
+                self.schema(value, depth + 1, times, within)
+
+    def _times(self, node: Mapping[str, Any], times: int) -> int:
+        given = [node[name] for name in _REPEATS if name in node]
+        numbers = [one for one in given if isinstance(one, int | float)]
+        most = max((one for one in numbers if isfinite(one)), default=1)
+        if times * most > MOST_REPEATS:
+            raise bad_request(f"{self._where}: more than {MOST_REPEATS} repetitions")
+        return int(times * max(most, 1))
+
+    def _follow(self, target: Any, depth: int, times: int, within: frozenset[str]) -> None:
+        if target in within:
+            return  # a recursion, which grammars have room for
+        name = next((target[len(one) :] for one in _DEFINITIONS if _is_in(one, target)), None)
+        if name is None or "/" in name:
+            raise bad_request(f"{self._where}: $ref: only # and names in #/$defs or #/definitions")
+        table = self._root.get(target.split("/")[1]) if isinstance(self._root, dict) else None
+        found = table.get(_unescaped(name)) if isinstance(table, dict) else None
+        if found is None:
+            raise bad_request(f"{self._where}: $ref: there is no {target[:64]!r}")
+        self.schema(found, depth + 1, times, within | {target})
+
+    def _values(self, value: Any, *, deep: bool = True) -> None:
+        """Spend what a value is worth, with ``deep`` all that is in it."""
+        texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
+        self._budget.spend(1 + texts, self._where)
+        if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
+            raise bad_request(f"{self._where}: a number of more than 64 bits")
+        if not deep:
+            return
+        if isinstance(value, dict):
+            value = [one for pair in value.items() for one in pair]
+        for one in value if isinstance(value, list) else ():
+            self._values(one)
+
+
+def _of_format(value: Any, patterns: bool, where: str) -> list[Any]:
+    """The schema in a ``response_format``. Raises Problem for a kind that is a grammar."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind in PLAIN_FORMATS:
+        return []
+    if kind == SCHEMA_FORMAT:
+        inner = value.get(SCHEMA_FORMAT)
+        # Its name is ``schema`` to clients and ``schema_`` to some engines: all of it is looked at.
+        return list(inner.values()) if isinstance(inner, dict) else [inner]
+    if not patterns:
+        raise _refused(f"{where} of type {str(kind)[:64]!r}")
+    return []
+
+
+def _of_tools(value: Any, where: str) -> list[Any]:
+    """The parameters of tools, which are a schema of what a model may call them with."""
+    if not isinstance(value, list):
+        raise bad_request(f"{where}: must be a list of functions")
+    functions = [one.get("function", one) if isinstance(one, dict) else one for one in value]
+    return [one.get("parameters") for one in functions if isinstance(one, dict)]
+
+
+def _decoded(raw: bytes, where: str) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise bad_request(f"{where}: no JSON that can be read") from None
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _is_in(start: str, target: Any) -> bool:
+    return isinstance(target, str) and target.startswith(start)
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("~1", "/").replace("~0", "~")
+
+
+def _refused(what: str) -> Problem:
+    return bad_request(
+        f"{what}: regular expressions and grammars are refused here (fairbench serve {ALLOW_FLAG})"
+    )

@@ -1,0 +1,84 @@
+"""Encodings: bodies that a client has compressed, decoded piece by piece.
+
+The HTTP library would refuse some encodings in its own words and pass others on undecoded.
+"""
+
+from __future__ import annotations
+
+import zlib
+from http import HTTPStatus
+
+from aiohttp import web
+
+from fairbench.live.router.problem import Problem, bad_request
+
+PLAIN = ("", "identity")
+# What zlib is told of each: a header of gzip, or of zlib where "deflate" is as the standard says.
+WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+RAW_DEFLATE = -zlib.MAX_WBITS  # as some clients send it
+ZLIB_METHOD, METHOD_BITS = 8, 0x0F
+PIECE_BYTES = 2**20
+
+
+class Decoder:
+    """Decodes one body. Raises Problem (415) for an encoding that it does not know."""
+
+    def __init__(self, http: web.Request) -> None:
+        self._encoding = _encoding(http)
+        self._inner: zlib._Decompress | None = None
+
+    def feed(self, piece: bytes, most: int) -> bytes:
+        """Return what a piece stands for, or a part of that which is above ``most`` bytes.
+
+        Raises Problem (400) for what is not encoded so.
+        """
+        if self._encoding in PLAIN or not piece:
+            return piece
+        if self._inner is None:
+            self._inner = zlib.decompressobj(self._window(piece))
+        decoded = bytearray()
+        try:
+            while len(decoded) <= most:
+                if self._inner.eof:  # gzip may have several members
+                    self._inner = zlib.decompressobj(self._window(piece))
+                part = self._inner.decompress(piece, PIECE_BYTES)
+                decoded += part
+                piece = self._inner.unconsumed_tail or self._inner.unused_data
+                if not piece and (self._inner.eof or len(part) < PIECE_BYTES):
+                    break
+        except zlib.error:
+            raise _broken() from None
+        return bytes(decoded)
+
+    def end(self) -> None:
+        """Raise Problem (400) for a body that ends too early."""
+        if self._inner is not None and not self._inner.eof:
+            raise _broken()
+
+    def _window(self, piece: bytes) -> int:
+        raw = self._encoding == "deflate" and piece[0] & METHOD_BITS != ZLIB_METHOD
+        return RAW_DEFLATE if raw else WINDOWS[self._encoding]
+
+
+def check_plain(http: web.Request) -> None:
+    """Raise Problem (415) for a body that is encoded at all."""
+    if _named(http) not in PLAIN:
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body without an encoding")
+
+
+def _named(http: web.Request) -> str:
+    return ",".join(http.headers.getall("Content-Encoding", ())).strip().lower()
+
+
+def _encoding(http: web.Request) -> str:
+    encoding = _named(http)
+    if encoding not in PLAIN and encoding not in WINDOWS:
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Encoding: {encoding[:40]!r} is none of gzip, deflate and identity",
+        )
+    return encoding
+
+
+def _broken() -> Problem:
+    return bad_request("the body is not encoded as its headers say")

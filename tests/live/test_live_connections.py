@@ -1,0 +1,205 @@
+"""Connections that send nothing, and more of them than there are descriptors."""
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from live_router import GENERATE, PATHS, Worker
+
+from fairbench.live import connections, http_server
+from fairbench.live.http_server import listening
+
+ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@asynccontextmanager
+async def server(monkeypatch, most=1000):
+    """A server whose answer waits for an event; its port."""
+    monkeypatch.setattr(http_server, "most_connections", lambda: most)
+    released = asyncio.Event()
+
+    async def answer(request):
+        if request.path == "/slow":
+            await released.wait()
+        return web.Response(text="served")
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", answer)
+    async with listening(app, "127.0.0.1", 0) as found, all_closed():
+        yield int(found.url.rpartition(":")[2]), released
+
+
+WRITERS = []
+
+
+async def opened(port, text=b""):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    WRITERS.append(writer)
+    writer.write(text)
+    return reader, writer
+
+
+@asynccontextmanager
+async def all_closed():
+    """Close whatever connections were opened inside the block."""
+    try:
+        yield
+    finally:
+        for writer in WRITERS:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        WRITERS.clear()
+
+
+async def served(port):
+    reader, writer = await opened(port, ASKED)
+    async with asyncio.timeout(60):
+        line = await reader.readline()
+    writer.close()  # so that it takes no place
+    return line == b"HTTP/1.1 200 OK\r\n"
+
+
+def test_the_limit_on_files_leaves_each_client_a_worker(monkeypatch):
+    limits = {300: 118, 1024: 480, 64: 24, 2: 1}
+    for limit, most in limits.items():
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert connections.most_connections() == most
+
+
+def test_idle_connections_make_room_and_those_with_a_request_do_not(monkeypatch, caplog):
+    async def run():
+        async with server(monkeypatch, most=8) as (port, released):
+            busy = [await opened(port, ASKED.replace(b"/ ", b"/slow ")) for _ in range(4)]
+            idle = [await opened(port) for _ in range(40)]
+            answers = [await served(port) for _ in range(5)]
+            released.set()
+            lines = [await reader.readline() for reader, _ in busy]
+            closed = 0
+            for reader, _ in idle[:30]:
+                closed += await reader.read() == b""
+            return answers, lines, closed
+
+    answers, lines, closed = asyncio.run(run())
+    assert answers == [True] * 5
+    assert lines == [b"HTTP/1.1 200 OK\r\n"] * 4
+    assert closed == 30
+    assert len(caplog.records) == 1, "one line a minute"
+
+
+def test_where_all_have_a_request_the_next_waits_for_its_turn(monkeypatch):
+    async def run():
+        async with server(monkeypatch, most=3) as (port, released):
+            for _ in range(3):
+                await opened(port, ASKED.replace(b"/ ", b"/slow "))
+            await asyncio.sleep(0.1)
+            waiting = asyncio.create_task(served(port))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            released.set()
+            return await waiting
+
+    assert asyncio.run(run())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"])
+def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
+    """However much of the header drips in meanwhile."""
+    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+
+    async def run():
+        async with server(monkeypatch) as (port, _):
+            reader, writer = await opened(port, sent)
+            ended = asyncio.create_task(reader.read())
+            while not ended.done() and sent:
+                writer.write(b"x: y\r\n")
+                await asyncio.sleep(0.05)
+            async with asyncio.timeout(60):
+                try:
+                    return await ended
+                except ConnectionResetError:  # by what was on its way
+                    return b""
+
+    assert asyncio.run(run()) == b""
+
+
+def test_one_that_was_answered_has_longer_for_its_next_request(monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_S", 0.1)
+    monkeypatch.setattr(connections, "IDLE_S", 60.0)
+    monkeypatch.setattr(connections, "LOOK_S", 0.02)
+
+    async def run():
+        async with server(monkeypatch) as (port, _):
+            reader, writer = await opened(port, ASKED)
+            await reader.readuntil(b"served")
+            await asyncio.sleep(0.4)
+            writer.write(ASKED)
+            return await reader.readuntil(b"served")
+
+    assert asyncio.run(run()).startswith(b"HTTP/1.1 200")
+
+
+LIMIT, FLOOD, QUIET_S = 300, 300, 3.0
+SERVE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
+from fairbench.cli.main import main
+sys.argv[:2] = ["fairbench", "serve", "--port", "0", "--router", "round-robin", "--worker-url"]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_flood_of_idle_connections_beyond_the_limit_on_files_costs_a_line(tmp_path):
+    """There were 49,378 tracebacks and a busy core."""
+
+    async def run():
+        worker = Worker()
+        await worker.start()
+        log = tmp_path / "log"
+        with log.open("wb") as told:
+            command = [sys.executable, "-c", SERVE, str(LIMIT), worker.url]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told)
+            try:
+                line = await asyncio.to_thread(process.stdout.readline)
+                port = int(line.decode().strip().rpartition(":")[2])
+                async with all_closed():
+                    for _ in range(FLOOD):
+                        await opened(port)
+                    before_s = cpu_s(process.pid)
+                    await asyncio.sleep(QUIET_S)
+                    used_s = cpu_s(process.pid) - before_s
+                    found = await asked(port)
+            finally:
+                process.terminate()
+                await asyncio.to_thread(process.wait)
+                process.stdout.close()
+                await worker.stop()
+        return found, used_s, log.read_text()
+
+    found, used_s, log = asyncio.run(run())
+    assert found == 200
+    assert used_s < QUIET_S / 3
+    assert "Traceback" not in log
+    assert log.count("limit on open files") == 1
+
+
+def cpu_s(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def asked(port):
+    from aiohttp import ClientSession
+
+    async with ClientSession() as session:
+        url = f"http://127.0.0.1:{port}{GENERATE}"
+        async with session.post(url, json=PATHS[GENERATE]) as answer:
+            return answer.status

@@ -1,0 +1,241 @@
+"""Grammars, patterns and stops that an engine would evaluate at every step, for everyone."""
+
+import asyncio
+import json
+
+import pytest
+from live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster
+
+BOMB = "(.|.|.)+ZZZ"
+
+
+def ask(path, fields, **router):
+    """Status, message and the body that the worker got, if any."""
+
+    async def run():
+        async with cluster(1, router=router) as (under_test, (worker,)):
+            async with under_test.post(path, {**PATHS[path], **fields}) as answer:
+                said = await answer.text()
+            return answer.status, said, worker.seen[0][2] if worker.seen else None
+
+    return asyncio.run(run())
+
+
+def sampling(**fields):
+    return {"sampling_params": fields}
+
+
+def formatted(schema):
+    return {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    }
+
+
+def tool(schema):
+    return {"tools": [{"type": "function", "function": {"name": "a", "parameters": schema}}]}
+
+
+PATTERN = {"type": "object", "properties": {"a": {"type": "string", "pattern": BOMB}}}
+PATTERNS = [
+    (GENERATE, sampling(stop_regex=BOMB)),
+    (GENERATE, sampling(stop_regex=[BOMB])),
+    (GENERATE, sampling(regex=BOMB)),
+    (GENERATE, sampling(ebnf='root ::= "a" root')),
+    (GENERATE, sampling(structural_tag="{}")),
+    (GENERATE, sampling(json_schema=json.dumps(PATTERN))),
+    (COMPLETIONS, {"stop_regex": BOMB}),
+    (COMPLETIONS, {"json_schema": json.dumps(PATTERN)}),
+    (CHAT, {"regex": BOMB}),
+    (CHAT, {"ebnf": 'root ::= "a" root'}),
+    (CHAT, formatted(PATTERN)),
+    (CHAT, formatted({"patternProperties": {BOMB: {}}})),
+    (CHAT, tool(PATTERN)),
+    (CHAT, {"response_format": {"type": "structural_tag", "format": {"type": "regex"}}}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), PATTERNS)
+def test_patterns_and_grammars_need_the_operators_leave(path, fields):
+    status, said, reached = ask(path, fields)
+    assert (status, reached) == (400, None)
+    assert "--allow-regex" in said
+
+
+@pytest.mark.parametrize(("path", "fields"), PATTERNS)
+def test_with_it_they_reach_the_worker(path, fields):
+    status, _, reached = ask(path, fields, patterns=True)
+    assert status == 200
+    assert all(name in reached for name in fields)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("guided_regex", "guided_json", "guided_grammar", "guided_choice", "structured_outputs"),
+        *("guided_decoding_backend", "logits_processors", "vllm_xargs", "bad_words"),
+        *("allowed_token_ids", "custom_logit_processor", "custom_params", "prompt_logprobs"),
+    ],
+)
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_other_engines_names_for_them_reach_nobody_even_with_it(path, name):
+    status, said, reached = ask(path, {name: BOMB}, patterns=True)
+    assert (status, reached) == (400, None)
+    assert name in said
+
+
+def nested(levels):
+    schema = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def laughs(levels):
+    """A schema whose expansion doubles at every level, by references."""
+    both = {"anyOf": [{"type": "null"}, {"type": "string"}]}
+    table = {"0": both}
+    for level in range(1, levels):
+        below = {"$ref": f"#/$defs/{level - 1}"}
+        table[str(level)] = {"properties": dict.fromkeys("ab", below)}
+    return {"$defs": table, "$ref": f"#/$defs/{levels - 1}"}
+
+
+TOO_MUCH = [
+    nested(40),
+    laughs(14),
+    {"enum": ["a"] * 5_000},
+    {"const": "a" * 100_000},
+    {"type": "string", "maxLength": 10_001},
+    {"type": "array", "maxItems": 101, "items": {"type": "string", "minLength": 100}},
+    {
+        "$defs": {"a": {"type": "string", "maxLength": 101}},
+        "items": {"$ref": "#/$defs/a"},
+        "maxItems": 100,
+    },
+    {"$ref": "http://127.0.0.1/schema"},
+    {"$ref": "#/enum/0", "enum": [{"pattern": BOMB}]},
+    {"$ref": "#/$defs/a/items", "$defs": {"a": {"items": {"type": "string"}}}},
+    {"type": "integer", "maximum": 10**30},
+]
+
+
+@pytest.mark.parametrize("schema", TOO_MUCH)
+@pytest.mark.parametrize("how", [formatted, tool])
+def test_schemas_have_bounds(schema, how):
+    status, said, reached = ask(CHAT, how(schema), patterns=True)
+    assert (status, reached) == (400, None)
+    assert json.loads(said)["error"]["message"].startswith(*how({}))
+
+
+def test_schemas_in_a_text_have_the_same():
+    for schema in TOO_MUCH:
+        assert ask(GENERATE, sampling(json_schema=json.dumps(schema)))[0] == 400
+    assert ask(GENERATE, sampling(json_schema="{"))[0] == 400
+
+
+ORDINARY = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"next": {"$ref": "#/$defs/node"}, "value": {"type": "integer"}},
+        }
+    },
+    "type": "object",
+    "properties": {
+        "pattern": {"type": "string", "maxLength": 200, "description": "prose " * 1_000},
+        "all": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 50},
+        "kind": {"enum": ["a", "b", None, 1.5]},
+    },
+    "required": ["pattern", "all"],
+    "additionalProperties": False,
+}
+
+
+def test_an_ordinary_schema_is_passed_on_as_it_is():
+    for how in (formatted, tool):
+        status, _, reached = ask(CHAT, how(ORDINARY))
+        assert status == 200
+        assert reached == {**PATHS[CHAT], **how(ORDINARY)}
+    status, _, reached = ask(GENERATE, sampling(json_schema=json.dumps(ORDINARY)))
+    assert status == 200
+    assert json.loads(reached["sampling_params"]["json_schema"]) == ORDINARY
+    for plain in ({"type": "text"}, {"type": "json_object"}):
+        assert ask(CHAT, {"response_format": plain})[0] == 200
+    assert ask(GENERATE, sampling(json_schema="$$ANY$$"))[0] == 200
+
+
+def test_of_a_key_that_comes_twice_the_worker_reads_what_was_checked():
+    text = '{"title": "a", "type": "string", "type": "null"}'
+    _, _, reached = ask(GENERATE, sampling(json_schema=text))
+    assert reached["sampling_params"]["json_schema"] == '{"title":"a","type":"null"}'
+
+
+MANY = [
+    {"stop": ["a"] * 33},
+    {"stop": "a" * 257},
+    {"stop": [1]},
+    {"stop_token_ids": [1] * 129},
+    {"logit_bias": {str(one): 1 for one in range(1025)}},
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("fields", MANY)
+def test_what_is_looked_at_in_every_step_is_little(path, fields):
+    status, _, reached = ask(path, sampling(**fields) if path == GENERATE else fields)
+    assert (status, reached) == (400, None)
+
+
+def test_as_many_as_engines_take_are_served():
+    bias = {str(one): 1 for one in range(1024)}
+    fields = {"stop": ["a" * 256] * 32, "stop_token_ids": [1] * 128, "logit_bias": bias}
+    status, _, reached = ask(GENERATE, sampling(**fields))
+    assert (status, reached["sampling_params"]) == (200, fields)
+
+
+NUMBERS = [
+    *('"temperature": 1e39', '"temperature": 1e400', '"temperature": -1', '"temperature": "1"'),
+    *('"top_p": 1e400', '"top_p": 0', '"top_p": 1e-30', '"top_p": 1.01', '"min_p": -0.1'),
+    *('"min_p": 1e39', '"frequency_penalty": 1e300', '"frequency_penalty": -2.1'),
+    *('"presence_penalty": 1e39', '"presence_penalty": 1e400', '"repetition_penalty": 1e400'),
+    *('"top_k": 1e30', '"logit_bias": {"5": 1e400}', '"stop_token_ids": [1e400]'),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_are_those_that_a_float32_tensor_and_the_engines_take(path, number):
+    async def run():
+        async with cluster(1) as (under_test, (worker,)):
+            body = json.dumps(PATHS[path])[:-1] + ", " + number + "}"
+            if path == GENERATE:
+                body = '{"text": "a", "sampling_params": {' + number + "}}"
+            async with under_test.session.post(under_test.url + path, data=body) as answer:
+                return answer.status, worker.seen
+
+    assert asyncio.run(run()) == (400, [])
+
+
+def test_ordinary_numbers_are_served():
+    fields = {"temperature": 0, "top_p": 1, "min_p": 0.05, "top_k": -1, "frequency_penalty": -2}
+    fields |= {"presence_penalty": 2.0, "repetition_penalty": 1.1, "temperature": 1.7}
+    for path in PATHS:
+        assert ask(path, sampling(**fields) if path == GENERATE else fields)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (GENERATE, {"input_ids": [1] * 8_193, "return_logprob": True, "logprob_start_len": 0}),
+        (GENERATE, {"return_logprob": True, "logprob_start_len": -5}),
+        (COMPLETIONS, {"prompt": [1] * 8_193, "echo": True, "logprobs": 1}),
+    ],
+)
+def test_log_probabilities_of_a_long_prompt_would_fill_an_engines_memory(path, fields):
+    assert ask(path, fields)[0] == 400
+    fewer = {
+        name: value[1:] if isinstance(value, list) else value for name, value in fields.items()
+    }
+    if "logprob_start_len" in fewer:
+        fewer["logprob_start_len"] = max(-1, fewer["logprob_start_len"])
+    assert ask(path, fewer)[0] == 200

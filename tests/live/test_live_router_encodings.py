@@ -1,0 +1,113 @@
+"""Bodies that are compressed, in ways that the router knows and in others, and slow ones."""
+
+import asyncio
+import gzip
+import json
+import zlib
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from live_router import GENERATE, PATHS, cluster
+from test_live_router_admin import administered
+
+from fairbench.live.router import proxy
+from fairbench.live.router.encodings import Decoder
+
+BODY = json.dumps(PATHS[GENERATE]).encode()
+RAW = zlib.compressobj(wbits=-15)
+KNOWN = {
+    "identity": BODY,
+    "gzip": gzip.compress(BODY),
+    "GZIP": gzip.compress(BODY[:10]) + gzip.compress(BODY[10:]),  # in two members
+    "x-gzip": gzip.compress(BODY),
+    "deflate": zlib.compress(BODY),
+    " deflate ": RAW.compress(BODY) + RAW.flush(),
+}
+UNKNOWN = ["br", "zstd", "compress", "gzip, gzip", "nonsense", "a" * 1000]
+BROKEN = [
+    ("gzip", gzip.compress(BODY)[:-4]),
+    ("gzip", gzip.compress(BODY)[:12]),
+    ("gzip", gzip.compress(BODY) + b"junk"),
+    ("gzip", BODY),
+    ("deflate", zlib.compress(BODY)[:-1]),
+    ("deflate", b"\x78"),
+]
+
+
+def answered(encoding, data, **router):
+    """Status, the error's message if any, and how many requests have reached the worker."""
+
+    async def run():
+        async with cluster(1, router=router) as (under_test, (worker,)):
+            sent = {"Content-Encoding": encoding}
+            url = under_test.url + GENERATE
+            async with under_test.session.post(url, data=data, headers=sent) as answer:
+                told = json.loads(await answer.read())
+            return answer.status, told.get("error", {}).get("message"), len(worker.seen)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("encoding", KNOWN)
+def test_known_encodings_are_decoded(encoding):
+    assert answered(encoding, KNOWN[encoding]) == (200, None, 1)
+
+
+@pytest.mark.parametrize("encoding", UNKNOWN)
+def test_unknown_ones_are_415_in_json(encoding):
+    status, message, reached = answered(encoding, BODY)
+    assert (status, reached) == (415, 0)
+    assert "none of gzip, deflate and identity" in message
+
+
+@pytest.mark.parametrize(("encoding", "data"), BROKEN)
+def test_a_body_that_ends_too_early_or_is_none_is_a_400(encoding, data):
+    assert answered(encoding, data)[::2] == (400, 0)
+
+
+def test_what_bursts_is_decoded_no_further_than_a_body_may_be():
+    """64 MiB of blanks in 64 KiB."""
+    packer = zlib.compressobj(wbits=31)
+    bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(64)) + packer.flush()
+    assert answered("gzip", bomb, max_body_bytes=2**21)[::2] == (413, 0)
+
+
+@pytest.mark.parametrize("words", [2**18, 2**18 + 1, 300_000])
+@pytest.mark.parametrize("piece", [1000, 2**30])
+def test_a_long_body_is_decoded_as_it_was(words, piece):
+    """Longer than one step of decoding, and well compressed: what is left inside comes too."""
+    body = b"word " * words
+    packed = gzip.compress(body)
+    decoder = Decoder(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}))
+    pieces = [packed[at : at + piece] for at in range(0, len(packed), piece)]
+    assert b"".join(decoder.feed(one, 2**30) for one in pieces) == body
+    decoder.end()
+
+
+def test_the_admin_port_takes_none():
+    async def run():
+        async with cluster(1) as (under_test, _), administered(under_test) as admin:
+            sent = {"Content-Encoding": "br", "Content-Type": "application/json"}
+            return await admin.ask("POST", data=b"{}", headers=sent)
+
+    status, told = asyncio.run(run())
+    assert status == 415
+    assert "without an encoding" in told["error"]["message"]
+
+
+def test_a_body_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr(proxy, "BODY_S", 0.2)
+
+    async def drip():
+        while True:
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    async def run():
+        async with (
+            cluster(1) as (under_test, (worker,)),
+            under_test.session.post(under_test.url + GENERATE, data=drip()) as answer,
+        ):
+            return answer.status, worker.seen
+
+    assert asyncio.run(run()) == (408, [])

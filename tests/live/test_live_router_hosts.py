@@ -1,0 +1,114 @@
+"""Pages of other sites, and a router that is named as its own worker."""
+
+import asyncio
+import socket
+
+import pytest
+from live_router import GENERATE, cluster
+from test_live_router_admin import administered
+
+from fairbench.live import headers
+
+OWN = [
+    {},
+    {"Host": "localhost:8000"},
+    {"Host": "LOCALHOST"},
+    {"Host": "10.1.2.3:8000"},
+    {"Host": "[::1]:8000"},
+    {"Host": "[fd00::1]"},
+    {"Host": socket.gethostname()},
+    {"Host": "router.example:8000"},  # allowed here
+    {"Host": "localhost:8000", "Origin": "http://localhost:3000"},
+    {"Host": "10.1.2.3:8000", "Origin": "http://10.1.2.3:8000"},
+    {"Host": "localhost", "Origin": "https://router.example"},
+]
+FOREIGN = [
+    {"Host": "evil.example"},
+    {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"},
+    {"Host": "localhost.evil.example"},
+    {"Host": "router.example.evil"},
+    {"Host": "[oops"},
+    {"Host": ""},
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://10.1.2.3"},
+    {"Origin": "null"},
+    {"Origin": "http://[oops"},
+    {"Host": "127.0.0.1@evil.example"},
+]
+ALLOWED = {"hosts": ["Router.example"]}
+PAGES = ("/health", "/metrics", "/v1/models", "/nothing")
+
+
+def statuses(sent, **router):
+    """Of every page and of a request, and whether the worker was asked for an answer."""
+
+    async def run():
+        async with cluster(1, router=router) as (under_test, (worker,)):
+            found = []
+            for page in PAGES:
+                async with under_test.session.get(under_test.url + page, headers=sent) as answer:
+                    found.append(answer.status)
+            async with under_test.post(GENERATE, **sent) as answer:
+                return [*found, answer.status], sum(path == GENERATE for path, *_ in worker.seen)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("sent", OWN)
+def test_whoever_asks_by_a_name_of_the_router_is_served(sent):
+    assert statuses(sent, **ALLOWED) == ([200, 200, 200, 404, 200], 1)
+
+
+@pytest.mark.parametrize("sent", FOREIGN)
+def test_pages_of_other_sites_are_not(sent):
+    assert statuses(sent, **ALLOWED) == ([403] * 5, 0)
+
+
+def test_any_name_is_served_if_the_operator_says_so_or_keys_decide():
+    sent = {"Host": "any.example", "Origin": "http://other.example"}
+    assert statuses(sent, hosts=["*"])[0][-1] == 200
+    sent["Authorization"] = "Bearer key"
+    assert statuses(sent, keys={"key": "ann"})[0][-1] == 200
+
+
+def test_who_sends_no_host_is_no_browser():
+    async def run():
+        async with cluster(1) as (under_test, _):
+            port = int(under_test.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+            line = await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+            return line
+
+    assert b" 200 " in asyncio.run(run())
+
+
+def test_a_router_is_not_added_to_its_own_workers_under_any_name():
+    async def run():
+        async with cluster(1) as (under_test, _), administered(under_test) as admin:
+            port = under_test.url.rpartition(":")[2]
+            told = []
+            for host in ("127.0.0.1", "localhost", "127.0.0.2"):
+                json = {"url": f"http://{host}:{port}"}
+                told.append(await admin.ask("POST", json=json))
+            return told, await admin.states()
+
+    told, states = asyncio.run(run())
+    reached = [one for one in told if one[0] == 409]  # 127.0.0.2 may be no address of the machine
+    assert len(reached) >= 2
+    assert all("this router itself" in one["error"]["message"] for _, one in reached)
+    assert states[0] == "up"
+    assert "up" not in [state for worker, state in states.items() if worker]
+
+
+def test_a_worker_learns_which_routers_a_request_has_passed():
+    async def run():
+        async with cluster(1, router={"router_id": "b"}) as (under_test, (worker,)):
+            async with under_test.post(GENERATE, **{headers.ROUTERS: "a"}) as answer:
+                assert answer.status == 200
+            async with under_test.post(GENERATE, **{headers.ROUTERS: "a,b"}) as answer:
+                return answer.status, worker.seen[0][1][headers.ROUTERS], len(worker.seen)
+
+    assert asyncio.run(run()) == (508, "a,b", 1)

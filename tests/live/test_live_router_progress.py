@@ -1,0 +1,153 @@
+"""Workers that hang although their health checks pass, and those that are only slow."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from aiohttp import web
+from live_router import (
+    COMPLETIONS,
+    GENERATE,
+    PATHS,
+    Worker,
+    cluster,
+    router_before,
+    streamed,
+    until,
+)
+
+from fairbench.live import headers
+from fairbench.live.router.health import PROOF
+
+STALL_S = 0.4
+ROUTER = {"stall_s": STALL_S}
+
+
+@pytest.mark.parametrize("held_at", [0, 2])
+def test_a_worker_that_hangs_behind_a_healthy_page_is_down_until_it_decodes(held_at):
+    """Its requests are answered and tried nowhere else, since one of them may be why it hangs."""
+
+    async def run():
+        async with cluster(2, router=ROUTER) as (under_test, workers):
+            hung, other = workers
+            body = streamed(GENERATE)
+            hung.held_at = held_at
+            async with under_test.post(GENERATE, body) as answer:
+                said = await answer.content.readany() if held_at else b""
+                hung.held_at = 0
+                said += await answer.read()
+            assert under_test.up == {1}
+            assert await under_test.status("/health") == 200
+            await until(lambda: any(seen[2] == PROOF for seen in hung.seen))
+            served = []
+            for _ in range(4):
+                async with under_test.post(GENERATE) as one:
+                    served.append((one.status, one.headers[headers.WORKER]))
+            asked, up = len(other.seen), under_test.up
+            hung.held_at = None
+            hung.released.set()
+            await until(lambda: under_test.up == {0, 1})
+            return answer.status, b'"code":502' in said, served, asked, up
+
+    status, is_error, served, asked, up = asyncio.run(run())
+    assert (status, is_error) == (502 if held_at == 0 else 200, True)
+    assert (served, asked, up) == ([(200, "1")] * 4, 4, {1})
+
+
+def test_requests_that_are_given_up_do_not_make_a_worker_look_alive():
+    async def run():
+        async with cluster(2, router=ROUTER) as (under_test, workers):
+            workers[0].held_at = workers[1].held_at = 0
+            sent = 0
+            async with asyncio.timeout(60):
+                while len(under_test.up) == 2:
+                    sent += 1
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.05):
+                            await statuses_of(under_test)
+            return sent
+
+    assert asyncio.run(run()) > 2
+
+
+def test_one_that_answers_errors_at_once_is_not_alive_by_them():
+    async def run():
+        async with cluster(1, router=ROUTER) as (under_test, (worker,)):
+            worker.held_at = 0
+            hanging = asyncio.create_task(statuses_of(under_test))
+            await until(lambda: worker.seen)
+            worker.status = 400
+            for _ in range(100):
+                if not under_test.up:
+                    break
+                async with under_test.post(GENERATE) as answer:
+                    assert answer.status in (400, 503)
+                await asyncio.sleep(STALL_S / 20)
+            return await hanging, under_test.up
+
+    assert asyncio.run(run()) == (502, set())
+
+
+async def statuses_of(under_test):
+    async with under_test.post(GENERATE) as answer:
+        return answer.status
+
+
+def test_a_slow_stream_is_progress():
+    async def run():
+        async with cluster(1, router=ROUTER) as (under_test, (worker,)):
+            worker.pause_s = STALL_S * 0.4
+            async with under_test.post(GENERATE, streamed(GENERATE)) as answer:
+                said = await answer.read()
+            return answer.status, b"error" in said, under_test.up
+
+    assert asyncio.run(run()) == (200, False, {0})
+
+
+class Counting(Worker):
+    """A worker that exports how many tokens it has produced, which grows while ``decodes``."""
+
+    decodes = True
+    tokens = 0
+
+    async def metrics(self, _):
+        self.tokens += self.decodes
+        return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}\n')
+
+    def pages(self):
+        return [web.get("/metrics", self.metrics)]
+
+
+def test_a_worker_that_counts_tokens_may_take_long_over_an_answer_in_one_piece():
+    async def run():
+        worker = Counting(held_at=0)
+        await worker.start()
+        async with router_before([worker], **ROUTER) as under_test:
+            asked = asyncio.create_task(statuses_of(under_test))
+            await asyncio.sleep(3 * STALL_S)
+            up = under_test.up
+            worker.decodes = False
+            status = await asked
+        await worker.stop()
+        return up, status
+
+    assert asyncio.run(run()) == ({0}, 502)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tokens", "least_s"), [(10, 1.0), (10**6, 5 * STALL_S)])
+def test_one_that_counts_none_may_take_as_long_as_its_longest_answer(tokens, least_s):
+    """Ten tokens at 0.1 s are a second; no answer has more than five times the usual time."""
+
+    async def run(tokens):
+        async with cluster(1, router=ROUTER) as (under_test, (worker,)):
+            worker.held_at = 0
+            body = {**PATHS[COMPLETIONS], "max_tokens": tokens}
+            began_s = asyncio.get_running_loop().time()
+            async with under_test.post(COMPLETIONS, body) as answer:
+                took_s = asyncio.get_running_loop().time() - began_s
+                return answer.status, took_s
+
+    status, took_s = asyncio.run(run(tokens))
+    assert status == 502
+    assert took_s >= least_s - 0.1
