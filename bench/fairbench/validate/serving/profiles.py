@@ -42,7 +42,7 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """The measured profile of the GPU; elsewhere an operator profile, the engine's own if there is one.
+    """The measured profile of the GPU; elsewhere an operator profile, the engine's own if any.
 
     The A100's measured profile serves both engines, the H100's SGLang only. Time in HTTP and
     tokenizer is a property of the engine, not of the GPU: an operator profile has the measured
