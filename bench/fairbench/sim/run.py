@@ -32,6 +32,7 @@ from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.front import ingress_of, router_of
+from fairbench.sim.memory import managed_memory, memory_log_of
 from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
@@ -125,6 +126,7 @@ class Simulation:
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
+        self.memory_log = memory_log_of(spec, clients)
         self.admission = admission_params(spec.settings)
         self.router = router_of(spec)
         weights, places = weights_of(plans), places_of(plans)
@@ -167,7 +169,8 @@ class Simulation:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)
             rng = stream(self.spec.seed, f"eviction-news/{index}")
             on_evict = eviction_news(self.clock, self.router, index, cluster, rng)
-        return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict)
+        memory = managed_memory(self.spec, self.setup, self.memory_log, self.clock, index)
+        return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict, memory)
 
     def run(
         self,
