@@ -9,6 +9,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.records import (
     PLAIN,
@@ -39,6 +40,7 @@ def run_facts(
     bound_unavailable: str,
     fit: FitLimits | None = None,
     lone: LoneStep | None = None,
+    hit_alone: Mapping[str, float] | None = None,
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
@@ -62,6 +64,7 @@ def run_facts(
         costs=costs_of(spec.gpu),
         percentiles=parse_percentiles(spec.percentiles or ""),
         tenant_weights=spec.tenant_weights,
+        hit_alone=hit_alone or {},
     )
 
 
@@ -97,7 +100,14 @@ def stored_facts(
         costs=costs_of(summary["timing_profile"]),
         percentiles=percentiles or chosen_percentiles(summary),
         tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
+        hit_alone=_hit_alone(summary),
     )
+
+
+def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The cache hit rates alone that a summary holds."""
+    rates = {row["client"]: row.get("cache_hit_rate_alone") for row in summary["clients"]}
+    return {client: rate for client, rate in rates.items() if rate is not None}
 
 
 def padding_of(plan: ClientPlan) -> Padding:
@@ -149,6 +159,7 @@ def _facts(
     costs: ProfileCosts | None,
     percentiles: tuple[int, ...],
     tenant_weights: Mapping[str, float],
+    hit_alone: Mapping[str, float],
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -164,6 +175,7 @@ def _facts(
         costs=costs,
         percentiles=percentiles,
         tenant_weights=tenant_weights,
+        hit_alone=hit_alone,
     )
 
 
@@ -172,4 +184,9 @@ def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
     if facts.bound is None:
         metrics["notes"]["bound_source"] = facts.bound_unavailable
+    of_run, of_clients = memory_summary(tables, facts)
+    metrics["notes"] |= of_run.pop("notes", {})
+    metrics |= of_run
+    for row, more in zip(metrics["clients"], of_clients, strict=True):
+        row |= more
     return metrics
