@@ -91,6 +91,7 @@ class Columns:
             size,
             _synthetic(record),
             estimated,
+            _branch(record),
         )
 
     def check_named(self) -> None:
@@ -266,6 +267,12 @@ def _synthetic(record: Record) -> str:
     """What of it a trace of our own says that nobody recorded."""
     value = record.get("synthetic")
     return value if isinstance(value, str) and len(value) <= MAX_NAME else ""
+
+
+def _branch(record: Record) -> int:
+    """The sub-agent of the session that a trace of our own names, 0 for none."""
+    value = record.get("branch")
+    return value if type(value) is int and 0 <= value < 2**31 else 0
 
 
 def _text(value: Any, where: str) -> str:

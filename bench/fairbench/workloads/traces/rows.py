@@ -19,7 +19,8 @@ class Row(NamedTuple):
     ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with:
     the same identity is the same content, and what follows is nobody else's. ``synthetic`` says
     what of it nobody recorded. ``estimated`` is about how many tokens the text of the
-    blocks has, 0 if they are of none.
+    blocks has, 0 if they are of none. ``branch`` above 0 numbers the sub-agent of the session that
+    made the request; the session's own requests have 0.
     """
 
     at_ns: int
@@ -33,3 +34,4 @@ class Row(NamedTuple):
     block_size: int = 0
     synthetic: str = ""
     estimated: int = 0
+    branch: int = 0

@@ -33,7 +33,8 @@ class Table:
     ``arrival_s`` is from the first request on; ``end_s`` is NaN where it is not known, ``session``
     -1. The blocks of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of
     ``block_size[i]`` tokens each. ``left_out`` requests are not in it, which
-    ``who_left_out`` names; ``synthetic`` is what of those that are nobody recorded.
+    ``who_left_out`` names; ``synthetic`` is what of those that are nobody recorded. ``branch`` is
+    0, or the number of a sub-agent within the session.
     """
 
     clients: tuple[str, ...]
@@ -47,6 +48,7 @@ class Table:
     block_size: Ints
     first_block: Ints
     blocks: Ints
+    branch: Ints
     left_out: int = 0
     who_left_out: str = FAILED
     synthetic: tuple[str, ...] = ()
@@ -74,7 +76,8 @@ class Table:
         )
 
 
-COUNTS = ("client", "input_tokens", "output_tokens", "max_tokens", "session", "block_size")
+LENGTHS = ("input_tokens", "output_tokens", "max_tokens")
+COUNTS = ("client", *LENGTHS, "session", "block_size", "branch")
 COLUMNS = ("arrival_s", "end_s", *COUNTS)
 
 
@@ -110,7 +113,7 @@ class TableBuilder:
             self._memory.take(NAME_BYTES + 4 * (len(row.client) + len(row.session)))
         took_ns = -1 if row.end_ns is None else row.end_ns - row.at_ns
         lengths = (row.input_tokens, row.output_tokens, row.max_tokens)
-        values = (row.at_ns, took_ns, client, *lengths, session, row.block_size)
+        values = (row.at_ns, took_ns, client, *lengths, session, row.block_size, row.branch)
         for column, value in zip(self._numbers.values(), values, strict=True):
             column.append(value)
         self._counts.append(len(row.blocks))
