@@ -15,6 +15,7 @@ from fairbench.metrics.entries import (
     latency,
     memory,
     service,
+    sessions,
     totals,
 )
 from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
@@ -31,7 +32,7 @@ CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``no
 
 CATALOGUE: dict[str, Metric] = {
     metric.key: metric
-    for part in (totals, latency, service, fairness, goodput, memory, comparison)
+    for part in (totals, latency, service, fairness, goodput, memory, sessions, comparison)
     for metric in part.METRICS
 }
 

@@ -238,6 +238,7 @@ class Facts:
     servers, or where nobody knows. ``percentiles`` of latency are shown in place of the usual ones.
     ``tenant_weights`` are by tenant, whose names end in /, 1 where there is none.
     ``hit_alone`` is the cache hit rate that a client has alone on its share of the pool, if known.
+    ``sessions``: programs are recorded sessions, with time to think between their calls.
     """
 
     clients: tuple[Client, ...]
@@ -255,6 +256,7 @@ class Facts:
     percentiles: tuple[int, ...] = ()
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     hit_alone: Mapping[str, float] = field(default_factory=dict)
+    sessions: bool = False
 
     @property
     def client_weights(self) -> Floats:

@@ -20,12 +20,16 @@ from fairbench.metrics.records import (
     Padding,
     Window,
 )
+from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
 from fairbench.results.store import StoredRun
 from fairbench.targets import written_targets
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
+
+SESSIONS = ("replay", "session")  # kinds of programs
 
 
 def run_facts(
@@ -65,6 +69,7 @@ def run_facts(
         percentiles=parse_percentiles(spec.percentiles or ""),
         tenant_weights=spec.tenant_weights,
         hit_alone=hit_alone or {},
+        sessions=has_sessions(spec.workload),
     )
 
 
@@ -101,7 +106,13 @@ def stored_facts(
         percentiles=percentiles or chosen_percentiles(summary),
         tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
         hit_alone=_hit_alone(summary),
+        sessions="victim_session_p50_s" in summary,
     )
+
+
+def has_sessions(workload: WorkloadSpec) -> bool:
+    """Return whether the workload's programs are recorded sessions."""
+    return workload.program in SESSIONS and bool(workload.params.get("pauses"))
 
 
 def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -160,6 +171,7 @@ def _facts(
     percentiles: tuple[int, ...],
     tenant_weights: Mapping[str, float],
     hit_alone: Mapping[str, float],
+    sessions: bool,
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -176,6 +188,7 @@ def _facts(
         percentiles=percentiles,
         tenant_weights=tenant_weights,
         hit_alone=hit_alone,
+        sessions=sessions,
     )
 
 
@@ -184,9 +197,10 @@ def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
     if facts.bound is None:
         metrics["notes"]["bound_source"] = facts.bound_unavailable
-    of_run, of_clients = memory_summary(tables, facts)
-    metrics["notes"] |= of_run.pop("notes", {})
-    metrics |= of_run
-    for row, more in zip(metrics["clients"], of_clients, strict=True):
-        row |= more
+    for of_run, of_clients in (memory_summary(tables, facts), session_summary(tables, facts)):
+        metrics["notes"] |= of_run.pop("notes", {})
+        metrics["censored"] += of_run.pop("censored", [])
+        metrics |= of_run
+        for row, more in zip(metrics["clients"], of_clients, strict=True):
+            row |= more
     return metrics
