@@ -43,6 +43,8 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """KV memory of ``capacity`` tokens that ``policy`` evicts from."""
 
+    knows_clients = True
+
     def __init__(
         self,
         capacity: int,

@@ -57,6 +57,8 @@ Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
 class KVCache(PrefixTree[KVNode]):
     """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` hears of every eviction."""
 
+    knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
+
     def __init__(
         self,
         capacity: int,
@@ -95,8 +97,11 @@ class KVCache(PrefixTree[KVNode]):
     # The same for clients by name. ``client_cache`` keeps account of them; here they do not matter.
 
     def allocate_for(self, client: str, tokens: int) -> None:
-        """Take ``tokens`` for a request of the client."""
-        self.allocate(tokens)
+        """Take ``tokens`` for a request of the client: ``allocate``, without the call."""
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
 
     def release_of(self, client: str, tokens: int) -> None:
         """Give private tokens of the client back."""
@@ -104,7 +109,11 @@ class KVCache(PrefixTree[KVNode]):
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
         """Take a token a step for each of ``size`` requests, so many of each client."""
-        self.allocate(steps * size)
+        tokens = steps * size
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
 
     def claim(self, node: KVNode, request: Request) -> None:
         """Note that the request uses the path to ``node`` from now on."""

@@ -18,7 +18,8 @@ def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
     end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled, lock=True)
     if cached:
         cache.release_of(request.client, cached)
-    cache.claim(end, request)
+    if cache.knows_clients:
+        cache.claim(end, request)
     sequence.node, sequence.private = end, 0
     complete = sequence.filled == sequence.total
     sequence.place = (
@@ -40,7 +41,8 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
         end, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
         if cached:
             cache.release_of(request.client, cached)
-    cache.retain(end, request)
+    if cache.knows_clients:
+        cache.retain(end, request)
     cache.unlock(node)
     sequence.node = None
 
