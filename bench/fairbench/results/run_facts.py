@@ -29,7 +29,7 @@ from fairbench.targets import written_targets
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 
-SESSIONS = ("replay", "session")  # kinds of programs
+SESSION = "session"  # a kind of programs; others say whether they have pauses
 
 
 def run_facts(
@@ -112,7 +112,7 @@ def stored_facts(
 
 def has_sessions(workload: WorkloadSpec) -> bool:
     """Return whether the workload's programs are recorded sessions."""
-    return workload.program in SESSIONS and bool(workload.params.get("pauses"))
+    return workload.program == SESSION or bool(workload.params.get("pauses"))
 
 
 def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
 from fairbench.workloads.programs.replay import Replay
 from fairbench.workloads.programs.samples import Samples
+from fairbench.workloads.programs.session import Session
 from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
@@ -26,6 +27,7 @@ __all__ = [
     "Program",
     "Replay",
     "Samples",
+    "Session",
     "Single",
     "ToolUse",
     "TreeOfThought",
@@ -34,7 +36,18 @@ __all__ = [
 
 KINDS: dict[str, type[Program]] = {
     program.kind: program
-    for program in (TreeOfThought, Judge, LongQA, Chat, Single, ToolUse, Agent, Samples, Replay)
+    for program in (
+        TreeOfThought,
+        Judge,
+        LongQA,
+        Chat,
+        Single,
+        ToolUse,
+        Agent,
+        Samples,
+        Replay,
+        Session,
+    )
 }
 
 

@@ -17,6 +17,7 @@ class Call(NamedTuple):
 
     The next one begins ``think_s`` after its answer and ``gap_s`` after its own beginning at the
     earliest. ``branches`` are sub-agents that it starts.
+    ``shared_tokens`` of the prompt's beginning may be in other sessions, too.
     """
 
     prompt: Prompt
@@ -25,6 +26,7 @@ class Call(NamedTuple):
     gap_s: float = 0.0
     think_s: float = 0.0
     branches: tuple[Branch, ...] = ()
+    shared_tokens: int = 0
 
 
 class Branch(NamedTuple):
@@ -46,7 +48,24 @@ class Recorded(Item):
     calls: tuple[Call, ...] = ()
 
 
-class Replay(Program):
+class Calls(Program):
+    """Recorded calls, one after the other, each once the one before has been answered."""
+
+    def __init__(self, program_id: int, client: str, calls: tuple[Call, ...]) -> None:
+        self._calls = calls
+        everything = [*all_calls(calls)]
+        demand = Demand(
+            len(everything),
+            sum(prompt_tokens(call.prompt) for call in everything),
+            sum(call.output_tokens for call in everything),
+        )
+        super().__init__(program_id, client, demand)
+
+    async def run(self, llm: LLM) -> None:
+        await _Strand(llm, self._calls, "call-", 0).run(0, len(self._calls))
+
+
+class Replay(Calls):
     """One call after the other, each once the one before has been answered."""
 
     kind = "replay"
@@ -56,16 +75,6 @@ class Replay(Program):
         """``pauses``: whether time passes between the calls of one program."""
 
         pauses: bool
-
-    def __init__(self, program_id: int, client: str, calls: tuple[Call, ...]) -> None:
-        self._calls = calls
-        everything = [*_all_of(calls)]
-        demand = Demand(
-            len(everything),
-            sum(prompt_tokens(call.prompt) for call in everything),
-            sum(call.output_tokens for call in everything),
-        )
-        super().__init__(program_id, client, demand)
 
     @classmethod
     def build(
@@ -79,9 +88,6 @@ class Replay(Program):
     @classmethod
     def pauses(cls, params: Params) -> bool:
         return params.pauses
-
-    async def run(self, llm: LLM) -> None:
-        await _Strand(llm, self._calls, "call-", 0).run(0, len(self._calls))
 
 
 class _Strand:
@@ -158,9 +164,9 @@ class _Strand:
             await self._llm.sleep(seconds)
 
 
-def _all_of(calls: Iterable[Call]) -> Iterator[Call]:
+def all_calls(calls: Iterable[Call]) -> Iterator[Call]:
     """The calls, and those of their sub-agents."""
     for call in calls:
         yield call
         for branch in call.branches:
-            yield from _all_of(branch.calls)
+            yield from all_calls(branch.calls)

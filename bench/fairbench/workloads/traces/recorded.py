@@ -101,6 +101,7 @@ class RecordedTrace:
                     max(output, int(table.max_tokens[row])),
                     gap_s,
                     think_s,
+                    shared_tokens=int(table.shared[row]),
                 )
             )
         return calls

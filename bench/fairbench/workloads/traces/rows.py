@@ -21,6 +21,7 @@ class Row(NamedTuple):
     what of it nobody recorded. ``estimated`` is about how many tokens the text of the
     blocks has, 0 if they are of none. ``branch`` above 0 numbers the sub-agent of the session that
     made the request; the session's own requests have 0.
+    ``shared`` is how many tokens its prompt begins with that other sessions may have, too.
     """
 
     at_ns: int
@@ -35,3 +36,4 @@ class Row(NamedTuple):
     synthetic: str = ""
     estimated: int = 0
     branch: int = 0
+    shared: int = 0

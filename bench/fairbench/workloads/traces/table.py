@@ -34,7 +34,8 @@ class Table:
     -1. The blocks of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of
     ``block_size[i]`` tokens each. ``left_out`` requests are not in it, which
     ``who_left_out`` names; ``synthetic`` is what of those that are nobody recorded. ``branch`` is
-    0, or the number of a sub-agent within the session.
+    0, or the number of a sub-agent within the session. ``shared`` is how many tokens of the
+    prompt's beginning other sessions may have.
     """
 
     clients: tuple[str, ...]
@@ -49,6 +50,7 @@ class Table:
     first_block: Ints
     blocks: Ints
     branch: Ints
+    shared: Ints
     left_out: int = 0
     who_left_out: str = FAILED
     synthetic: tuple[str, ...] = ()
@@ -77,7 +79,7 @@ class Table:
 
 
 LENGTHS = ("input_tokens", "output_tokens", "max_tokens")
-COUNTS = ("client", *LENGTHS, "session", "block_size", "branch")
+COUNTS = ("client", *LENGTHS, "session", "block_size", "branch", "shared")
 COLUMNS = ("arrival_s", "end_s", *COUNTS)
 
 
@@ -113,7 +115,16 @@ class TableBuilder:
             self._memory.take(NAME_BYTES + 4 * (len(row.client) + len(row.session)))
         took_ns = -1 if row.end_ns is None else row.end_ns - row.at_ns
         lengths = (row.input_tokens, row.output_tokens, row.max_tokens)
-        values = (row.at_ns, took_ns, client, *lengths, session, row.block_size, row.branch)
+        values = (
+            row.at_ns,
+            took_ns,
+            client,
+            *lengths,
+            session,
+            row.block_size,
+            row.branch,
+            row.shared,
+        )
         for column, value in zip(self._numbers.values(), values, strict=True):
             column.append(value)
         self._counts.append(len(row.blocks))

@@ -139,6 +139,7 @@ class _Session:
             blocks=self._blocks(turn, agent, tokens, where),
             block_size=self._size,
             branch=agent.number,
+            shared=min(tokens, self._shared_blocks(agent) * self._size),
         )
 
     def _blocks(self, turn: Record, agent: _Agent, tokens: int, where: str) -> list[int]:
@@ -154,7 +155,7 @@ class _Session:
             )
         of, size = self._identities.of, self._size
         tools = agent.tool_tokens // size
-        both = (agent.tool_tokens + agent.system_tokens) // size
+        both = self._shared_blocks(agent)
         return [
             of("tools", agent.tool_tokens, place)
             if place < tools
@@ -163,6 +164,10 @@ class _Session:
             else of(self._name, one)
             for place, one in enumerate(given)
         ]
+
+    def _shared_blocks(self, agent: _Agent) -> int:
+        """How many blocks hold nothing but tool definitions and system prompt."""
+        return (agent.tool_tokens + agent.system_tokens) // self._size
 
     def _shared(self, record: Record, where: str) -> tuple[int, int]:
         keys = ("tool_tokens", "system_tokens")
