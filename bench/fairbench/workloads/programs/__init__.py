@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fairbench.errors import unknown_name
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs.agent import Agent
-from fairbench.workloads.programs.base import Item, Job, Program
+from fairbench.workloads.programs.base import Job, Program
 from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA

@@ -3,49 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from fairbench.core import LLM, Demand, Prompt, prompt_tokens
+from fairbench.core import LLM, Demand, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.programs.base import Item, Program
-
-
-class Call(NamedTuple):
-    """One recorded call.
-
-    The next one begins ``think_s`` after its answer and ``gap_s`` after its own beginning at the
-    earliest. ``branches`` are sub-agents that it starts.
-    ``shared_tokens`` of the prompt's beginning may be in other sessions, too.
-    """
-
-    prompt: Prompt
-    output_tokens: int
-    max_new_tokens: int
-    gap_s: float = 0.0
-    think_s: float = 0.0
-    branches: tuple[Branch, ...] = ()
-    shared_tokens: int = 0
-
-
-class Branch(NamedTuple):
-    """A sub-agent: calls of its own, beside those of the program that started it.
-
-    It begins ``delay_s`` after the answer to the call that started it. The program's call number
-    ``until`` waits for its end, and so does the end of the program.
-    """
-
-    delay_s: float
-    calls: tuple[Call, ...]
-    until: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded(Item):
-    """What a trace says of one program."""
-
-    calls: tuple[Call, ...] = ()
+from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import Program
+from fairbench.workloads.recorded_calls import Call, Recorded, all_calls
 
 
 class Calls(Program):
@@ -162,11 +128,3 @@ class _Strand:
     async def _wait(self, seconds: float) -> None:
         if seconds > 0:
             await self._llm.sleep(seconds)
-
-
-def all_calls(calls: Iterable[Call]) -> Iterator[Call]:
-    """The calls, and those of their sub-agents."""
-    for call in calls:
-        yield call
-        for branch in call.branches:
-            yield from all_calls(branch.calls)

@@ -11,8 +11,10 @@ from annotated_types import Ge, Le
 
 from fairbench.core import Prompt, Segment, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.programs.base import Item
-from fairbench.workloads.programs.replay import Branch, Call, Calls, Recorded, all_calls
+from fairbench.workloads.items import Item
+from fairbench.workloads.programs.replay import Calls
+from fairbench.workloads.recorded_calls import Branch, Call, Recorded, all_calls
+from fairbench.workloads.traces.read import TraceParams, read_trace
 
 MOST_TOKENS = 10**7
 
@@ -77,7 +79,7 @@ class _Copy:
             same = min(shared, length)
             shared -= same
             if same:
-                made.append(Segment(key, same))
+                made.append(Segment(f"{Session.kind}/{key}", same))
             if length > same:
                 made.append(Segment(f"{self._name}/{key}", length - same))
         return tuple(made)
@@ -86,9 +88,6 @@ class _Copy:
 @lru_cache(maxsize=8)
 def _sessions(file: str, least_tokens: int, most_tokens: int) -> tuple[Recorded, ...]:
     """The programs of a trace whose longest prompt is within bounds."""
-    # A trace is made of programs, so that its reader cannot be imported before them.
-    from fairbench.workloads.traces.read import TraceParams, read_trace
-
     trace, unused = read_trace(TraceParams(file)).trace, random.Random(0)
     programs = (
         program.item
