@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sim_helpers import small_spec
 
+import fairbench
 from fairbench.metrics.memory import evicted_tokens, held_token_s
 from fairbench.metrics.memory_table import Memory
 from fairbench.metrics.records import Window
@@ -110,3 +111,18 @@ def test_a_stored_run_is_scored_and_shown_with_its_memory(spec, result, tmp_path
     shown = list(memory_lines(scored))
     assert shown[0][0] == "evictions"
     assert " lost " in shown[0][1]
+
+
+def test_a_sweep_compares_evictions_and_saves_their_metrics(tmp_path, in_this_process):
+    swept = fairbench.sweep(
+        schedulers=["fcfs"],
+        evictions=["lru", "max-min"],
+        workloads=["chat"],
+        num_programs=2,
+        settings={"engine.max_total_tokens": 2_500},
+        result_dir=tmp_path,
+    )
+    assert not swept.failures
+    text = (swept.path / "metrics.csv").read_text(encoding="utf-8")
+    assert "fcfs with lru eviction" in text
+    assert "fcfs with max-min eviction" in text
