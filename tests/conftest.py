@@ -14,7 +14,8 @@ settings.register_profile("whole", deadline=None)
 settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=40)
 settings.load_profile("fairbench")
 
-# A few made-up requests stand for the recorded trace of workload vtc-arena, which is not shipped.
+# A few made-up requests and sessions stand for the recorded files of the workloads vtc-arena and
+# sessions, which are not shipped.
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
 
 # A shell starts what it runs in the background with SIGINT ignored, and so would be the commands

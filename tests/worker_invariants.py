@@ -3,6 +3,7 @@
 from collections import Counter
 
 from fairbench.core import prompt_tokens
+from fairbench.sim.engine.client_cache import ClientCache
 
 
 def watch(clock, workers) -> None:
@@ -79,8 +80,22 @@ def check_tree(cache) -> None:
     assert (evictable, locked) == (cache.evictable, cache.locked)
 
 
+def check_open_leaves_are_queued(cache) -> None:
+    """INV-12 of a cache with an eviction policy: every queue knows its open leaves."""
+    by_client = cache.policy.by_client
+    for node in cache.nodes():
+        assert node.holders
+        for queue in node.holders if by_client else ("",):
+            below = queue in node.claimed_below if by_client else node.children
+            listed = any(node is entry[-1] for entry in cache._queues[queue])
+            assert listed or node.locks or below
+
+
 def check_evictable_leaves_are_listed(cache) -> None:
     """INV-12: eviction knows every unlocked leaf, and lists a node once at most."""
+    if isinstance(cache, ClientCache):
+        check_open_leaves_are_queued(cache)
+        return
     listed = Counter(id(node) for *_, node in cache._leaves)
     assert not listed or max(listed.values()) == 1
     for node in cache.nodes():

@@ -233,6 +233,12 @@ def test_show_of_a_deeply_nested_summary(refused, tmp_path):
         (["show"], "Missing argument 'DIR'"),
         (["--verbose"], "No such option: --verbose"),
         (["run", "a.toml", "b.toml"], "unexpected extra argument"),
+        (["run", "--eviction", "maxmin"], "unknown eviction 'maxmin': choose from lfu, lru"),
+        (["run", "--eviction", "lfu", "--engine", "vllm"], "eviction = 'lfu': only engine sglang"),
+        (
+            ["run", "--eviction", "quota", "--set", "quota.percent={a=80,b=30}"],
+            "quotas of 110% together, at most 100% are allowed",
+        ),
         (["list", "schedulerz"], "'schedulers', 'routers', 'gateways', 'workloads', 'profiles'"),
     ],
 )

@@ -13,6 +13,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.figures import fig1, fig7, fig11
 from fairbench.gate.clause import parse_clause
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
+from fairbench.metrics.entries import memory, sessions
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
 from fairbench.metrics.unknown import forget_needing
 from fairbench.report import comparison_table, interval_lines, table
@@ -140,11 +141,14 @@ def test_every_number_of_a_summary_has_an_entry():
     of_run = {key for key, one in CATALOGUE.items() if one.of is not Of.CLIENT}
     live = {key for key in of_run if key.startswith("lateness_")} | {"held"}
     live |= {key for key in of_run if key.startswith("tree_")}  # only where clients have tenants
+    live |= {key for key in of_run if key.startswith("victim_session_")}  # of recorded sessions
     missing = {key for key in of_run - summary.keys() - live if not CATALOGUE[key].of_comparison}
     assert missing == set()
     of_client = {key for key, one in CATALOGUE.items() if one.of is not Of.RUN}
     missing = of_client - summary["clients"][0].keys()
-    # Some are there only where weights differ from 1, clients have tenants, or somebody pads.
+    # Some are there only where weights differ from 1, clients have tenants, or somebody pads, in
+    # runs that record memory, and in those of recorded sessions.
+    missing -= {one.key for one in (*memory.METRICS, *sessions.METRICS)}
     missing = {key for key in missing if not CATALOGUE[key].of_comparison}
     assert missing == {"weight", "tree_share", "useful_service_tok_s"}
 

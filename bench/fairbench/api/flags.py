@@ -28,6 +28,8 @@ class RunFlags(TypedDict, total=False):
     gpu: str | None
     model: str | None
     engine: str | None
+    eviction: str | None
+    memory_records: bool | None
     num_programs: int | None
     request_rate: float | None
     burstiness: float | None
@@ -93,6 +95,7 @@ class SweepFlags(TypedDict, total=False):
     schedulers: Sequence[str] | None
     gateways: Sequence[str] | None
     saturations: Sequence[str] | None
+    evictions: Sequence[str] | None
     routers: int | Sequence[int] | None
     workloads: Sequence[str] | None
     scenarios: Sequence[str] | None

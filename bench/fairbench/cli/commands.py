@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, Entry] = {
     "run": Entry("run:run", "Run one experiment and say who got what."),
     "list": Entry(
         "list:list_names",
-        "List schedulers, routers, gateways, workloads, timing profiles, engines or presets.",
+        "List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.",
     ),
     "show": Entry(
         "show:show", "Print the summary of a stored run, or the comparison of a sweep, again."

@@ -23,6 +23,21 @@ Gateway = Annotated[
         help="Hold requests before the router, see `list gateways`. [default: none]",
     ),
 ]
+Eviction = Annotated[
+    str | None,
+    Option(
+        metavar="POLICY",
+        help="How simulated replicas free KV memory, see `list evictions`; records who holds it. "
+        "[default: lru, without records]",
+    ),
+]
+MemoryRecords = Annotated[
+    bool | None,
+    Option(
+        "--memory-records",
+        help="Record who holds KV memory, and who evicts whom, without another policy.",
+    ),
+]
 Goodput = Annotated[
     list[str] | None,
     Option(

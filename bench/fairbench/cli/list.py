@@ -13,6 +13,11 @@ from fairbench.config.settings import MACHINE
 from fairbench.config.toml import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.schedulers.eviction.registry import (
+    DEFAULT_EVICTION,
+    EVICTIONS,
+    eviction_class,
+)
 from fairbench.schedulers.gateway.bands import GatewayParams
 from fairbench.schedulers.gateway.registry import (
     DEFAULT_DETECTOR,
@@ -43,6 +48,7 @@ class Kind(StrEnum):
     PROFILES = "profiles"
     PRESETS = "presets"
     ENGINES = "engines"
+    EVICTIONS = "evictions"
 
 
 def list_names(
@@ -50,7 +56,7 @@ def list_names(
         Kind | None, typer.Argument(metavar="KIND", help="What to list. [default: everything]")
     ] = None,
 ) -> None:
-    """List schedulers, routers, gateways, workloads, timing profiles, engines or presets.
+    """List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.
 
     Parts are listed with the parameters that `--set` takes, presets with the values they set.
     """
@@ -62,6 +68,7 @@ def list_names(
         Kind.PROFILES: _profiles,
         Kind.PRESETS: _presets,
         Kind.ENGINES: _engines,
+        Kind.EVICTIONS: _evictions,
     }
     wanted = [kind] if kind else list(sections)
     typer.echo("\n\n".join("\n".join(sections[one]()) for one in wanted))
@@ -105,6 +112,12 @@ def _engines() -> Iterator[str]:
     for name, kind in ENGINES.items():
         yield _entry(name, kind.description)
         yield from _settings(as_settings(kind.part, kind.params()))
+
+
+def _evictions() -> Iterator[str]:
+    yield f"Eviction policies (--eviction, {DEFAULT_EVICTION} unless given), parameters for --set"
+    for name in EVICTIONS:
+        yield from _part(name, eviction_class(name), eviction_class(name).Params)
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:

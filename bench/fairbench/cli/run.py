@@ -11,8 +11,10 @@ from typer import Option
 from fairbench.cli.bench_file import OutputDetails, OutputFile, run_lines
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    Eviction,
     Gateway,
     Goodput,
+    MemoryRecords,
     Percentiles,
     Preset,
     Settings,
@@ -103,6 +105,8 @@ def run(
         str | None,
         Option(metavar="|".join(ENGINES), help="What the simulated workers are. [default: sglang]"),
     ] = None,
+    eviction: Eviction = None,
+    memory_records: MemoryRecords = None,
     num_programs: Annotated[
         int | None,
         Option(help="Programs each well-behaved client sends; lifts the default duration."),

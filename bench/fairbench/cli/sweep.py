@@ -53,6 +53,10 @@ def sweep(
     ] = None,
     scenarios: Annotated[str | None, Option(metavar="A,B", help="Scenarios: none, s1, s2.")] = None,
     dp: Annotated[str | None, Option(metavar="1,2", help="Numbers of replicas.")] = None,
+    evictions: Annotated[
+        str | None,
+        Option(metavar="A,B", help="How replicas free KV memory, see `list evictions`."),
+    ] = None,
     gateways: Annotated[
         str | None,
         Option(metavar="A,B", help="Queues before the router, see `list gateways`; `none` is one."),
@@ -171,6 +175,7 @@ def sweep(
         "scenarios": _axis("--scenarios", scenarios, str),
         "dp": _axis("--dp", dp, int),
         "gateways": _axis("--gateways", gateways, str),
+        "evictions": _axis("--evictions", evictions, str),
         "saturations": _axis("--saturations", saturations, str),
         "routers": _axis("--routers", routers, int),
         "router": _axis("--router", router, str),

@@ -20,6 +20,7 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
+from fairbench.config.eviction import EVICTION, with_eviction
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, preset_of
 from fairbench.config.routers import with_routers
@@ -39,7 +40,16 @@ MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a co
 # What the defaults of other keys depend on.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
-    | {"duration_s", "num_programs", "clients", "engine", "routers", "preset", *GATEWAY_KEYS}
+    | {
+        "duration_s",
+        "num_programs",
+        "clients",
+        "engine",
+        "routers",
+        "preset",
+        EVICTION,
+        *GATEWAY_KEYS,
+    }
 )
 
 
@@ -109,6 +119,7 @@ def _resolve(
     draft |= served(backend, draft)
     check_gateway(gateway := gateway_of(draft), settings, backend)
     draft = with_routers(draft, backend)
+    draft = with_eviction(draft, backend, engine_of(draft))
     draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),

@@ -11,6 +11,7 @@ from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
+from fairbench.schedulers.eviction.registry import eviction_params
 from fairbench.schedulers.gateway.registry import gateway_params
 from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
@@ -37,10 +38,11 @@ class ResolvedSettings(NamedTuple):
 
 
 def parts() -> dict[str, type]:
-    """Everything but a workload that has parameters: schedulers, routers, gateways, machine."""
+    """Return the ``Params`` of every part but workloads, by the part's name."""
     engines = {kind.part: kind.params for kind in ENGINES.values()}
     several = {ROUTERS: RoutersParams}
-    return params_classes() | dict(gateway_params()) | several | dict(MACHINE) | engines
+    policies = dict(gateway_params()) | eviction_params()
+    return params_classes() | policies | several | dict(MACHINE) | engines
 
 
 def resolve_settings(

@@ -47,6 +47,8 @@ class ExperimentSpec(BaseModel):
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. ``routers`` is how many routers share the fleet, None for one.
     ``engine`` is what simulated workers are, None for the default.
+    ``eviction`` is the eviction policy of their KV memory, None for the engine's own LRU;
+    ``memory_records`` True records who holds that memory under LRU, too.
     ``preset`` says where defaults came from, and decides nothing.
     ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``, its ``model`` a
     path or name, and an endpoint's scheduler is ``AS_SERVED``.
@@ -87,6 +89,8 @@ class ExperimentSpec(BaseModel):
     saturation: str | None = None
     routers: Annotated[int, Field(ge=2, le=MAX_ROUTERS)] | None = None
     engine: str | None = None
+    eviction: str | None = None
+    memory_records: bool | None = None
     backend: Backend | None = None
     workload: WorkloadSpec
 

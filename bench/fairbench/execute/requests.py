@@ -27,7 +27,7 @@ KEYS = {
             *("scheduler", "router", "local", "dp", "workload", "scenario", "gpu", "model"),
             *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
             *("gateway", "saturation", "engine", "dataset_path", "tokenizer", "tag", "goodput"),
-            *("percentiles", "routers", "preset", "window"),
+            *("percentiles", "routers", "preset", "window", "eviction", "memory_records"),
         )
     },
     "duration": "duration_s",
@@ -75,6 +75,7 @@ SINGLE = {
 AXES = {
     **{"schedulers": "scheduler", "workloads": "workload", "scenarios": "scenario", "dp": "dp"},
     **{"gateways": "gateway", "saturations": "saturation", "routers": "routers"},
+    "evictions": "eviction",
     **{name: name for name in ("request_rate", "clients", "router", "local")},
 }
 

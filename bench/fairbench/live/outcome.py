@@ -58,7 +58,7 @@ def outcome(
     about: dict[str, Any] = {"hosts": list(served.hosts)} if served.hosts else {}
     if drivers := told(folder):
         about["drivers"] = drivers
-    return RunResult(*tables.columns(), summary, summary["complete"], about)
+    return RunResult(*tables.columns()[:3], summary, summary["complete"], about=about)
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from fairbench.metrics.entries import comparison, fairness, goodput, latency, service, totals
+from fairbench.metrics.entries import (
+    comparison,
+    fairness,
+    goodput,
+    latency,
+    memory,
+    service,
+    sessions,
+    totals,
+)
 from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
 # How keys begin that many runs have no reason for.
-SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful")
+SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency")
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # of which a user may choose percentiles
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
@@ -23,7 +32,7 @@ CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``no
 
 CATALOGUE: dict[str, Metric] = {
     metric.key: metric
-    for part in (totals, latency, service, fairness, goodput, comparison)
+    for part in (totals, latency, service, fairness, goodput, memory, sessions, comparison)
     for metric in part.METRICS
 }
 

@@ -237,6 +237,8 @@ class Facts:
     profile was fitted to, ``lone`` its decode step, ``costs`` all that it says; None on real
     servers, or where nobody knows. ``percentiles`` of latency are shown in place of the usual ones.
     ``tenant_weights`` are by tenant, whose names end in /, 1 where there is none.
+    ``hit_alone`` is the cache hit rate that a client has alone on its share of the pool, if known.
+    ``sessions``: programs are recorded sessions, with time to think between their calls.
     """
 
     clients: tuple[Client, ...]
@@ -253,6 +255,8 @@ class Facts:
     costs: RequestCosts | None = None
     percentiles: tuple[int, ...] = ()
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    hit_alone: Mapping[str, float] = field(default_factory=dict)
+    sessions: bool = False
 
     @property
     def client_weights(self) -> Floats:

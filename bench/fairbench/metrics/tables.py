@@ -1,4 +1,4 @@
-"""The three tables of a run, however it was run."""
+"""The tables of a run, however it was run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairbench.metrics.arrow import named
+from fairbench.metrics.memory_table import Memory
 from fairbench.metrics.records import REFUSED, STATUS_NAMES, Programs, Requests, Service, Table
 from fairbench.metrics.service_log import FiledService, ServiceLog
 
@@ -17,6 +18,7 @@ class SavedColumns(NamedTuple):
     requests: dict[str, Any]
     programs: dict[str, Any]
     service: Mapping[str, Any]
+    memory: dict[str, Any] | None
 
 
 class FiledColumns(Mapping[str, Any]):
@@ -42,12 +44,16 @@ class FiledColumns(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Requests, programs and service log of a run; clients are indices into ``clients``."""
+    """Requests, programs and service log of a run; clients are indices into ``clients``.
+
+    ``memory`` is only of runs that recorded who holds KV memory.
+    """
 
     clients: list[str]
     requests: Requests
     programs: Programs
     service: ServiceLog
+    memory: Memory | None = None
 
     def all_refused(self) -> bool:
         """Whether there were requests and every one was refused."""
@@ -57,7 +63,10 @@ class Tables:
     def columns(self) -> SavedColumns:
         """What is saved of the tables."""
         return SavedColumns(
-            self._saved(self.requests), self._saved(self.programs), self._saved_service()
+            self._saved(self.requests),
+            self._saved(self.programs),
+            self._saved_service(),
+            None if self.memory is None else self._saved(self.memory),
         )
 
     def _saved_service(self) -> Mapping[str, Any]:
@@ -72,4 +81,6 @@ class Tables:
         columns["client"] = named(columns["client"], self.clients)
         if "status" in columns:
             columns["status"] = named(columns["status"], STATUS_NAMES)
+        if "by" in columns:
+            columns["by"] = named(columns["by"] + 1, ["", *self.clients])
         return columns

@@ -13,6 +13,7 @@ from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
 from fairbench.report.client_table import is_weighted
 from fairbench.report.goodput_lines import goodput_lines
+from fairbench.report.memory_lines import memory_lines
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.report.tenant_lines import tenant_lines
 from fairbench.results.store import Summary
@@ -40,6 +41,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from _of_requests(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
     yield from tenant_lines(summary)
+    yield from memory_lines(summary)
     yield from goodput_lines(summary)
     if "time_to_50pct_s" in summary:
         times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
 
-SCHEDULER_KEYS = frozenset({"scheduler", "router", "local", "gateway", "saturation", "routers"})
+SCHEDULER_KEYS = frozenset(
+    {"scheduler", "router", "local", "gateway", "saturation", "routers"}
+    | {"eviction", "memory_records"}
+)
 OWN_POLICY = "schedule_policy"  # of a backend
 OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm"})  # settings that are not a scheduler's
 
@@ -81,6 +84,8 @@ def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> s
     ``detector``: with what says when the gateway lets go, such as where there are several.
     """
     name = str(described["scheduler"])
+    if described.get("eviction") is not None:
+        name = f"{name} with {described['eviction']} eviction"
     if described.get("gateway") is None:
         return name
     by = f" by {described['saturation']}" if detector else ""

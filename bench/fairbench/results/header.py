@@ -55,6 +55,7 @@ def run_header(
         **({"engine": spec.engine} if spec.engine else {}),
         "scheduler": spec.scheduler,
         **({"gateway": spec.gateway, "saturation": spec.saturation} if spec.gateway else {}),
+        **({"eviction": spec.eviction} if spec.eviction else {}),
         **_routers(spec),
         "router": spec.router,
         "local": spec.local,

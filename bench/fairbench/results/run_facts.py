@@ -9,6 +9,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.records import (
     PLAIN,
@@ -19,12 +20,16 @@ from fairbench.metrics.records import (
     Padding,
     Window,
 )
+from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
 from fairbench.results.store import StoredRun
 from fairbench.targets import written_targets
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
+
+SESSION = "session"  # a kind of programs; others say whether they have pauses
 
 
 def run_facts(
@@ -39,6 +44,7 @@ def run_facts(
     bound_unavailable: str,
     fit: FitLimits | None = None,
     lone: LoneStep | None = None,
+    hit_alone: Mapping[str, float] | None = None,
 ) -> Facts:
     """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
     return _facts(
@@ -62,6 +68,8 @@ def run_facts(
         costs=costs_of(spec.gpu),
         percentiles=parse_percentiles(spec.percentiles or ""),
         tenant_weights=spec.tenant_weights,
+        hit_alone=hit_alone or {},
+        sessions=has_sessions(spec.workload),
     )
 
 
@@ -97,7 +105,20 @@ def stored_facts(
         costs=costs_of(summary["timing_profile"]),
         percentiles=percentiles or chosen_percentiles(summary),
         tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
+        hit_alone=_hit_alone(summary),
+        sessions="victim_session_p50_s" in summary,
     )
+
+
+def has_sessions(workload: WorkloadSpec) -> bool:
+    """Return whether the workload's programs are recorded sessions."""
+    return workload.program == SESSION or bool(workload.params.get("pauses"))
+
+
+def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The cache hit rates alone that a summary holds."""
+    rates = {row["client"]: row.get("cache_hit_rate_alone") for row in summary["clients"]}
+    return {client: rate for client, rate in rates.items() if rate is not None}
 
 
 def padding_of(plan: ClientPlan) -> Padding:
@@ -149,6 +170,8 @@ def _facts(
     costs: ProfileCosts | None,
     percentiles: tuple[int, ...],
     tenant_weights: Mapping[str, float],
+    hit_alone: Mapping[str, float],
+    sessions: bool,
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -164,6 +187,8 @@ def _facts(
         costs=costs,
         percentiles=percentiles,
         tenant_weights=tenant_weights,
+        hit_alone=hit_alone,
+        sessions=sessions,
     )
 
 
@@ -172,4 +197,10 @@ def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
     if facts.bound is None:
         metrics["notes"]["bound_source"] = facts.bound_unavailable
+    for of_run, of_clients in (memory_summary(tables, facts), session_summary(tables, facts)):
+        metrics["notes"] |= of_run.pop("notes", {})
+        metrics["censored"] += of_run.pop("censored", [])
+        metrics |= of_run
+        for row, more in zip(metrics["clients"], of_clients, strict=True):
+            row |= more
     return metrics

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fairbench.errors import DataError
+from fairbench.metrics.memory_table import NOBODY, Memory
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -38,6 +39,7 @@ def read_tables(run: StoredRun) -> Tables:
         _table(run, "requests", Requests),
         _table(run, "programs", Programs),
         read_service(run),
+        _table(run, "memory", Memory) if run.has_table("memory") else None,
     )
 
 
@@ -48,7 +50,7 @@ def read_service(run: StoredRun) -> Service:
 
 def _table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
     clients = {row["client"]: number for number, row in enumerate(run.summary["clients"])}
-    codes = {"client": clients, "status": STATES}
+    codes = {"client": clients, "status": STATES, "by": {"": NOBODY, **clients}}
     table, where = run.table(name), f"{run.path / name}.parquet"
     _check_types(table, kind, where)
     made = kind.from_columns(_columns(table, codes, str(run.path)))
@@ -65,7 +67,7 @@ def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
             raise DataError(f"{where}: column {column.name!r} is there twice")
         if column.name not in table.column_names:
             continue
-        values, named = table.column(column.name), column.name in ("client", "status")
+        values, named = table.column(column.name), column.name in ("client", "status", "by")
         integers, floats = types.is_integer(values.type), types.is_floating(values.type)
         fits = types.is_dictionary(values.type) if named else integers
         if not (fits or (floats and "Floats" in str(column.type))):
@@ -80,11 +82,22 @@ def _check_values(table: Table, where: str) -> None:
         if values.dtype == np.float64:
             wrong = np.isinf(values) | (np.abs(values) > MAX_TIME_S)
         else:
-            least, most = (-1, MAX_WORKER) if name == "worker" else (0, MAX_COUNT)
+            least, most = _range(name)
             wrong = (values < least) | (values > most)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise DataError(f"{where}, row {row + 1}: {name} = {values[row]}: out of range")
+
+
+def _range(name: str) -> tuple[int, int]:
+    """The least and the most that can be in a column of integers."""
+    ranges = {
+        "worker": (-1, MAX_WORKER),
+        "by": (NOBODY, MAX_COUNT),
+        "change": (-MAX_COUNT, MAX_COUNT),
+        "holders": (1, MAX_COUNT),
+    }
+    return ranges.get(name, (0, MAX_COUNT))
 
 
 def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
+MEMORY_TABLE = "memory"  # only of a run that recorded who holds KV memory
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
 MANIFEST = "manifest.json"  # what has one is a run
 ROWS_PER_GROUP = 65_536
@@ -55,6 +56,10 @@ class StoredRun:
     def table(self, name: str) -> pa.Table:
         """One of ``TABLES``. Raises DataError if its file cannot be read."""
         return read_parquet(self.path / f"{name}.parquet")
+
+    def has_table(self, name: str) -> bool:
+        """Return whether the run has a table of this name."""
+        return (self.path / f"{name}.parquet").exists()
 
 
 def save_run(
@@ -114,7 +119,7 @@ def has_begun(path: Path) -> bool:
 def run_name(spec: ExperimentSpec) -> str:
     """What a run's directory is called, but for the number of a repeat."""
     parts = [spec.tag] if spec.tag else []
-    named = spec.model_dump(include={"scheduler", "gateway", "saturation"})
+    named = spec.model_dump(include={"scheduler", "gateway", "saturation", "eviction"})
     parts += [scheduler_name(named).replace(" ", "-")]
     parts += [spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
     return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")[:MAX_RUN_NAME]
@@ -143,7 +148,9 @@ def write_run(
 def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     import pyarrow.parquet as pq
 
-    for name in TABLES:
+    for name in (*TABLES, MEMORY_TABLE):
+        if name not in tables and name == MEMORY_TABLE:
+            continue
         # An open file, since pyarrow itself takes no path that is not UTF-8.
         with (path / f"{name}.parquet").open("wb") as file:
             parts = map(_as_arrow, _parts(tables[name]))

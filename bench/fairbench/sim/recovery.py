@@ -21,8 +21,8 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     source = source_of(spec)
     plans = spec.client_plans()
     simulation = Simulation(spec, plans, source)
-    requests, programs, service = simulation.logs
-    restore(simulation.logs._asdict(), folder, len(plans))
+    requests, programs, service, _ = simulation.logs
+    restore(simulation.logs.by_name(), folder, len(plans))
     arrivals = programs.column("arrival_ps")
     ends = requests.column("finish_ps"), programs.column("finish_ps"), service.column("end_ps")
     simulation.cluster.last_arrival_ps = int(arrivals.max(initial=0))

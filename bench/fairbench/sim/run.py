@@ -32,6 +32,7 @@ from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.front import ingress_of, router_of
+from fairbench.sim.memory import hit_rates_alone, managed_memory, memory_log_of
 from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
@@ -91,7 +92,7 @@ def simulate(
     source = source_of(spec)
     with no_collector():
         simulation = Simulation(spec, plans, source)
-        with spooled(simulation.logs._asdict(), folder) if folder else nullcontext():
+        with spooled(simulation.logs.by_name(), folder) if folder else nullcontext():
             complete = simulation.run(on_progress, interrupted)
             if on_progress is not None:
                 on_progress(replace(simulation.progress(), measuring=True))
@@ -127,6 +128,7 @@ class Simulation:
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
+        self.memory_log = memory_log_of(spec, clients)
         self.admission = admission_params(spec.settings)
         self.router = router_of(spec)
         weights, places = weights_of(plans), places_of(plans)
@@ -159,7 +161,8 @@ class Simulation:
     @property
     def logs(self) -> Logs:
         """What is written down, by the names of the tables."""
-        return Logs(self.cluster.request_log, self.cluster.program_log, self.log)
+        cluster = self.cluster
+        return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
     def _parts(self, index: int) -> WorkerParts:
         local = build_local(self.spec.local, self.spec.settings)
@@ -169,7 +172,8 @@ class Simulation:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)
             rng = stream(self.spec.seed, f"eviction-news/{index}")
             on_evict = eviction_news(self.clock, self.router, index, cluster, rng)
-        return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict)
+        memory = managed_memory(self.spec, self.setup, self.memory_log, self.clock, index)
+        return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict, memory)
 
     def run(
         self,
@@ -213,7 +217,7 @@ class Simulation:
     def result(self, complete: bool, source: Source | None) -> RunResult:
         """Tables and summary of what was simulated."""
         self.cluster.settle()
-        facts = facts_of(self)
+        facts = replace(facts_of(self), hit_alone=self._hit_alone(source) if complete else {})
         self.cluster.abandon()
         gc.collect()  # the KV trees are cycles: 100 MiB of 670 in an overloaded run
         tables: Tables = tables_of(self.cluster.clients, self.logs)
@@ -223,8 +227,22 @@ class Simulation:
                 f"{self.engine.pool_tokens:,} tokens"
             )
         summary = summary_of(self, tables, facts, source, complete)
-        requests, programs, service = tables.columns()
-        return RunResult(requests, programs, service, summary, complete)
+        requests, programs, service, memory = tables.columns()
+        return RunResult(requests, programs, service, summary, complete, memory)
+
+    def _hit_alone(self, source: Source | None) -> dict[str, float]:
+        """What each client would hit alone, where the run records memory."""
+        if self.memory_log is None:
+            return {}
+
+        def run(spec: ExperimentSpec, plan: ClientPlan) -> Tables:
+            simulation = Simulation(spec, (plan,), source)
+            simulation.run()
+            simulation.cluster.settle()
+            return tables_of(simulation.cluster.clients, simulation.logs)
+
+        pool, with_pool = self.engine.pool_tokens, self.engine.with_pool
+        return hit_rates_alone(self.spec, self.plans, pool, with_pool, run)
 
 
 def source_of(spec: ExperimentSpec) -> Source | None:

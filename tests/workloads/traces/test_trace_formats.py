@@ -41,12 +41,19 @@ ARENA = lines(
 )
 RUN = {"client": [1, 0], "prompt_len": [256, 99], "output_len": [7, 8], "req_time": [2.0, 0.5]}
 VTC = lines({"path": "a", **RUN}, {"path": "b", **RUN, "req_time": [0.25, 1.5]})
+TURN = {"type": "n", "in": 100, "out": 5, "hash_ids": [1], "api_time": 1.0}
+SESSION = {"id": "x", "block_size": 64, "hash_id_scope": "local"}
+WEKA = lines(
+    SESSION | {"requests": [TURN | {"t": 0.0}, TURN | {"t": 4.0, "in": 130}]},
+    SESSION | {"id": "y", "requests": [TURN | {"t": 2.0}]},
+)
 
 ANSWERS = {  # format: (text, clients, (arrival, client, input, output) of each request)
     "mooncake": (MOONCAKE, ["all"], [(0, 0, 1030, 6), (0, 0, 600, 4), (3, 0, 1024, 3)]),
     "agent": (AGENT, ["swe"], [(0, 0, 20, 2), (1.5, 0, 33, 2)]),
     "azure": (AZURE, ["all"], [(0, 0, 4808, 10), (0.052, 0, 3180, 8)]),
     "burstgpt": (BURSTGPT, ["all"], [(0, 0, 472, 18), (40, 0, 1087, 230), (113, 0, 417, 276)]),
+    "weka": (WEKA, ["all"], [(0, 0, 100, 5), (2, 0, 100, 5), (4, 0, 130, 5)]),
     "arena": (ARENA, ["2", "13"], [(0, 1, 13, 199), (0.207938, 0, 36, 137)]),
 }
 

@@ -8,12 +8,12 @@ Rules as in SGLang 0.5.23's RadixCache (docs/engine.md).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Self
 
 from fairbench.compiled import mypyc_attr
-from fairbench.core import Prompt
+from fairbench.core import Prompt, Request
 from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path, place_at
 from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
 
@@ -57,10 +57,15 @@ Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
 class KVCache(PrefixTree[KVNode]):
     """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` hears of every eviction."""
 
+    knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
+
     def __init__(
-        self, capacity: int, on_evict: Callable[[Prompt, int], None] | None = None
+        self,
+        capacity: int,
+        on_evict: Callable[[Prompt, int], None] | None = None,
+        node_type: type[KVNode] = KVNode,
     ) -> None:
-        super().__init__(KVNode)
+        super().__init__(node_type)
         self.capacity = capacity
         self.free = capacity
         self.evictable = 0
@@ -89,8 +94,38 @@ class KVCache(PrefixTree[KVNode]):
         """Give private tokens back."""
         self.free += tokens
 
-    def evict(self, tokens: int) -> None:
-        """Drop least recently used unlocked leaves, whole ones, until ``tokens`` are freed."""
+    # The same for clients by name. ``client_cache`` keeps account of them; here they do not matter.
+
+    def allocate_for(self, client: str, tokens: int) -> None:
+        """Take ``tokens`` for a request of the client: ``allocate``, without the call."""
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
+
+    def release_of(self, client: str, tokens: int) -> None:
+        """Give private tokens of the client back."""
+        self.release(tokens)
+
+    def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
+        """Take a token a step for each of ``size`` requests, so many of each client."""
+        tokens = steps * size
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
+
+    def claim(self, node: KVNode, request: Request) -> None:
+        """Note that the request uses the path to ``node`` from now on."""
+
+    def retain(self, node: KVNode, request: Request) -> None:
+        """Note that the request has finished, and that its path ends at ``node``."""
+
+    def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
+        """Drop least recently used unlocked leaves, whole ones, until ``tokens`` are freed.
+
+        ``requests`` says for how many requests of each client the memory is wanted.
+        """
         freed = 0
         while freed < tokens and (leaf := self._oldest_leaf()) is not None:
             freed += leaf.length

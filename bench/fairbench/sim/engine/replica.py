@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Prompt
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.eviction.policy import EvictionPolicy
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.records.memory_log import WorkerMemoryLog
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 
@@ -82,9 +84,19 @@ class Replica(Protocol):
         ...
 
 
+class ManagedMemory(NamedTuple):
+    """The eviction policy of one worker's KV memory, and the log of what clients hold of it."""
+
+    policy: EvictionPolicy
+    log: WorkerMemoryLog
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What a worker is made of. ``on_evict`` is for a router that wants to hear of evictions."""
+    """What a worker is made of. ``on_evict`` is for a router that wants to hear of evictions.
+
+    ``memory`` None is the engine's own order of eviction, and no log.
+    """
 
     index: int
     clock: Clock
@@ -92,6 +104,7 @@ class WorkerParts:
     profile: TimingProfile
     log: ServiceLog
     on_evict: Callable[[Prompt, int], None] | None
+    memory: ManagedMemory | None = None
 
 
 WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]

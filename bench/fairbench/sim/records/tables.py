@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.memory_table import Memory
 from fairbench.metrics.records import Ints, Programs, Requests, Service
 from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.service_parts import is_long
@@ -22,6 +23,11 @@ class Logs(NamedTuple):
     requests: Columns
     programs: Columns
     service: Columns
+    memory: Columns | None = None
+
+    def by_name(self) -> dict[str, Columns]:
+        """The logs that there are, by name."""
+        return {name: log for name, log in self._asdict().items() if log is not None}
 
 
 def tables_of(clients: list[str], logs: Logs) -> Tables:
@@ -29,9 +35,9 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
     The logs cannot be read afterwards: a long run fills memory once, not twice.
     """
-    for log in logs:
+    for log in logs.by_name().values():
         log.file_block()  # all of them, so that what is on disk is complete
-    requests, programs, service = logs
+    requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
     by_program = np.argsort(programs.column("program_id"))
     return Tables(
@@ -39,6 +45,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
         Requests.from_columns(_arrays(requests, by_request)),
         Programs.from_columns(_arrays(programs, by_program)),
         _service(service),
+        None if memory is None else Memory.from_columns(_arrays(memory, None)),
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from fairbench.errors import unknown_name
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs.agent import Agent
-from fairbench.workloads.programs.base import Item, Job, Program
+from fairbench.workloads.programs.base import Job, Program
 from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
 from fairbench.workloads.programs.replay import Replay
 from fairbench.workloads.programs.samples import Samples
+from fairbench.workloads.programs.session import Session
 from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
@@ -26,6 +28,7 @@ __all__ = [
     "Program",
     "Replay",
     "Samples",
+    "Session",
     "Single",
     "ToolUse",
     "TreeOfThought",
@@ -34,7 +37,18 @@ __all__ = [
 
 KINDS: dict[str, type[Program]] = {
     program.kind: program
-    for program in (TreeOfThought, Judge, LongQA, Chat, Single, ToolUse, Agent, Samples, Replay)
+    for program in (
+        TreeOfThought,
+        Judge,
+        LongQA,
+        Chat,
+        Single,
+        ToolUse,
+        Agent,
+        Samples,
+        Replay,
+        Session,
+    )
 }
 
 

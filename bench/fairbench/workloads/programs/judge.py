@@ -9,7 +9,8 @@ from typing import Annotated, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.programs.base import Item, Program, content_key, prompt_of
+from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import Program, content_key, prompt_of
 from fairbench.workloads.programs.limits import (
     MeanTokens,
     OutputTokens,

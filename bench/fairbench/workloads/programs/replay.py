@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, Self
 
-from fairbench.core import LLM, Demand, Prompt, prompt_tokens
+from fairbench.core import LLM, Demand, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.programs.base import Item, Program
+from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import Program
+from fairbench.workloads.recorded_calls import Call, Recorded, all_calls
 
 
-class Call(NamedTuple):
-    """One recorded call.
+class Calls(Program):
+    """Recorded calls, one after the other, each once the one before has been answered."""
 
-    The next one begins ``think_s`` after its answer and ``gap_s`` after its own beginning at the
-    earliest.
-    """
+    def __init__(self, program_id: int, client: str, calls: tuple[Call, ...]) -> None:
+        self._calls = calls
+        everything = [*all_calls(calls)]
+        demand = Demand(
+            len(everything),
+            sum(prompt_tokens(call.prompt) for call in everything),
+            sum(call.output_tokens for call in everything),
+        )
+        super().__init__(program_id, client, demand)
 
-    prompt: Prompt
-    output_tokens: int
-    max_new_tokens: int
-    gap_s: float = 0.0
-    think_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded(Item):
-    """What a trace says of one program."""
-
-    calls: tuple[Call, ...] = ()
+    async def run(self, llm: LLM) -> None:
+        await _Strand(llm, self._calls, "call-", 0).run(0, len(self._calls))
 
 
-class Replay(Program):
+class Replay(Calls):
     """One call after the other, each once the one before has been answered."""
 
     kind = "replay"
@@ -42,15 +41,6 @@ class Replay(Program):
         """``pauses``: whether time passes between the calls of one program."""
 
         pauses: bool
-
-    def __init__(self, program_id: int, client: str, calls: tuple[Call, ...]) -> None:
-        self._calls = calls
-        demand = Demand(
-            len(calls),
-            sum(prompt_tokens(call.prompt) for call in calls),
-            sum(call.output_tokens for call in calls),
-        )
-        super().__init__(program_id, client, demand)
 
     @classmethod
     def build(
@@ -65,24 +55,76 @@ class Replay(Program):
     def pauses(cls, params: Params) -> bool:
         return params.pauses
 
-    async def run(self, llm: LLM) -> None:
-        for depth, call in enumerate(self._calls):
-            if call.gap_s > 0:
-                await llm.gather([self._call(llm, depth), self._wait(llm, call.gap_s)])
-            else:
-                await self._call(llm, depth)
-            if call.think_s > 0:
-                await llm.sleep(call.think_s)
 
-    async def _call(self, llm: LLM, depth: int) -> None:
-        call = self._calls[depth]
-        await llm.generate(
+class _Strand:
+    """Calls that follow each other: a program's own, or those of a sub-agent.
+
+    ``name`` begins the names of their outputs, ``depth`` is that of the first.
+    """
+
+    def __init__(self, llm: LLM, calls: tuple[Call, ...], name: str, depth: int) -> None:
+        self._llm = llm
+        self._calls = calls
+        self._name = name
+        self._depth = depth
+
+    async def run(self, first: int, after: int) -> None:
+        """Make the calls from ``first`` up to ``after``, with their pauses and sub-agents."""
+        at = first
+        while at < after:
+            call = self._calls[at]
+            if call.gap_s > 0:
+                await self._llm.gather([self._make(at), self._wait(call.gap_s)])
+            else:
+                await self._make(at)
+            if call.branches:
+                until = min(after, self._until(at))
+                await self._llm.gather([*self._branches(at), self._beside(at, until)])
+                at = until
+                continue
+            if call.think_s > 0:
+                await self._llm.sleep(call.think_s)
+            at += 1
+
+    def _until(self, at: int) -> int:
+        """The call that waits for the sub-agents of call ``at``.
+
+        They are waited for together with those that start meanwhile and end later: no call waits
+        for a sub-agent earlier than was recorded.
+        """
+        until = max(branch.until for branch in self._calls[at].branches)
+        later = at + 1
+        while later < min(until, len(self._calls)):
+            until = max(until, *(one.until for one in self._calls[later].branches), until)
+            later += 1
+        return until
+
+    def _branches(self, at: int) -> Iterator[Coroutine[Any, Any, None]]:
+        for number, branch in enumerate(self._calls[at].branches):
+            name = f"{self._name}{at}-{number}-"
+            strand = _Strand(self._llm, branch.calls, name, self._depth + at + 1)
+            yield strand.after(branch.delay_s)
+
+    async def after(self, delay_s: float) -> None:
+        """Make all the calls, ``delay_s`` seconds from now."""
+        await self._wait(delay_s)
+        await self.run(0, len(self._calls))
+
+    async def _beside(self, at: int, until: int) -> None:
+        """Go on with the calls that do not wait for the sub-agents of call ``at``."""
+        await self._wait(self._calls[at].think_s)
+        await self.run(at + 1, until)
+
+    async def _make(self, at: int) -> None:
+        call = self._calls[at]
+        await self._llm.generate(
             call.prompt,
-            name=f"call-{depth}",
+            name=f"{self._name}{at}",
             output_tokens=call.output_tokens,
             max_new_tokens=call.max_new_tokens,
-            depth=depth,
+            depth=self._depth + at,
         )
 
-    async def _wait(self, llm: LLM, seconds: float) -> None:
-        await llm.sleep(seconds)
+    async def _wait(self, seconds: float) -> None:
+        if seconds > 0:
+            await self._llm.sleep(seconds)

@@ -121,6 +121,7 @@ class Columns:
             synthetic_of(record),
             estimated,
             think_ns,
+            _branch(record),
         )
 
     def check_named(self) -> None:
@@ -267,3 +268,9 @@ def given_columns(names: Mapping[str, str]) -> dict[str, Column]:
 def client_name(value: Any, where: str) -> str:
     """A client's name, ``ALL`` for none."""
     return name_of(value, "client", where) or ALL
+
+
+def _branch(record: Record) -> int:
+    """The sub-agent of the session that a trace of our own names, 0 for none."""
+    value = record.get("branch")
+    return value if type(value) is int and 0 <= value < 2**31 else 0

@@ -9,10 +9,12 @@ from math import inf, isnan
 
 import numpy as np
 
-from fairbench.workloads.programs.replay import Call, Recorded
+from fairbench.workloads.recorded_calls import Branch, Call, Recorded
 from fairbench.workloads.traces.blocks import Runs, prompt_of_row, runs_of
-from fairbench.workloads.traces.table import Ints, Table
+from fairbench.workloads.traces.table import Floats, Ints, Table
 from fairbench.workloads.traces.trace import TracedProgram
+
+CLOCK_S = 1.0  # to which recorded times of calls and sub-agents may differ
 
 
 class RecordedTrace:
@@ -56,6 +58,32 @@ class RecordedTrace:
         return runs_of(self._table)
 
     def _item(self, rows: list[int], speed: float) -> Recorded:
+        """The program of a session's rows, its sub-agents as branches of its own calls."""
+        of_branch: dict[int, list[int]] = {}
+        for row in rows:
+            of_branch.setdefault(int(self._table.branch[row]), []).append(row)
+        own = of_branch.pop(0, None) or of_branch.pop(min(of_branch))
+        calls = self._calls(own, speed)
+        for later in of_branch.values():
+            at, branch = self._branch(own, later, speed)
+            calls[at] = calls[at]._replace(branches=(*calls[at].branches, branch))
+        return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
+
+    def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
+        """The sub-agent of these rows, and the call of its session after which it begins.
+
+        The session's next call that was recorded to begin after the sub-agent's end waits for it.
+        Recorded times may be of whole seconds.
+        """
+        table = self._table
+        began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())
+        at = max(0, int(np.searchsorted(table.arrival_s[own], began_s, side="right")) - 1)
+        until = int(np.searchsorted(table.arrival_s[own], end_s - CLOCK_S, side="left"))
+        answered_s = float(_ends(table, own[at : at + 1])[0])
+        delay_s = max(0.0, began_s - answered_s) / speed
+        return at, Branch(delay_s, tuple(self._calls(rows, speed)), max(until, at + 1))
+
+    def _calls(self, rows: list[int], speed: float) -> list[Call]:
         table, runs = self._table, self._runs
         calls = []
         for row, later in zip(rows, [*rows[1:], None], strict=True):
@@ -76,9 +104,16 @@ class RecordedTrace:
                     max(output, int(table.max_tokens[row])),
                     gap_s,
                     think_s,
+                    shared_tokens=int(table.shared[row]),
                 )
             )
-        return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
+        return calls
+
+
+def _ends(table: Table, rows: list[int]) -> Floats:
+    """When the answers were complete, or the calls began where that is not known."""
+    ends: Floats = table.end_s[rows]
+    return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 
 
 def _by_program(session: Ints) -> tuple[Ints, Ints]:

@@ -20,7 +20,9 @@ class Row(NamedTuple):
     ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with: the
     same identity is the same content, and what follows is nobody else's. ``synthetic`` says what of
     it nobody recorded. ``estimated`` is about how many tokens the text of the blocks has, 0 if they
-    are of none.
+    are of none. ``branch`` above 0 numbers the sub-agent of the session that made the request; the
+    session's own requests have 0. ``shared`` is how many tokens its prompt begins with that other
+    sessions may have, too.
     """
 
     at_ns: int
@@ -35,3 +37,5 @@ class Row(NamedTuple):
     synthetic: str = ""
     estimated: int = 0
     think_ns: int | None = None
+    branch: int = 0
+    shared: int = 0

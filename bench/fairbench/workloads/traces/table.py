@@ -34,7 +34,8 @@ class Table:
     -1, and ``think_s``, the time since the answer to the step before, NaN as well. The blocks of
     request i are ``blocks[first_block[i]:first_block[i + 1]]``, of ``block_size[i]`` tokens each.
     ``left_out`` requests are not in it, which ``who_left_out`` names; ``synthetic`` is what of
-    those that are nobody recorded.
+    those that are nobody recorded. ``branch`` is 0, or the number of a sub-agent of the session.
+    ``shared`` is how many tokens of the prompt's beginning other sessions may have.
     """
 
     clients: tuple[str, ...]
@@ -49,6 +50,8 @@ class Table:
     block_size: Ints
     first_block: Ints
     blocks: Ints
+    branch: Ints
+    shared: Ints
     left_out: int = 0
     who_left_out: str = FAILED
     synthetic: tuple[str, ...] = ()
@@ -76,7 +79,8 @@ class Table:
         )
 
 
-COUNTS = ("client", "input_tokens", "output_tokens", "max_tokens", "session", "block_size")
+LENGTHS = ("input_tokens", "output_tokens", "max_tokens")
+COUNTS = ("client", *LENGTHS, "session", "block_size", "branch", "shared")
 COLUMNS = ("arrival_s", "end_s", "think_s", *COUNTS)
 
 
@@ -113,7 +117,8 @@ class TableBuilder:
         took_ns = -1 if row.end_ns is None else row.end_ns - row.at_ns
         lengths = (row.input_tokens, row.output_tokens, row.max_tokens)
         think_ns = -1 if row.think_ns is None else row.think_ns
-        values = (row.at_ns, took_ns, think_ns, client, *lengths, session, row.block_size)
+        times = (row.at_ns, took_ns, think_ns)
+        values = (*times, client, *lengths, session, row.block_size, row.branch, row.shared)
         for column, value in zip(self._numbers.values(), values, strict=True):
             column.append(value)
         self._counts.append(len(row.blocks))

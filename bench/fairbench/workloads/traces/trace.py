@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple, Protocol
 
-from fairbench.workloads.programs.replay import Recorded
+from fairbench.workloads.recorded_calls import Recorded
 from fairbench.workloads.traces.table import Table
 
 

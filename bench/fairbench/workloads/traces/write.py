@@ -41,6 +41,7 @@ class TraceLine(BaseModel):
         list[int], Field(description="Identities of the blocks that its prompt begins with.")
     ] = []
     block_size: Annotated[int, Ge(0), Field(description="Tokens of such a block.")] = 0
+    branch: Annotated[int, Ge(0), Field(description="Sub-agent of the session; 0: none.")] = 0
     synthetic: Annotated[
         str, Field(max_length=MAX_NAME, description="What of it nobody recorded, if anything.")
     ] = ""
@@ -73,6 +74,8 @@ def lines_of(table: Table) -> Iterator[dict[str, Any]]:
         blocks = table.blocks[table.first_block[row] : table.first_block[row + 1]]
         if len(blocks):
             line |= {"hash_ids": blocks.tolist(), "block_size": int(table.block_size[row])}
+        if branch := int(table.branch[row]):
+            line["branch"] = branch
         if synthetic:
             line["synthetic"] = synthetic
         yield line

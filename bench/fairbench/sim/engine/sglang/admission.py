@@ -129,6 +129,8 @@ class PrefillPass:
             cache.unlock(node)
             self.out_of_memory = True
             return False
+        if cache.knows_clients:
+            cache.claim(node, sequence.request)
         loaded = self._host.behind(sequence, node.depth) if sequence.host_tokens else 0
         sequence.node, sequence.place, sequence.filled = node, place, node.depth + loaded
         left = extend - loaded

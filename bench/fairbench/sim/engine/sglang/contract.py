@@ -9,6 +9,7 @@ from fairbench.hardware.engine_limits import engine_limits, mem_fraction
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
+from fairbench.sim.engine.client_cache import ClientCache
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.replica import WorkerParts
 from fairbench.sim.engine.sglang.worker import Worker
@@ -29,7 +30,12 @@ class SGLangContract:
         return {"engine.max_total_tokens": max(1, tokens)}
 
     def worker(self, parts: WorkerParts) -> Worker:
-        cache = KVCache(self.limits.pool_tokens, parts.on_evict)
+        pool, memory = self.limits.pool_tokens, parts.memory
+        cache = (
+            KVCache(pool, parts.on_evict)
+            if memory is None
+            else ClientCache(pool, parts.on_evict, memory.policy, memory.log)
+        )
         return Worker(
             parts.index,
             parts.clock,

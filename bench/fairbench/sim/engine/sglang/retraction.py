@@ -47,11 +47,12 @@ class Retraction:
         """
         batch, cache = self._batch, self._cache
         order = self._order()
-        cache.evict(len(batch) - cache.free)
+        cache.evict(len(batch) - cache.free, batch.per_client)
         while len(batch) > cache.free + cache.evictable and len(order) > 1:
             sequence = order.pop()
             self.take_back(sequence)
-            cache.evict(RETRACT_DECODE_STEPS * len(order) - cache.free)
+            room = RETRACT_DECODE_STEPS * len(order)
+            cache.evict(room - cache.free, batch.per_client)
             self.wait_again(sequence)
         batch.rearrange(order)
 
@@ -77,7 +78,8 @@ class Retraction:
     def preempt(self, sequence: Sequence) -> None:
         """``take_back`` in a pass: as in SGLang, those that stay get memory for 20 steps each."""
         self.take_back(sequence)
-        self._cache.evict(RETRACT_DECODE_STEPS * len(self._batch) - self._cache.free)
+        room = RETRACT_DECODE_STEPS * len(self._batch)
+        self._cache.evict(room - self._cache.free, self._batch.per_client)
 
     def wait_again(self, sequence: Sequence) -> None:
         """What was taken back enters the queue again, at its tail."""

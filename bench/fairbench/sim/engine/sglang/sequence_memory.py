@@ -17,7 +17,9 @@ def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
     sequence.filled += tokens
     end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled, lock=True)
     if cached:
-        cache.release(cached)
+        cache.release_of(request.client, cached)
+    if cache.knows_clients:
+        cache.claim(end, request)
     sequence.node, sequence.private = end, 0
     complete = sequence.filled == sequence.total
     sequence.place = (
@@ -32,12 +34,15 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
     node, request = sequence.node, sequence.request
     assert node is not None
     kept = sequence.produced - 1
+    end = node
     if request.input_tokens + kept > node.depth:
         prompt = (*request.prompt, sequence.output)
         place = len(request.prompt), node.depth - request.input_tokens
-        _, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
+        end, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
         if cached:
-            cache.release(cached)
+            cache.release_of(request.client, cached)
+    if cache.knows_clients:
+        cache.retain(end, request)
     cache.unlock(node)
     sequence.node = None
 
@@ -45,5 +50,5 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
 def give_back(cache: KVCache, sequence: Sequence, private: int) -> None:
     """It is retracted: free its private tokens without storing them, and unlock its path."""
     assert sequence.node is not None
-    cache.release(private)
+    cache.release_of(sequence.request.client, private)
     cache.unlock(sequence.node)

@@ -188,7 +188,7 @@ class Worker(EngineLoop[KVNode]):
         for sequence, cached, tokens, first, _, loaded in attempt.admitted:
             taken = loaded + tokens
             sequence.private += taken
-            self.cache.allocate(taken)
+            self.cache.allocate_for(sequence.request.client, taken)
             if first and sequence.host_tokens:
                 self.host.load(sequence, cached - loaded)
             self._computed.append((cached, tokens))
@@ -259,7 +259,7 @@ class Worker(EngineLoop[KVNode]):
             self._retract()
             size = batch.size
         if size > cache.free:
-            cache.evict(size - cache.free)
+            cache.evict(size - cache.free, batch.per_client)
         steps, room = batch.steps_to_finish(), cache.free // size
         if room < steps:
             steps = room
@@ -290,7 +290,8 @@ class Worker(EngineLoop[KVNode]):
             self._await_end(run)
 
     def _provide(self, steps: int) -> None:
-        self.cache.allocate(steps * self.batch.size)
+        batch = self.batch
+        self.cache.grow(steps, batch.per_client, batch.size)
 
     def _retract(self) -> None:
         """Take memory back until the next decode step fits."""

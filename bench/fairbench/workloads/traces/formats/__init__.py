@@ -25,6 +25,7 @@ from fairbench.workloads.traces.formats.serving import SERVING
 from fairbench.workloads.traces.formats.sglang import SGLANG
 from fairbench.workloads.traces.formats.vllm import VLLM
 from fairbench.workloads.traces.formats.vtc import VTC
+from fairbench.workloads.traces.formats.weka import WEKA
 
 AUTO = "auto"
 
@@ -32,7 +33,7 @@ LOOKED_AT = 100  # records
 
 _ANY = (CSV, JSON_LINES)  # which fit anything
 _ALL: tuple[Format | Measured, ...] = (
-    *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC, SERVING),
+    *(WEKA, AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC, SERVING),
     *(VLLM, SGLANG, OTEL, LITELLM),
     *_ANY,
 )

@@ -1,0 +1,43 @@
+"""The eviction policy of an experiment: how simulated replicas free KV memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.config.backend import BackendConfig
+from fairbench.errors import UsageError
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.schedulers.eviction.registry import eviction_class
+
+EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
+
+
+def with_eviction(
+    draft: Mapping[str, Any], backend: BackendConfig | None, engine: str | None
+) -> dict[str, Any]:
+    """Return the draft without memory records where nobody wants them.
+
+    Raises UsageError for an unknown policy, and for an engine or a backend that evicts by itself.
+    """
+    made = dict(draft)
+    if made.get(MEMORY_RECORDS) is False:
+        del made[MEMORY_RECORDS]
+    for key in (EVICTION, MEMORY_RECORDS):
+        if key not in made:
+            continue
+        if backend is not None:
+            raise UsageError(f"{key} = {made[key]!r}: backend {backend.kind} evicts by itself")
+        if engine is not None and engine != DEFAULT_ENGINE:
+            raise UsageError(f"{key} = {made[key]!r}: only engine {DEFAULT_ENGINE} has one")
+    if EVICTION in made:
+        if not isinstance(made[EVICTION], str):
+            raise UsageError(f"{EVICTION} = {made[EVICTION]!r}: must be a text")
+        eviction_class(made[EVICTION])
+    return made
+
+
+def eviction_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the eviction policy as a part with parameters, if the draft names one."""
+    policy = draft.get(EVICTION)
+    return (policy,) if isinstance(policy, str) else ()

@@ -1,0 +1,94 @@
+"""Metrics of KV memory: who holds the cache, and who evicts whom; only of runs that recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fairbench.metrics.memory_table import NOBODY, Memory
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.reasons import NOT_ALONE_IN_MEMORY
+from fairbench.metrics.records import Facts, Floats, Requests, Window
+from fairbench.metrics.tables import Tables
+from fairbench.metrics.totals import cache_hit_rate, ratio
+
+
+def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
+    """Return what each client held in the window, in token-seconds; shape (clients,).
+
+    A token held by k clients counts 1/k for each.
+    """
+    left_s = np.clip(window.end_s - np.maximum(memory.at_s, window.start_s), 0, None)
+    weights = memory.change / memory.holders * left_s
+    held: Floats = np.bincount(memory.client, weights=weights, minlength=clients).astype(float)
+    return held
+
+
+def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
+    """Return the tokens that clients lost to evictions in the window; shape (clients, clients).
+
+    Row i and column j are what client i lost for requests of client j. A token that k clients held
+    counts 1/k for each that lost it.
+    """
+    inside = (window.start_s <= memory.at_s) & (memory.at_s < window.end_s)
+    rows = inside & (memory.by != NOBODY) & (memory.change < 0)
+    cells = memory.client[rows] * clients + memory.by[rows]
+    weights = -memory.change[rows] / memory.holders[rows]
+    lost: Floats = np.bincount(cells, weights=weights, minlength=clients**2).astype(float)
+    return lost.reshape(clients, clients)
+
+
+def hit_rates(requests: Requests, clients: int) -> list[float]:
+    """Return each client's cache hit rate; NaN for a client without an admitted request."""
+    return [cache_hit_rate(requests, requests.client == client) for client in range(clients)]
+
+
+def memory_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the metrics of memory: of the run, with ``notes``, and of each client by index.
+
+    Both are empty without a memory table. Precondition: a row's client has an index in ``facts``.
+    """
+    if tables.memory is None:
+        return {}, [{} for _ in facts.clients]
+    window = Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
+    names = [client.name for client in facts.clients]
+    held = held_token_s(tables.memory, len(names), window)
+    lost = evicted_tokens(tables.memory, len(names), window)
+    hits = hit_rates(tables.requests, len(names))
+    entitled = facts.client_weights / facts.client_weights.sum()
+    notes = Notes()
+    clients = [
+        _noted(
+            notes,
+            name,
+            {
+                "residency_tokens": ratio(float(held[at]), window.length_s),
+                "residency_ratio": ratio(float(held[at]), float(held.sum() * entitled[at])),
+                "evicted_tokens": float(lost[at].sum()),
+                "evicted_by_others_tokens": float(lost[at].sum() - lost[at, at]),
+                "evicted_of_others_tokens": float(lost[:, at].sum() - lost[at, at]),
+                "cache_hit_rate_alone": (alone := facts.hit_alone.get(name, float("nan"))),
+                "cache_sharing_incentive": ratio(hits[at], alone),
+            },
+        )
+        for at, name in enumerate(names)
+    ]
+    matrix = [
+        {"client": names[of], "by": names[by], "tokens": float(lost[of, by])}
+        for of, by in np.argwhere(lost > 0).tolist()
+    ]
+    return {"evictions": matrix, "notes": notes.reasons}, clients
+
+
+def _noted(notes: Notes, client: str, values: Mapping[str, float]) -> dict[str, float | None]:
+    """The values as JSON, with a reason for each that is undefined."""
+    made: dict[str, float | None] = {}
+    for key, value in values.items():
+        alone = key in ("cache_hit_rate_alone", "cache_sharing_incentive")
+        finite = np.isfinite(
+            notes.value(f"clients.{client}.{key}", value, NOT_ALONE_IN_MEMORY if alone else "")
+        )
+        made[key] = value if finite else None
+    return made

@@ -1,0 +1,25 @@
+"""The memory table: every change of what clients hold of the replicas' KV memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.metrics.records import Floats, Ints, Table
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory(Table):
+    """One row for each change: ``client`` holds ``change`` more tokens together with others.
+
+    ``holders`` is how many clients hold each of the tokens, so a token counts 1 / ``holders`` for
+    the client. ``by`` is the client for whose requests the tokens were evicted, -1 for none.
+    """
+
+    at_s: Floats
+    worker: Ints
+    client: Ints
+    holders: Ints
+    change: Ints
+    by: Ints

@@ -1,0 +1,125 @@
+"""Metrics of recorded sessions: how long they take without thinking, their turns, their cache hits.
+
+Only of runs that play a trace with sessions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fairbench.metrics.latency import Sample, mean_percentile, percentile
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.records import FINISHED, REFUSED, Facts, Floats
+from fairbench.metrics.tables import Tables
+
+PERCENTS = (50, 95)
+
+
+def session_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the metrics of sessions: of the run, with ``notes`` and ``censored``, and of clients.
+
+    Both are empty for a run without sessions.
+    """
+    if not facts.sessions:
+        return {}, [{} for _ in facts.clients]
+    notes, sessions = Notes(), _Sessions(tables, facts)
+    found = [
+        {
+            f"{name}_p{percent}_s": percentile(sample, percent)
+            for name, sample in (("session", sessions.busy(at)), ("turn", sessions.turns(at)))
+            for percent in PERCENTS
+        }
+        for at in range(len(facts.clients))
+    ]
+    clients: list[dict[str, Any]] = []
+    for at, (client, own) in enumerate(zip(facts.clients, found, strict=True)):
+        prefix = f"clients.{client.name}."
+        row = {key: _json(notes.latency(prefix + key, one)) for key, one in own.items()}
+        hit = notes.value(f"{prefix}session_cache_hit_rate", sessions.hit_rate(at))
+        clients.append(row | {"session_cache_hit_rate": _json(hit)})
+    good = [own for own, one in zip(found, facts.clients, strict=True) if not one.misbehaving]
+    run = {
+        f"victim_session_p{percent}_s": _json(
+            notes.latency(
+                f"victim_session_p{percent}_s",
+                mean_percentile([own[f"session_p{percent}_s"] for own in good]),
+            )
+        )
+        for percent in PERCENTS
+    }
+    return run | {"notes": notes.reasons, "censored": notes.censored}, clients
+
+
+class _Sessions:
+    """The sessions that arrived in the window, and their requests."""
+
+    def __init__(self, tables: Tables, facts: Facts) -> None:
+        requests, programs = tables.requests, tables.programs
+        self._facts = facts
+        self._programs = programs
+        self._arrived = (programs.arrival_s >= facts.window.start_s) & (
+            programs.arrival_s < facts.window.end_s
+        )
+        order = np.lexsort((requests.arrival_s, requests.program_id))
+        self._requests = requests.take(order)
+        ids = self._requests.program_id
+        self._first = np.searchsorted(ids, programs.program_id, "left").tolist()
+        self._after = np.searchsorted(ids, programs.program_id, "right").tolist()
+        ends = self._requests.finish_s
+        self._ends = np.where(np.isnan(ends), facts.horizon_s, ends)
+
+    def _of(self, client: int) -> list[int]:
+        chosen: list[int] = np.flatnonzero(
+            self._arrived & (self._programs.client == client)
+        ).tolist()
+        return chosen
+
+    def busy(self, client: int) -> Sample:
+        """How long the client's sessions had a call under way: their latency without thinking."""
+        status = self._programs.status
+        mine = self._of(client)
+        known = [self._busy_s(one) for one in mine if status[one] == FINISHED]
+        more = [self._busy_s(one) for one in mine if status[one] not in (FINISHED, REFUSED)]
+        refused = sum(status[one] == REFUSED for one in mine)
+        return Sample(np.array(known, float), np.array(more, float), int(refused))
+
+    def _busy_s(self, program: int) -> float:
+        """The length of the union of the times in which its calls were under way."""
+        rows = slice(self._first[program], self._after[program])
+        busy_s, until_s = 0.0, -np.inf
+        for start_s, end_s in zip(
+            self._requests.arrival_s[rows].tolist(), self._ends[rows].tolist(), strict=True
+        ):
+            busy_s += max(0.0, end_s - max(start_s, until_s))
+            until_s = max(until_s, end_s)
+        return busy_s
+
+    def turns(self, client: int) -> Sample:
+        """How long each call of the client's sessions took, from its arrival to its last token."""
+        rows = self._rows(client)
+        took_s: Floats = self._ends[rows] - self._requests.arrival_s[rows]
+        status = self._requests.status[rows]
+        done, refused = status == FINISHED, status == REFUSED
+        return Sample(took_s[done], took_s[~done & ~refused], int(refused.sum()))
+
+    def hit_rate(self, client: int) -> float:
+        """The median over the client's sessions of cached over all input; NaN without any."""
+        rates = []
+        for one in self._of(client):
+            rows = slice(self._first[one], self._after[one])
+            admitted = ~np.isnan(self._requests.admitted_s[rows])
+            tokens = int(self._requests.input_tokens[rows][admitted].sum())
+            if tokens:
+                rates.append(int(self._requests.cached_tokens[rows][admitted].sum()) / tokens)
+        return float(np.median(rates)) if rates else float("nan")
+
+    def _rows(self, client: int) -> list[int]:
+        return [
+            row for one in self._of(client) for row in range(self._first[one], self._after[one])
+        ]
+
+
+def _json(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,20 @@
+"""LRU eviction: the order of every engine's default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.schedulers.eviction.policy import EvictionPolicy
+
+
+class LRU(EvictionPolicy):
+    """Drops the least recently used leaf, whoever uses it."""
+
+    name = "lru"
+
+    @dataclass(frozen=True)
+    class Params:
+        """LRU has no parameters."""
+
+    def __init__(self, params: Params) -> None:
+        self.params = params

@@ -1,0 +1,38 @@
+"""Max-min eviction: memory is taken from the client that caches most for its weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairbench.schedulers.eviction.policy import Claimant, ClientEviction
+from fairbench.schedulers.setup import Setup
+
+
+class MaxMin(ClientEviction):
+    """Evicts from the client above its share with the largest unpinned residency over weight.
+
+    The share is by weight, C w_i / W. docs/theory.md proves which clients lose nothing.
+    """
+
+    name = "max-min"
+
+    @dataclass(frozen=True)
+    class Params:
+        """Max-min eviction has no parameters; clients' weights are those of the experiment."""
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.shares: Mapping[str, float] = {}
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        total = sum(map(setup.weight, setup.clients))
+        of_weight = setup.pool_tokens / total
+        self.shares = {client: of_weight * setup.weight(client) for client in setup.clients}
+
+    def entitled(self, client: str) -> float:
+        return self.shares[client]
+
+    def excess(self, claimant: Claimant) -> float:
+        return claimant.unpinned / self.setup.weight(claimant.client)

@@ -1,0 +1,122 @@
+"""The interface of an eviction policy: which cached tokens a replica drops when memory is short."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from fairbench.core import Request
+from fairbench.schedulers.setup import Setup
+
+Access: TypeAlias = tuple[int, int, int]  # when a leaf was last used; a later use compares larger
+Rank: TypeAlias = tuple[float, Access]
+
+
+class Leaf(NamedTuple):
+    """A cached stretch that nothing cached continues.
+
+    ``access`` orders the last uses, ``uses`` counts the finished requests that ended in or below
+    the stretch, and ``keep_s`` is until when the policy wanted to keep it, in seconds.
+    ``awaited`` says that the prompt of a waiting request ends its match there.
+    """
+
+    access: Access
+    uses: int
+    keep_s: float
+    awaited: bool
+
+
+class Claimant(NamedTuple):
+    """A client that claims cached tokens of the pool; all numbers are tokens.
+
+    ``held`` is the client's residency, running or cached, ``unpinned`` the part that no running
+    request uses (always above 0), and ``wanted`` the memory that its requests are waiting for. A
+    token that k clients claim counts 1/k for each.
+    """
+
+    client: str
+    held: float
+    unpinned: float
+    wanted: int
+
+    @property
+    def after(self) -> float:
+        """Residency once the client has the memory that its requests are waiting for."""
+        return self.held + self.wanted
+
+
+class EvictionPolicy(ABC):
+    """The order in which cached tokens leave. Subclass this, one policy per file.
+
+    A policy is a pure state machine: it reads no clock, and the cache tells it every fact. Without
+    ``by_client`` the cache drops the leaf of the least ``rank``. With ``by_client`` the cache asks
+    ``choose`` for a client and ends that client's claim on its leaf of the least rank; memory is
+    freed when the last claim on a leaf has ended.
+    """
+
+    name: ClassVar[str]
+    by_client: ClassVar[bool] = False
+    Params: ClassVar[Any]
+
+    setup: Setup = Setup()
+
+    def prepare(self, setup: Setup) -> None:
+        """Learn the clients, their weights and the size of the pool, once, before any request.
+
+        Raises UsageError if the parameters do not fit, such as a quota of an unknown client.
+        """
+        self.setup = setup
+
+    def rank(self, leaf: Leaf) -> Rank:
+        """Return the leaf's place in the order of eviction; the least goes first.
+
+        A rank must not fall while the leaf is cached.
+        """
+        return 0, leaf.access
+
+    def choose(self, claimants: Iterable[Claimant]) -> str:
+        """Return the client that gives up a leaf. Only for a policy with ``by_client``."""
+        raise NotImplementedError
+
+    def limit(self, client: str) -> float | None:
+        """Return the most tokens that the client may hold, None for no limit.
+
+        The cache ends the client's own claims beyond the limit even where memory is free.
+        """
+        return None
+
+    def on_start(self, request: Request) -> None:
+        """Hear that the request was admitted."""
+
+    def on_finish(self, request: Request, now_s: float) -> float:
+        """Hear that the request finished; return until when its tokens should stay, in seconds."""
+        return 0.0
+
+
+class ClientEviction(EvictionPolicy):
+    """A policy that takes memory from clients above their entitlement first."""
+
+    by_client = True
+
+    @abstractmethod
+    def entitled(self, client: str) -> float:
+        """Return what the client may hold before others lose a token to it, in tokens."""
+
+    @abstractmethod
+    def excess(self, claimant: Claimant) -> float:
+        """Return how strongly a client above its entitlement is a victim; the largest is."""
+
+    def choose(self, claimants: Iterable[Claimant]) -> str:
+        """Return the victim among the clients above their entitlement.
+
+        Where each of them has all its tokens pinned, the client that is nearest to its own is.
+        """
+        everyone = list(claimants)
+        above = [one for one in everyone if one.after > self.entitled(one.client)]
+        if above:
+            return max(above, key=self.excess).client
+        return max(everyone, key=self._filled).client
+
+    def _filled(self, claimant: Claimant) -> float:
+        return claimant.after / max(self.entitled(claimant.client), 1e-9)

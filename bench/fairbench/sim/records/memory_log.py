@@ -1,0 +1,41 @@
+"""The memory log: every change of what a client holds of a replica's KV memory."""
+
+from __future__ import annotations
+
+from fairbench.sim.clock import Clock
+from fairbench.sim.records.columns import Columns
+
+NOBODY = -1
+MEMORY_COLUMNS = ("at_ps", "worker", "client", "holders", "change", "by")
+
+
+class MemoryLog(Columns):
+    """One row for each change: ``client`` holds ``change`` more tokens together with others.
+
+    ``holders`` is how many clients hold each of these tokens, the client included. ``by`` is the
+    client for whose requests the tokens were evicted, -1 where nothing was evicted.
+    """
+
+    def __init__(self, clients: list[str]) -> None:
+        super().__init__(MEMORY_COLUMNS)
+        self.index = {client: number for number, client in enumerate(clients)}
+
+
+class WorkerMemoryLog:
+    """The memory log as one replica writes it."""
+
+    def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
+        self._log = log
+        self._clock = clock
+        self._worker = worker
+
+    @property
+    def now_ps(self) -> int:
+        """The simulated time, in picoseconds."""
+        return self._clock.now_ps
+
+    def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
+        """Write that the client holds ``change`` more tokens, each with ``holders`` - 1 others."""
+        index = self._log.index
+        caused = NOBODY if by is None else index[by]
+        self._log.append(self._clock.now_ps, self._worker, index[client], holders, change, caused)

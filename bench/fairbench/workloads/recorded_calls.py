@@ -1,0 +1,54 @@
+"""The calls of a recorded program: prompts, lengths, pauses and sub-agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fairbench.core import Prompt
+from fairbench.workloads.items import Item
+
+
+class Call(NamedTuple):
+    """One recorded call.
+
+    The next one begins ``think_s`` after its answer and ``gap_s`` after its own beginning at the
+    earliest. ``branches`` are sub-agents that it starts.
+    ``shared_tokens`` of the prompt's beginning may be in other sessions, too.
+    """
+
+    prompt: Prompt
+    output_tokens: int
+    max_new_tokens: int
+    gap_s: float = 0.0
+    think_s: float = 0.0
+    branches: tuple[Branch, ...] = ()
+    shared_tokens: int = 0
+
+
+class Branch(NamedTuple):
+    """A sub-agent: calls of its own, beside those of the program that started it.
+
+    It begins ``delay_s`` after the answer to the call that started it. The program's call number
+    ``until`` waits for its end, and so does the end of the program.
+    """
+
+    delay_s: float
+    calls: tuple[Call, ...]
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(Item):
+    """What a trace says of one program."""
+
+    calls: tuple[Call, ...] = ()
+
+
+def all_calls(calls: Iterable[Call]) -> Iterator[Call]:
+    """The calls, and those of their sub-agents."""
+    for call in calls:
+        yield call
+        for branch in call.branches:
+            yield from all_calls(branch.calls)

@@ -1,0 +1,200 @@
+"""Recorded coding-agent sessions with sub-agents, a session a line.
+
+The form of callanjfox/kv-cache-tester (at 94f6046), which AIPerf and inference-perf replay:
+``requests`` of a session in order, each with ``t`` and ``api_time`` in seconds, lengths ``in`` and
+``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` holds the requests of
+a sub-agent, whose times count from its own ``t``. Identities of blocks are a session's own. What
+sessions share are tool definitions and, behind them, system prompts: those of equally many tokens
+are taken for the same. All sessions begin at time 0, since no file says when they began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fairbench.errors import DataError
+from fairbench.errors.validation import shortened
+from fairbench.files.json_text import Place
+from fairbench.workloads.traces.columns import client_name
+from fairbench.workloads.traces.format import Asked, PlacedRow, Record
+from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT, Row
+
+NS = 10**9
+MAX_S = 4e9
+CLOCK_S = 1.0  # recorded times are of whole seconds, so that turns may seem to overlap by as much
+SUBAGENT = "subagent"
+RETURNED = "completed"
+
+
+class _Agent(NamedTuple):
+    """An agent of a session: its number (0: the session's own), its beginning, what it shares."""
+
+    number: int
+    starts_s: float
+    tool_tokens: int
+    system_tokens: int
+
+
+class _Identities:
+    """Identities of blocks in one space for all sessions of a file."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def of(self, *what: object) -> int:
+        """Return the number of a block, the same whenever ``what`` is."""
+        return self._known.setdefault(what, len(self._known))
+
+
+class Weka:
+    """A ``Format``. ``--clients-from`` names a key of a session that is its client."""
+
+    name = "weka"
+
+    def fits(self, first: Record) -> bool:
+        return {"id", "requests", "block_size", "hash_id_scope"} <= set(first)
+
+    def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
+        """Raises DataError, one line, that names session and turn."""
+        asked.notes["unit"] = "s"
+        identities = _Identities()
+        for where, record in records:
+            session = _Session(record, where, asked.names.get("client", ""), identities)
+            for row in session.rows():
+                yield PlacedRow(where, row)
+
+
+class _Session:
+    """One session while it is read."""
+
+    def __init__(self, record: Any, where: str, client: str, identities: _Identities) -> None:
+        if not isinstance(record, Mapping):
+            raise DataError(f"{where}: must be a session, an object with id and requests")
+        self._record = record
+        self._identities = identities
+        name = record.get("id")
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{where}: id = {shortened(repr(name))}: must be the session's name")
+        self._name = name
+        self._where = f"{where}: session {shortened(name)}"
+        self._client = client_name(record.get(client) if client else None, self._where)
+        self._size = self._count(record, "block_size", self._where, least=1)
+        self._agents = 0
+
+    def rows(self) -> Iterator[Row | None]:
+        """Return the requests of the session and of its sub-agents, None for one that failed."""
+        tools, system = self._shared(self._record, self._where)
+        yield from self._turns(self._record, _Agent(0, 0.0, tools, system), self._where)
+
+    def _turns(self, record: Record, agent: _Agent, where: str) -> Iterator[Row | None]:
+        turns = record.get("requests")
+        if not isinstance(turns, Sequence) or isinstance(turns, str) or not turns:
+            raise DataError(f"{where}: requests: must be a list of at least one turn")
+        answered_s, answered = 0.0, 0
+        for number, turn in enumerate(turns, start=1):
+            at = f"{where}, turn {number}"
+            if not isinstance(turn, Mapping):
+                raise DataError(f"{at}: must be an object")
+            t_s = self._seconds(turn, "t", at)
+            if turn.get("type") == SUBAGENT:
+                yield from self._subagent(turn, agent.starts_s + t_s, at)
+                continue
+            if t_s < answered_s - CLOCK_S:
+                raise DataError(
+                    f"{at}: overlaps: begins at {t_s:g} s, before turn {answered} is answered at "
+                    f"{answered_s:g} s"
+                )
+            took_s = self._seconds(turn, "api_time", at) if "api_time" in turn else None
+            if "think_time" in turn:
+                self._seconds(turn, "think_time", at)
+            answered_s, answered = t_s + (took_s or 0.0), number
+            yield self._row(turn, agent, t_s, took_s, at)
+
+    def _subagent(self, turn: Record, starts_s: float, where: str) -> Iterator[Row | None]:
+        called = turn.get("agent_id", "")
+        where = f"{where}, sub-agent {shortened(str(called))}"
+        status = turn.get("status", RETURNED)
+        if status != RETURNED:
+            raise DataError(f"{where}: never returns: status = {shortened(repr(status))}")
+        self._agents += 1
+        tools, system = self._shared(turn, where)
+        yield from self._turns(turn, _Agent(self._agents, starts_s, tools, system), where)
+
+    def _row(
+        self, turn: Record, agent: _Agent, t_s: float, took_s: float | None, where: str
+    ) -> Row | None:
+        tokens = self._count(turn, "in", where, least=1, most=MAX_INPUT)
+        output = self._count(turn, "out", where, most=MAX_OUTPUT)
+        if not output:
+            return None  # it failed
+        at_ns = round((agent.starts_s + t_s) * NS)
+        return Row(
+            at_ns,
+            self._client,
+            tokens,
+            output,
+            session=self._name,
+            end_ns=None if took_s is None else at_ns + round(took_s * NS),
+            blocks=self._blocks(turn, agent, tokens, where),
+            block_size=self._size,
+            branch=agent.number,
+            shared=min(tokens, self._shared_blocks(agent) * self._size),
+        )
+
+    def _blocks(self, turn: Record, agent: _Agent, tokens: int, where: str) -> list[int]:
+        """The identities of the blocks; those of tools and system prompt are everyone's."""
+        given = turn.get("hash_ids", [])
+        if not isinstance(given, list) or not all(type(one) is int for one in given):
+            raise DataError(f"{where}: hash_ids: must be a list of integers")
+        most = -(-tokens // self._size)
+        if len(given) > most:
+            raise DataError(
+                f"{where}: hash_ids: {len(given)} blocks of {self._size} tokens, beyond the "
+                f"{most} of its input of {tokens:,} tokens"
+            )
+        of, size = self._identities.of, self._size
+        tools = agent.tool_tokens // size
+        both = self._shared_blocks(agent)
+        return [
+            of("tools", agent.tool_tokens, place)
+            if place < tools
+            else of("system", agent.tool_tokens, agent.system_tokens, place)
+            if place < both
+            else of(self._name, one)
+            for place, one in enumerate(given)
+        ]
+
+    def _shared_blocks(self, agent: _Agent) -> int:
+        """How many blocks hold nothing but tool definitions and system prompt."""
+        return (agent.tool_tokens + agent.system_tokens) // self._size
+
+    def _shared(self, record: Record, where: str) -> tuple[int, int]:
+        keys = ("tool_tokens", "system_tokens")
+        tools, system = (self._count(record, key, where) if key in record else 0 for key in keys)
+        return tools, system
+
+    @staticmethod
+    def _count(
+        record: Record, key: str, where: str, *, least: int = 0, most: int = MAX_INPUT
+    ) -> int:
+        value = record.get(key)
+        if type(value) is not int or not least <= value <= most:
+            shown = shortened(repr(value))
+            raise DataError(
+                f"{where}: {key} = {shown}: must be a whole number from {least} to {most:,}"
+            )
+        return value
+
+    @staticmethod
+    def _seconds(record: Record, key: str, where: str) -> float:
+        value = record.get(key)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        seconds = float(value or 0) if number else -1.0
+        if not 0 <= seconds <= MAX_S:
+            shown = shortened(repr(value))
+            raise DataError(f"{where}: {key} = {shown}: must be seconds, 0 or more")
+        return seconds
+
+
+WEKA = Weka()
