@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
-from fairbench.metrics.records import REFUSED, UNFINISHED, Facts, Flags, Floats, Requests, Window
+from fairbench.metrics.records import (
+    REFUSED,
+    UNFINISHED,
+    Facts,
+    Flags,
+    Floats,
+    Ints,
+    Requests,
+    Window,
+)
 from fairbench.metrics.unhindered import first_token_alone_s
 from fairbench.metrics.waiting import waits
 
@@ -29,22 +40,29 @@ def contended(
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
     """The part of the time of each client's calls in the window that they waited; 0 without any."""
-    clients, horizon_s = len(facts.clients), facts.horizon_s
+    clients = len(facts.clients)
+    sums = [
+        np.bincount(client, weights=_overlap(start_s, end_s, window), minlength=clients)
+        for client, start_s, end_s in call_times(requests, facts)
+    ]
+    waited_s, lasted_s = sums
+    return np.divide(waited_s, lasted_s, out=np.zeros(clients), where=lasted_s > 0)
+
+
+Times: TypeAlias = tuple[Ints, Floats, Floats]
+"""Clients, and the start and the end of an interval of each, in seconds."""
+
+
+def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
+    """Return when calls waited in a queue, and when they were open; refused calls are left out."""
+    horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # each call waits once, wherever that was
     columns["worker"] = np.maximum(0, requests.worker)  # also what is held back waits
     queued = waits(Requests.from_columns(columns), horizon_s)
-    open_calls = requests.take(requests.status != REFUSED)
-    ended_s = np.where(open_calls.status == UNFINISHED, horizon_s, open_calls.finish_s)
-    waited_s = np.bincount(
-        queued.client, weights=_overlap(queued.start, queued.end, window), minlength=clients
-    )
-    lasted_s = np.bincount(
-        open_calls.client,
-        weights=_overlap(open_calls.arrival_s, ended_s, window),
-        minlength=clients,
-    )
-    return np.divide(waited_s, lasted_s, out=np.zeros(clients), where=lasted_s > 0)
+    calls = requests.take(requests.status != REFUSED)
+    ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)
+    return (queued.client, queued.start, queued.end), (calls.client, calls.arrival_s, ended_s)
 
 
 def admission_unknown(requests: Requests) -> Flags:
