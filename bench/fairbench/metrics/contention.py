@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fairbench.metrics.records import (
+    FINISHED,
     REFUSED,
     UNFINISHED,
     Facts,
@@ -16,9 +17,10 @@ from fairbench.metrics.records import (
     Requests,
     Window,
 )
-from fairbench.metrics.unhindered import first_token_alone_s
+from fairbench.metrics.unhindered import MANY_TOKENS, first_token_alone_s, pace_alone_s
 from fairbench.metrics.waiting import waits
 
+SLOW = 4.0  # times the pace of an answer alone; see ``hidden_backlog``
 SHORT_ABOVE = 0.05  # of what was due, or of the time of its calls: below, nothing was withheld
 SERVING_AT_ONCE = 2.0  # a first token may take so many times the least, and nobody waited
 
@@ -29,13 +31,27 @@ def contended(
     """Whether some client was short of service in the window.
 
     That is one that was ``short`` of 5% of its ``demand`` (tokens) when the window ended, whose
-    calls spent more than 5% of their time in a queue, or one of whose calls was refused.
+    calls spent more than 5% of their time in a queue, or one of whose calls was refused. What a
+    larger batch delays a little is no shortage (``served_at_once``).
     """
-    lacking = np.any(short > SHORT_ABOVE * demand)
     refused = (requests.status == REFUSED) & _within(requests.arrival_s, window)
-    return bool(
-        lacking or refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE)
-    )
+    if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):
+        return True
+    return bool(np.any(short > SHORT_ABOVE * demand)) and not served_at_once(requests)
+
+
+def served_at_once(requests: Requests) -> bool:
+    """Return whether tokens came at a usual pace: then what is missing is no shortage.
+
+    Larger batches slow every answer a little. Only above ``SLOW`` times the run's own fastest pace
+    do they hide a backlog (``hidden_backlog``). False where some call was never answered.
+    """
+    paced = (requests.status == FINISHED) & (requests.output_tokens >= MANY_TOKENS)
+    if not paced.any() or np.isnan(requests.first_token_s).any():
+        return False
+    spent_s = (requests.finish_s - requests.first_token_s)[paced]
+    pace = spent_s / (requests.output_tokens[paced] - 1)
+    return bool(np.median(pace) <= SLOW * pace_alone_s(requests))
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.results.comparison import SchedulerResults
 
-NESTED = ("clients", "notes", "errors", "goodput_classes", "tenants")
+NESTED = ("clients", "notes", "errors", "goodput_classes", "tenants", "worst_windows")
 LISTS = ("censored", "upper_bounds")
 
 
