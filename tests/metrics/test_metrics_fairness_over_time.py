@@ -241,3 +241,31 @@ def test_a_refused_call_counts_in_the_window_in_which_it_was_refused():
     assert np.flatnonzero(held_up[0]).tolist() == list(range(20, 30)) or held_up[0, 25]
     assert entitlement[0, 25] > 0
     assert entitlement[0, 50:] == pytest.approx(0)
+
+
+def test_an_answer_slowed_by_its_batch_is_no_shortage():
+    """Client 1 decodes at half the pace of client 0, nobody waits, and both are served at once."""
+    calls = [
+        {
+            "program_id": number,
+            "client": number % 2,
+            "arrival_s": float(number),
+            "admitted_s": float(number),
+            "first_token_s": number + 0.04,
+            "finish_s": number + 0.04 + (10.0 if number % 2 else 5.0),
+            "input_tokens": 10,
+            "extend_tokens": 10,
+            "output_tokens": 101,
+            "max_new_tokens": 101,
+        }
+        for number in range(20)
+    ]
+    made = [
+        {"program_id": number, "client": number % 2, "demand_output_tokens": 101}
+        for number in range(20)
+    ]
+    booked = log({"client": 1, "start_s": 1.0, "end_s": 2.0, "output_tokens": 1})
+    about = facts()
+    got = shares(requests(*calls), programs(*made), booked, about, Window(0.0, 20.0))
+    assert shortfall(requests(*calls), programs(*made), about, 20.0)[1] > 0
+    assert not got.contended

@@ -70,7 +70,7 @@ class Timeline(NamedTuple):
 
     def window_cells(self, length_s: float) -> int:
         """Return how many cells a window of this length has: one at least, at most all."""
-        cell_s = (self.times[-1] - self.times[0]) / self.cells
+        cell_s = float(self.times[-1] - self.times[0]) / self.cells
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
@@ -155,13 +155,14 @@ def judged_shares(
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
     ratio = np.full(service.shape, np.nan)
     np.divide(service, entitlement, out=ratio, where=judged)
-    return np.minimum(1.0, ratio)
+    shares: Floats = np.minimum(1.0, ratio)
+    return shares
 
 
 def least_by_client(line: Timeline, length_s: float) -> Floats:
     """Return the share of each client in its worst window; NaN for a client that is not judged."""
     ratio = judged_shares(line, *line.shares(line.window_cells(length_s)), LEAST_REQUESTS)
-    none = np.isnan(ratio).all(axis=1)
+    none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
     return np.where(none, np.nan, np.nanmin(np.where(none[:, np.newaxis], 1.0, ratio), axis=1))
 
 
@@ -179,7 +180,8 @@ def backlogged_shares(line: Timeline) -> Floats:
     enough = (due > 0) & (due >= LEAST_REQUESTS * line.request_cost)
     ratio = np.full(len(due), np.nan)
     np.divide(got, due, out=ratio, where=enough)
-    return np.minimum(1.0, ratio)
+    shares: Floats = np.minimum(1.0, ratio)
+    return shares
 
 
 def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
