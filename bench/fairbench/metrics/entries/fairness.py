@@ -93,6 +93,7 @@ METRICS = (
         digits=3,
         most=1.0,
         undefined=TOO_FEW_REQUESTS,
+        shown=(Shown(Display.REPEATS, 14),),
     ),
     Metric(
         key="min_share_10s",
