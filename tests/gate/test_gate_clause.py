@@ -66,3 +66,9 @@ def test_the_choices_for_an_unknown_metric_have_a_worse_side():
 def test_what_is_neither_better_nor_worse_has_no_clause():
     with pytest.raises(UsageError, match="neither more nor less of it is worse"):
         parse_clause("dp:+1", KNOWN)
+
+
+def test_the_names_of_plan_are_accepted_and_the_key_is_named():
+    clause = parse_clause("worst_share:-0.02", {"min_entitlement_ratio"})
+    assert clause.metric == "min_entitlement_ratio"
+    assert clause.text == "min_entitlement_ratio:-0.02"

@@ -264,7 +264,7 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
         ({"latency": "program", "think_time": False}, "for a program, without think time"),
         (
             {"min_entitlement_ratio": None, "notes": {"min_entitlement_ratio": NOT_CONTENDED}},
-            "worst client not contended: no client was short of service",
+            "whole run not contended: no client was short of service",
         ),
         ({"failed": 2}, "3 refused, 2 failed"),
         ({"token_count_method": "4.6 characters a token"}, "input: 4.6 characters a token"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, metric_of
+from fairbench.metrics.catalogue import ALIASES, CATALOGUE, CLIENTS, metric_of
 from fairbench.metrics.metric import Better, Form, Metric, Of
 
 SHAPE = re.compile(
@@ -15,7 +15,6 @@ SHAPE = re.compile(
     r"(?P<unit>%|ms|s)?"
 )
 WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or worst_share>80%"
-SHORT = {"worst_share": "min_entitlement_ratio", "on_time": "goodput_ratio"}
 LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
@@ -116,7 +115,7 @@ def metric_key(name: str) -> str:
         return f"{match[2]}_{match[1]}_ms"
     if match := SHARING.fullmatch(name):
         return f"sharing_incentive_{match[1]}"
-    return SHORT.get(name, name)
+    return ALIASES.get(name, name)
 
 
 def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
@@ -138,4 +137,4 @@ def _is_of_a_run(entry: Metric) -> bool:
 
 def _choices() -> list[str]:
     known = [key for key, one in CATALOGUE.items() if _is_of_a_run(one) and one.of is not Of.CLIENT]
-    return [*SHORT, "ttft_p99", "tpot_p99", "e2el_p99", "sharing_p99", *known]
+    return [*ALIASES, "ttft_p99", "tpot_p99", "e2el_p99", "sharing_p99", *known]

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from fairbench.errors import UsageError
+from fairbench.metrics.catalogue import ALIASES
 from fairbench.results.values import more_is_better
 
 SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
@@ -34,6 +35,7 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """``METRIC:-LOSS`` where more is better, ``METRIC:+LOSS`` where less is; LOSS may end in %.
 
+    METRIC is a key of the summary or one of ``ALIASES``; the clause names the key.
     ``known`` are the metrics of the summaries compared. Raises UsageError for another shape or
     sign, for an unknown metric, and for one of which neither more nor less is worse.
     """
@@ -43,7 +45,8 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
             f"--fail-if {text!r}: write METRIC:-LOSS or METRIC:+LOSS, "
             "such as jain_index:-0.02 or victim_p99_s:+10%"
         )
-    metric, sign, amount, unit = match["metric"], match["sign"], match["amount"], match["unit"]
+    sign, amount, unit = match["sign"], match["amount"], match["unit"]
+    metric = ALIASES.get(match["metric"], match["metric"])
     try:
         more = more_is_better(metric, known)
     except UsageError as error:

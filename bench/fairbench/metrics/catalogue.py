@@ -22,7 +22,14 @@ from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
 # How keys begin that many runs have no reason for.
-SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency")
+SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_")
+# Short names that ``plan`` and ``check`` accept for a metric.
+ALIASES = {
+    "worst_share": "min_entitlement_ratio",
+    "worst_share_of_best": "min_entitlement_best_ratio",
+    "worst_window_share": "min_share_60s",
+    "on_time": "goodput_ratio",
+}
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # of which a user may choose percentiles
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}

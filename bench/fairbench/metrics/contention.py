@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
-from fairbench.metrics.records import REFUSED, UNFINISHED, Facts, Flags, Floats, Requests, Window
-from fairbench.metrics.unhindered import first_token_alone_s
+from fairbench.metrics.records import (
+    FINISHED,
+    REFUSED,
+    UNFINISHED,
+    Facts,
+    Flags,
+    Floats,
+    Ints,
+    Requests,
+    Window,
+)
+from fairbench.metrics.unhindered import MANY_TOKENS, first_token_alone_s, pace_alone_s
 from fairbench.metrics.waiting import waits
 
+SLOW = 4.0  # times the pace of an answer alone; see ``hidden_backlog``
 SHORT_ABOVE = 0.05  # of what was due, or of the time of its calls: below, nothing was withheld
 SERVING_AT_ONCE = 2.0  # a first token may take so many times the least, and nobody waited
 
@@ -18,33 +31,54 @@ def contended(
     """Whether some client was short of service in the window.
 
     That is one that was ``short`` of 5% of its ``demand`` (tokens) when the window ended, whose
-    calls spent more than 5% of their time in a queue, or one of whose calls was refused.
+    calls spent more than 5% of their time in a queue, or one of whose calls was refused. What a
+    larger batch delays a little is no shortage (``served_at_once``).
     """
-    lacking = np.any(short > SHORT_ABOVE * demand)
     refused = (requests.status == REFUSED) & _within(requests.arrival_s, window)
-    return bool(
-        lacking or refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE)
-    )
+    if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):
+        return True
+    return bool(np.any(short > SHORT_ABOVE * demand)) and not served_at_once(requests)
+
+
+def served_at_once(requests: Requests) -> bool:
+    """Return whether tokens came at a usual pace: then what is missing is no shortage.
+
+    Larger batches slow every answer a little. Only above ``SLOW`` times the run's own fastest pace
+    do they hide a backlog (``hidden_backlog``). False where some call was never answered.
+    """
+    paced = (requests.status == FINISHED) & (requests.output_tokens >= MANY_TOKENS)
+    if not paced.any() or np.isnan(requests.first_token_s).any():
+        return False
+    spent_s = (requests.finish_s - requests.first_token_s)[paced]
+    pace = spent_s / (requests.output_tokens[paced] - 1)
+    return bool(np.median(pace) <= SLOW * pace_alone_s(requests))
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
     """The part of the time of each client's calls in the window that they waited; 0 without any."""
-    clients, horizon_s = len(facts.clients), facts.horizon_s
+    clients = len(facts.clients)
+    sums = [
+        np.bincount(client, weights=_overlap(start_s, end_s, window), minlength=clients)
+        for client, start_s, end_s in call_times(requests, facts)
+    ]
+    waited_s, lasted_s = sums
+    return np.divide(waited_s, lasted_s, out=np.zeros(clients), where=lasted_s > 0)
+
+
+Times: TypeAlias = tuple[Ints, Floats, Floats]
+"""Clients, and the start and the end of an interval of each, in seconds."""
+
+
+def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
+    """Return when calls waited in a queue, and when they were open; refused calls are left out."""
+    horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # each call waits once, wherever that was
     columns["worker"] = np.maximum(0, requests.worker)  # also what is held back waits
     queued = waits(Requests.from_columns(columns), horizon_s)
-    open_calls = requests.take(requests.status != REFUSED)
-    ended_s = np.where(open_calls.status == UNFINISHED, horizon_s, open_calls.finish_s)
-    waited_s = np.bincount(
-        queued.client, weights=_overlap(queued.start, queued.end, window), minlength=clients
-    )
-    lasted_s = np.bincount(
-        open_calls.client,
-        weights=_overlap(open_calls.arrival_s, ended_s, window),
-        minlength=clients,
-    )
-    return np.divide(waited_s, lasted_s, out=np.zeros(clients), where=lasted_s > 0)
+    calls = requests.take(requests.status != REFUSED)
+    ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)
+    return (queued.client, queued.start, queued.end), (calls.client, calls.arrival_s, ended_s)
 
 
 def admission_unknown(requests: Requests) -> Flags:

@@ -8,6 +8,7 @@ because its user thinks is due nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from fairbench.metrics.unhindered import Unhindered, unhindered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Calls:
+class Calls:
     """The calls of a run: how long each answer is, and how late the call was made (s)."""
 
     requests: Requests
@@ -41,16 +42,31 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
     made, by the part that finished programs of the client (of all, if it has none) had asked for at
     the same age.
     """
-    owner = _program_rows(requests, programs)
-    output, unsent = _lengths(requests, programs, owner, facts.weights)
-    alone = unhindered(requests, output, facts.horizon_s)
-    calls = _Calls(requests, output, alone, _late(requests, alone.lost_s))
+    calls, unmade = asked_of(requests, programs, facts)
     clients = len(facts.clients)
     made = _short_of(calls, end_s, facts)
-    never = _never_made(calls, programs, owner, unsent, end_s, facts)
+    never = np.zeros(len(programs))
+    for own, due in unmade:
+        cut = np.flatnonzero(due.reached_s < end_s - due.arrival_s)
+        never[own[cut]] = due.by(cut, end_s)
     short: Floats = np.bincount(requests.client, weights=made, minlength=clients).astype(np.float64)
     short += np.bincount(programs.client, weights=never, minlength=clients)
     return short
+
+
+def asked_of(
+    requests: Requests, programs: Programs, facts: Facts
+) -> tuple[Calls, list[tuple[Ints, Unmade]]]:
+    """Return the calls that were made, and those never made.
+
+    The latter are one entry for each client that has some: the rows of its programs, and what was
+    due in them.
+    """
+    owner = _program_rows(requests, programs)
+    output, unsent = _lengths(requests, programs, owner, facts.weights)
+    alone = unhindered(requests, output, facts.horizon_s)
+    calls = Calls(requests, output, alone, _late(requests, alone.lost_s))
+    return calls, list(_never_made(calls, programs, owner, unsent, facts))
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
@@ -128,17 +144,17 @@ def _predecessors(requests: Requests) -> Ints:
     return before
 
 
-def _short_of(calls: _Calls, end_s: float, facts: Facts) -> Floats:
+def _short_of(calls: Calls, end_s: float, facts: Facts) -> Floats:
     """What each call was due before ``end_s`` and had not received."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s
     unread = begun & ~(requests.admitted_s < end_s)
     came = np.where(
-        begun, np.minimum(output, 1 + _ratio(end_s - first_due_s, alone.per_token_s)), 0
+        begun, np.minimum(output, 1 + ratio_or_inf(end_s - first_due_s, alone.per_token_s)), 0
     )
     last_s = np.where(np.isnan(requests.finish_s), facts.horizon_s, requests.finish_s)
-    part = _ratio(end_s - requests.first_token_s, last_s - requests.first_token_s)
+    part = ratio_or_inf(end_s - requests.first_token_s, last_s - requests.first_token_s)
     later = np.maximum(0, requests.output_tokens - 1) * np.minimum(1, part)
     got = np.where(requests.first_token_s < end_s, 1 + later, 0)
     short: Floats = facts.weights.output * np.maximum(0.0, came - got)
@@ -146,7 +162,7 @@ def _short_of(calls: _Calls, end_s: float, facts: Facts) -> Floats:
     return short
 
 
-def _ratio(amount: Floats, of: Floats | float) -> Floats:
+def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
     """``amount / of``, infinite if ``of`` is 0."""
     shape = np.broadcast_to(of, amount.shape)
     ratio: Floats = np.divide(amount, shape, out=np.full(amount.shape, np.inf), where=shape > 0)
@@ -154,17 +170,15 @@ def _ratio(amount: Floats, of: Floats | float) -> Floats:
 
 
 def _never_made(
-    calls: _Calls, programs: Programs, owner: Ints, unsent: Floats, end_s: float, facts: Facts
-) -> Floats:
-    """What each program would have asked for before ``end_s`` in calls that it never made."""
+    calls: Calls, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
+) -> Iterator[tuple[Ints, Unmade]]:
+    """Yield, for each client, its programs with calls never made, and what was due in these."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
     np.maximum.at(held_s, owner, (calls.late_s + calls.alone.lost_s)[known])
-    age_s = end_s - programs.arrival_s
     reached_s = facts.horizon_s - programs.arrival_s - held_s
-    cut = np.flatnonzero((unsent > 0) & (reached_s < age_s))
-    due = np.zeros(len(programs))
+    cut = np.flatnonzero(unsent > 0)
     weights = facts.weights
     cost = weights.extend * calls.requests.input_tokens + weights.output * calls.output_tokens
     cost = cost[known]
@@ -180,9 +194,32 @@ def _never_made(
         own = cut[short[short_bounds[client] : short_bounds[client + 1]]]
         mine = like[bounds[client] : bounds[client + 1]]
         usual = _Asked(call_age_s[mine], cost[mine]) if len(mine) else everybody
-        asked = usual.part_by(age_s[own]) - usual.part_by(reached_s[own])
-        due[own] = np.minimum(unsent[own], whole[own] * asked)
-    return due
+        yield (
+            own,
+            Unmade(programs.arrival_s[own], reached_s[own], unsent[own], whole[own], usual),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unmade:
+    """Programs of one client with calls that were never made, one element each.
+
+    ``reached_s`` is the age up to which a program asked for what was due, ``unsent`` the weighted
+    tokens of its calls never made, ``whole`` those of all its calls.
+    """
+
+    arrival_s: Floats
+    reached_s: Floats
+    unsent: Floats
+    whole: Floats
+    usual: _Asked
+
+    def by(self, row: Ints, end_s: Floats | float) -> Floats:
+        """Return the weighted tokens due in some rows before ``end_s``, an age past the reached."""
+        asked = self.usual.part_by(end_s - self.arrival_s[row])
+        asked = asked - self.usual.part_by(self.reached_s[row])
+        due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)
+        return due
 
 
 class _Asked:

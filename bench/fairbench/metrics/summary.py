@@ -31,6 +31,7 @@ from fairbench.metrics.totals import (
 )
 from fairbench.metrics.useful import useful_service
 from fairbench.metrics.victims import Victims, WellBehaved
+from fairbench.metrics.window_summary import OverTime, over_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Summary:
     request_latency: Mapping[str, float]
     pace: Mapping[str, float]
     fairness: Fairness
+    over_time: OverTime
     victims: Victims
     clients: tuple[ClientSummary, ...]
     computed: Mapping[str, float]
@@ -67,9 +69,13 @@ class Summary:
         """One flat object of JSON types, ``clients``, ``notes`` and ``censored`` aside."""
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
+        flat |= dict(self.over_time.run)
         flat |= asdict(self.fairness) | asdict(self.victims) | dict(self.computed)
         flat |= {**self.goodput.run, **self.some} | _rows(self.tenants.run)
-        clients = zip(self.clients, self.computed_clients, self.some_clients, strict=True)
+        clients = zip(
+            *(self.clients, self.computed_clients, self.some_clients, self.over_time.clients),
+            strict=True,
+        )
         goodputs, shares = self.goodput.clients, self.tenants.clients
         return _without_nan(flat) | {
             "clients": [
@@ -79,11 +85,13 @@ class Summary:
                         **more,
                         **goodputs.get(one.client, {}),
                         **some,
+                        **windows,
                         **shares.get(one.client, {}),
                     }
                 )
-                for one, more, some in clients
+                for one, more, some, windows in clients
             ],
+            "worst_windows": self.over_time.rows,
             "censored": list(self.censored),
             "notes": dict(self.notes),
         }
@@ -95,7 +103,8 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
     # What ends with the run is in it: its last tokens come at the horizon itself.
     horizon_s = nextafter(facts.horizon_s, inf)
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
-    got = shares(with_admissions(requests), programs, log, facts, window)
+    seen = with_admissions(requests)
+    got = shares(seen, programs, log, facts, window)
     cohorts = Ranked(samples(requests, programs, facts))
     good = WellBehaved(programs, cohorts, facts)
     tables = Tables([client.name for client in facts.clients], requests, programs, log)
@@ -106,6 +115,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
         request_latency=_request_latency(requests, facts, notes),
         pace=_pace(programs, facts, notes),
         fairness=fairness(requests, programs, log, facts, got, notes),
+        over_time=over_time(seen, programs, log, facts, got, notes),
         victims=good.summary(notes),
         clients=tuple(client_summaries(requests, programs, facts, got, cohorts, notes)),
         computed=_computed(tables, cut, notes),

@@ -35,7 +35,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     The first token after the least time in which the run answered a call with as much to compute
     or more (of one never admitted all input), the others at the pace of one of the fastest answers.
     """
-    first_s, pace_s = first_token_alone_s(requests), _pace(requests)
+    first_s, pace_s = first_token_alone_s(requests), pace_alone_s(requests)
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
     ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
     taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
@@ -60,8 +60,8 @@ def first_token_alone_s(requests: Requests) -> Floats:
     return result
 
 
-def _pace(requests: Requests) -> float:
-    """Seconds for a token after the first, in one of the fastest answers."""
+def pace_alone_s(requests: Requests) -> float:
+    """Return the seconds for a token after the first, in one of the fastest answers."""
     for least in (MANY_TOKENS, 2):
         chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
         if chosen.any():

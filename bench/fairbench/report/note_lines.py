@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED, TOO_FEW_REQUESTS
 from fairbench.report.crowd import is_crowd, many_keys
 from fairbench.results.store import Summary
 
@@ -17,7 +17,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
         if not (
-            reason == NOT_CONTENDED
+            reason in (NOT_CONTENDED, TOO_FEW_REQUESTS)
             or key.endswith("_ms")
             or key.startswith(("time_to_", "goodput_late", "goodput_slack"))
             or _is_bound(key, summary)

@@ -16,6 +16,7 @@ from fairbench.report.goodput_lines import goodput_lines
 from fairbench.report.memory_lines import memory_lines
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.report.tenant_lines import tenant_lines
+from fairbench.report.window_lines import window_lines
 from fairbench.results.store import Summary
 
 NO_ORDER = "requests share the GPU by number, no scheduler acts: limit running requests"
@@ -36,7 +37,8 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
         jain = written(summary, "jain_index_paper_window")
         yield "", f"{jain} of service while all clients were active ({between})"
-    yield "worst client", _worst(summary)
+    yield from window_lines(summary)
+    yield "whole run", _worst(summary)
     yield "well-behaved", _victims(summary)
     yield from _of_requests(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
@@ -84,7 +86,8 @@ def _worst(summary: Summary) -> str:
     reason = summary.get("notes", {}).get("min_entitlement_ratio")
     if summary["min_entitlement_ratio"] is None and reason == NOT_CONTENDED:
         return NOT_CONTENDED
-    return f"{written(summary, 'min_entitlement_ratio')} of its max-min fair share"
+    least = written(summary, "min_entitlement_ratio")
+    return f"{least} of its max-min fair share of own total, the worst client"
 
 
 def _throughput(summary: Summary) -> str:

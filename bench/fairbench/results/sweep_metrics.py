@@ -8,7 +8,9 @@ from typing import Any
 
 from fairbench.results.comparison import SchedulerResults
 
-NESTED = ("evictions", "clients", "notes", "errors", "goodput_classes", "tenants")
+NESTED = (
+    "evictions", "clients", "notes", "errors", "goodput_classes", "tenants", "worst_windows",
+)  # fmt: skip
 LISTS = ("censored", "upper_bounds")
 
 

@@ -16,8 +16,8 @@ METRICS = (
     ),
     Metric(
         key="min_entitlement_best_ratio",
-        heading="worst share of the best total",
-        column="worst\nshare",
+        heading="minimum fair share of best total",
+        column="min. share\nof best",
         better=Better.MORE,
         form=Form.WHOLE_PERCENT,
         digits=3,

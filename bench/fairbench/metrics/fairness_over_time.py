@@ -1,0 +1,221 @@
+"""Fairness over time: the max-min allocation judged in sliding windows, and moment by moment.
+
+The share of a whole run counts only what is still missing at its end, so a flood that drains
+leaves no trace in it. Here a client that waits while others are served loses share in the very
+windows in which it waited, whatever it receives later.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.contention import SHORT_ABOVE, call_times
+from fairbench.metrics.due_over_time import Shortfalls, shortfalls
+from fairbench.metrics.piecewise import lengths_by
+from fairbench.metrics.records import (
+    REFUSED,
+    Facts,
+    Flags,
+    Floats,
+    Ints,
+    Programs,
+    Requests,
+    Window,
+)
+from fairbench.metrics.service import View, cumulative
+from fairbench.metrics.service_log import ServiceLog
+
+WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows; the first is the headline
+CELL_S = 1.0  # the windows begin so far apart
+MOST_CELLS = 400_000  # of all clients; longer runs of more clients have longer cells
+LEAST_REQUESTS = 4.0  # a fair scheduler may be one request late: fewer tell too little
+
+
+class WorstWindow(NamedTuple):
+    """The window in which some client had the least of its fair share.
+
+    ``share`` lies in [0, 1]. ``client`` had it, and ``heavy`` had most beyond its own fair share
+    (-1 where no client had). Both are indices.
+    """
+
+    start_s: float
+    end_s: float
+    share: float
+    client: int
+    heavy: int
+
+
+class Timeline(NamedTuple):
+    """Cells of a window: what each client received, and what it lacked, waited and asked for.
+
+    ``service`` has a column per cell. The others have one per bound of a cell: weighted tokens due
+    and not received, seconds that calls had waited, and seconds that calls had lasted.
+    """
+
+    times: Floats
+    service: Floats
+    short: Shortfalls
+    waited_s: Floats
+    lasted_s: Floats
+    refused: Floats
+    request_cost: Floats
+    weights: Floats
+
+    @property
+    def cells(self) -> int:
+        """The number of cells."""
+        return len(self.times) - 1
+
+    def window_cells(self, length_s: float) -> int:
+        """Return how many cells a window of this length has: one at least, at most all."""
+        cell_s = float(self.times[-1] - self.times[0]) / self.cells
+        return min(self.cells, max(1, round(length_s / cell_s)))
+
+    def shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
+        """Return service and entitlement in all windows of so many cells, and who was held up.
+
+        Each has the shape (clients, windows). The demand of a window is what was served in it and
+        what was lacking at its end; calls refused before it began are no longer lacking. Held up is
+        whose calls spent more than 5% of their time in it waiting, or were refused in it.
+        """
+        total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
+        service = np.maximum(0.0, _over(total, cells))
+        short = self.short.all[:, cells:] - self.short.refused[:, :-cells]
+        entitlement = max_min_each(
+            service.sum(axis=0), service + np.maximum(0.0, short), self.weights
+        )
+        waited, lasted = _over(self.waited_s, cells), _over(self.lasted_s, cells)
+        held_up = (waited > SHORT_ABOVE * lasted) | (_over(self.refused, cells) > 0)
+        return service, entitlement, held_up
+
+
+def timeline(
+    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
+) -> Timeline:
+    """Cut the window into cells of about a second.
+
+    Admissions that were not reported are to be estimated before (``with_admissions``).
+    """
+    clients = len(facts.clients)
+    most = max(10, MOST_CELLS // max(1, clients))
+    cells = min(most, max(10, int(window.length_s / CELL_S)))
+    times = np.linspace(window.start_s, window.end_s, cells + 1)
+    booked = cumulative(log, View.CLIENT, times, clients, facts.weights)
+    queued, lasting = call_times(requests, facts)
+    refused = np.flatnonzero(requests.status == REFUSED)
+    weights = facts.weights
+    cost = weights.extend * requests.input_tokens + weights.output * requests.output_tokens
+    served = ~np.isnan(requests.admitted_s)
+    count = np.bincount(requests.client[served], minlength=clients)
+    costs = np.bincount(requests.client[served], weights=cost[served], minlength=clients)
+    return Timeline(
+        times,
+        np.diff(booked, axis=1),
+        shortfalls(requests, programs, facts, times),
+        lengths_by(*queued, clients, times),
+        lengths_by(*lasting, clients, times),
+        _counts_by(requests.client[refused], requests.arrival_s[refused], clients, times),
+        np.divide(costs, count, out=np.zeros(clients), where=count > 0),
+        facts.client_weights,
+    )
+
+
+def worst_window(
+    line: Timeline, length_s: float, least_requests: float = LEAST_REQUESTS
+) -> WorstWindow | None:
+    """Return the window in which some client had least of its fair share; None if none is judged.
+
+    A client is judged in the windows in which it was held up and entitled to at least
+    ``least_requests`` requests of its mean size.
+    """
+    cells = line.window_cells(length_s)
+    service, entitlement, held_up = line.shares(cells)
+    ratio = judged_shares(line, service, entitlement, held_up, least_requests)
+    if np.isnan(ratio).all():
+        return None
+    client, place = np.unravel_index(int(np.nanargmin(ratio)), ratio.shape)
+    excess = (service - entitlement)[:, place]
+    heavy = int(excess.argmax())
+    return WorstWindow(
+        float(line.times[place]),
+        float(line.times[place + cells]),
+        float(ratio[client, place]),
+        int(client),
+        heavy if excess[heavy] > 0 else -1,
+    )
+
+
+def judged_shares(
+    line: Timeline, service: Floats, entitlement: Floats, held_up: Flags, least_requests: float
+) -> Floats:
+    """Return the share of each client in each window, at most 1; NaN where it is not judged."""
+    judged = held_up & (entitlement > 0)
+    judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
+    ratio = np.full(service.shape, np.nan)
+    np.divide(service, entitlement, out=ratio, where=judged)
+    shares: Floats = np.minimum(1.0, ratio)
+    return shares
+
+
+def least_by_client(line: Timeline, length_s: float) -> Floats:
+    """Return the share of each client in its worst window; NaN for a client that is not judged."""
+    ratio = judged_shares(line, *line.shares(line.window_cells(length_s)), LEAST_REQUESTS)
+    none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
+    return np.where(none, np.nan, np.nanmin(np.where(none[:, np.newaxis], 1.0, ratio), axis=1))
+
+
+def backlogged_shares(line: Timeline) -> Floats:
+    """Return what each client received while it was backlogged, over its fair share of that time.
+
+    Cell by cell the service is divided anew between the clients, with what each lacks then as its
+    demand: this is the service that generalised processor sharing guarantees a backlogged client.
+    NaN for a client that never waited.
+    """
+    service, entitlement, held_up = line.shares(1)
+    # From a cell in which calls wait to the one in which they are admitted and booked.
+    waiting = held_up & (entitlement > 0)
+    got, due = (np.where(waiting, one, 0.0).sum(axis=1) for one in (service, entitlement))
+    enough = (due > 0) & (due >= LEAST_REQUESTS * line.request_cost)
+    ratio = np.full(len(due), np.nan)
+    np.divide(got, due, out=ratio, where=enough)
+    shares: Floats = np.minimum(1.0, ratio)
+    return shares
+
+
+def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
+    """Return the max-min allocation of every column of demands, shape (clients, columns).
+
+    ``capacity`` is what each column has to give. See ``fairness.max_min``.
+    """
+    weight = weights[:, np.newaxis]
+    order = np.argsort(demands / weight, axis=0, kind="stable")
+    wanted = np.take_along_axis(demands, order, axis=0)
+    own = np.take_along_axis(np.broadcast_to(weight, demands.shape), order, axis=0)
+    before = np.cumsum(wanted, axis=0) - wanted
+    claims = np.cumsum(own[::-1], axis=0)[::-1]
+    level = np.maximum(0.0, capacity - before) / claims
+    # The first client in order that wants its level or more fixes the level of all after it.
+    unmet = wanted >= level * own
+    first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
+    fixed = np.where(
+        unmet.any(axis=0), np.take_along_axis(level, first[np.newaxis], axis=0)[0], np.inf
+    )
+    allocation: Floats = np.minimum(demands, fixed * weight)
+    return allocation
+
+
+def _over(values: Floats, cells: int) -> Floats:
+    """Return how much each row grows over every window of so many cells."""
+    grown: Floats = values[:, cells:] - values[:, :-cells]
+    return grown
+
+
+def _counts_by(client: Ints, at_s: Floats, clients: int, times: Floats) -> Floats:
+    """Return how many events each client had before each time."""
+    width = len(times) + 1
+    place = client * width + np.searchsorted(times, at_s, "right")
+    counts = np.bincount(place, minlength=clients * width).reshape(clients, width)
+    found: Floats = np.cumsum(counts, axis=1)[:, :-1].astype(np.float64)
+    return found

@@ -1,0 +1,46 @@
+"""Fairness over time as lines of a run's summary: the worst windows, and what they explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.report.numbers import percent, whole
+from fairbench.results.store import Summary
+
+HEADLINE = "min_share_60s"
+NEAR_ALL = 0.9  # of a fair share: what looks fair
+LITTLE = 0.75  # of it in the worst window: then the whole run's share misleads
+
+
+def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield a line per worst window, the share while backlogged, and a warning where they differ.
+
+    Summaries that older versions stored have none of them.
+    """
+    for row in summary.get("worst_windows", ()):
+        length = f"worst {row['end_s'] - row['start_s']:.0f} s"
+        yield (
+            length,
+            f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
+            f"{whole(row['start_s'])} to {whole(row['end_s'])} s{_cause(row)}",
+        )
+    if (while_backlogged := summary.get("min_backlogged_share")) is not None:
+        yield "backlogged", f"{percent(while_backlogged)} of a client's fair share while it waited"
+    if is_hidden_burst(summary):
+        yield (
+            "burst",
+            "some clients waited long and were served later: the share of the whole run hides that",
+        )
+
+
+def is_hidden_burst(summary: Summary) -> bool:
+    """Whether shares of the whole run look fair although some window was not."""
+    whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
+    return bool(
+        whole_run is not None and worst is not None and whole_run >= NEAR_ALL and worst < LITTLE
+    )
+
+
+def _cause(row: dict[str, object]) -> str:
+    heavy = row["heavy_client"]
+    return f"; {heavy} had most beyond its own" if heavy else ""
